@@ -63,7 +63,7 @@ class TaskOutput:
         self._numbers = environment.numbers
         self._offsets = environment.offsets
         self._made = environment.made
-        self._made_ms = environment.made_ms
+        self._last_made = environment.last_made
         self._undone = environment.undone
         self._of_batch: Root | None = None
         transaction = environment.transaction
@@ -154,10 +154,11 @@ class TaskOutput:
         time_ms = (made_at[0].root.event if made_at else self._trees.event)[3]
         made = MadeTuple(self._component, context.task, stream.name, values, task)
         # Events that are tried again are older; what comes of them stands behind all the same.
-        time_ms = max(time_ms, self._made_ms.get(made.key, time_ms))
+        last = self._last_made.get(made.key)
+        time_ms = time_ms if last is None else max(time_ms, last[0])
         event = made.event(next(self._offsets), time_ms)
-        self._made_ms[made.key] = time_ms
         root = Root(OF_BATCH | next(self._numbers), event)
+        self._last_made[made.key] = root.order
         self._made.append(root)
         if self._trace is not None:
             self._trace.begun(root, event)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.trace import Trace
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.engine.trees import TreeTracker
-    from sequitur.consumer.topology.settling.root import Root
+    from sequitur.consumer.topology.settling.root import Order, Root
     from sequitur.consumer.topology.transactional.phase import BatchOutcome, Transaction
 
 
@@ -42,7 +42,7 @@ class Environment:
         dropped: Ids of the roots of what such a `finish_batch` had emitted without an anchor.
         offsets: Numbers the tuples that tasks make by themselves; None if these are not tracked.
         made: Roots of such tuples, until the executor takes them in.
-        made_ms: By key of a task, the event time of the last such tuple: none has an earlier one.
+        last_made: By key of a task, the order of the last such tuple: none stands before it.
         undone: Those of a `finish_batch` that raised: they count for nothing.
         transaction: The try at a transaction; None in other topologies.
         outcome: How it went here; None in other topologies.
@@ -64,7 +64,7 @@ class Environment:
     dropped: list[int] = field(default_factory=list)
     offsets: Iterator[int] | None = None
     made: list[Root] = field(default_factory=list)
-    made_ms: dict[bytes, int] = field(default_factory=dict)
+    last_made: dict[bytes, Order] = field(default_factory=dict)
     undone: list[Root] = field(default_factory=list)
     transaction: Transaction | None = None
     outcome: BatchOutcome | None = None

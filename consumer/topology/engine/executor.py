@@ -73,7 +73,7 @@ class ExecutorResult:
         emitted: How many records outputs were given to write.
         dropped: Ids of roots, of no event, whose records may not go out.
         made: How many tuples tasks have made by themselves.
-        next_offset: The first that none of these has been given.
+        last_made: By key of a task, the order of the last of these.
         roots_made: Roots of these with their events, where ackers decide.
         undone: Likewise of tuples that count for nothing, as a `finish_batch` made them that
             raised; `made` leaves them out.
@@ -94,7 +94,7 @@ class ExecutorResult:
     emitted: int
     dropped: Sequence[int] = ()
     made: int = 0
-    next_offset: int = 0
+    last_made: Mapping[bytes, Order] = field(default_factory=dict)
     roots_made: Sequence[tuple[Root, Any]] = ()
     undone: Sequence[Root] = ()
     has_to_blame: bool = False
@@ -122,6 +122,7 @@ class Executor:
         transaction: The try at a transaction, of a transactional topology.
         numbers: Numbers of 63 bits that no other executor of the step has.
         offsets: Numbers the tuples that tasks make by themselves; None if none is tracked.
+        made: By key of a task, the order of the last such tuple before these.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Executor:
         transaction: Transaction | None = None,
         numbers: Iterator[int] | None = None,
         offsets: Iterator[int] | None = None,
+        made: Mapping[bytes, Order] | None = None,
     ) -> None:
         self._topology = topology
         self._placement = placement
@@ -179,6 +181,7 @@ class Executor:
             hashed=hash_of_version(rules.hash_version),
             numbers=itertools.count() if numbers is None else numbers,
             offsets=offsets,
+            last_made=dict(made or {}),
         )
         self._transaction = transaction
         self._users = environment.user_code
@@ -329,9 +332,10 @@ class Executor:
         Args:
             orders: The order of the last one that waits, by the task's key.
         """
+        last = self._environment.last_made
         for key, order in orders.items():
             self.hold_back(key, order)
-            self._environment.made_ms[key] = order[0]
+            last[key] = max(order, last.get(key, order))
 
     def tick(self, bolts: Sequence[str] | None = None) -> None:
         """Give bolts the ticks that are due, before anything else; these belong to no tree.
@@ -465,7 +469,6 @@ class Executor:
 
     def result(self) -> ExecutorResult:
         """Return what became of what it was given; once the batch is finished, all of it."""
-        offsets = self._environment.offsets
         return ExecutorResult(
             acked=self._acked + self._open.acked,
             unfinished=self._open.unfinished,
@@ -478,7 +481,7 @@ class Executor:
             emitted=self._wiring.emitted,
             dropped=self._environment.dropped,
             made=self._made,
-            next_offset=0 if offsets is None else next(offsets),
+            last_made=self._environment.last_made,
             roots_made=self._roots_made,
             undone=self._environment.undone,
             has_to_blame=self.has_to_blame,

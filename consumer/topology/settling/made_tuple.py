@@ -36,9 +36,14 @@ def component_of(event: tuple[Any, ...]) -> str:
     return place.rpartition("/")[0]
 
 
-def first_offset(step: int) -> int:
-    """Return the offset of the first tuple that a task makes in a step."""
-    return step << _STEP_BITS
+def first_offset(step: int, before: Iterable[Order]) -> int:
+    """Return the offset of the first tuple that a task makes.
+
+    Args:
+        step: The step.
+        before: The orders of the last ones that tasks have made before it began.
+    """
+    return max([step << _STEP_BITS, *(offset + 1 for *_, offset in before)])
 
 
 def last_orders(events: Iterable[tuple[Any, ...]]) -> Mapping[bytes, Order]:

@@ -21,7 +21,7 @@ from sequitur.consumer.topology.transactional.phase import Phase
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.emission import OutputRecord, Sent
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.plan import Plan, Stage
     from sequitur.consumer.topology.engine.rules import Rules
     from sequitur.consumer.topology.engine.trace import Trace
-    from sequitur.consumer.topology.settling.root import Root
+    from sequitur.consumer.topology.settling.root import Order, Root
     from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
     from sequitur.consumer.topology.transactional.phase import Transaction
 
@@ -166,17 +166,17 @@ class StepBatch(ABC):
             for component, states in self.topology.states.items()
         )
 
-    def offsets(self, first: int) -> Iterator[int] | None:
+    def offsets(self, before: Iterable[Order]) -> Iterator[int] | None:
         """Number the tuples that a task makes by itself; None if these are not tracked.
 
         In a transaction they belong to the batch, which is tried again as a whole.
 
         Args:
-            first: None before this: earlier waves of the step have given those.
+            before: The orders of the last ones of earlier waves of the step.
         """
         if self.transaction is not None or not self.ackers:
             return None
-        return itertools.count(max(first, first_offset(self.seed[0])))
+        return itertools.count(first_offset(self.seed[0], before))
 
     def is_rehearsal(self, stage: Stage) -> bool:
         """Whether a stage is given tuples although its batch is completed by the commit phase."""

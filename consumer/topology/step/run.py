@@ -113,7 +113,7 @@ class StepRun:
         self._givens = givens
         self._tasks = tasks
         self._result = StepResult(states=dict(states))
-        self._next_offset = 0
+        self._last_made: dict[bytes, Order] = {}
 
     def run(self) -> StepResult:
         """Run it, and return what became of the events.
@@ -158,7 +158,9 @@ class StepRun:
             self._result.next_due_ms = self._result.least_waiting_ms = None
         results = self._with_later_stages(spouts, wave)
         self._take_all(results)
-        self._next_offset = max(self._next_offset, *(one.next_offset for one in results))
+        for one in results:
+            for key, order in one.last_made.items():
+                self._last_made[key] = max(order, self._last_made.get(key, order))
         if self._batch.ackers:
             self._decide(spouts, results, window)
         return any(one.has_more for one in spouts)
@@ -189,7 +191,7 @@ class StepRun:
                 states=own.get(given.partition, {}),
                 window=window,
                 wave=wave,
-                first_offset=self._next_offset,
+                made=dict(self._last_made),
             )
             for given in self._givens
         ]
@@ -223,7 +225,7 @@ class StepRun:
                 states=own.get(task, {}),
                 wave=wave,
                 behind=behind or {},
-                first_offset=self._next_offset,
+                made=dict(self._last_made),
             )
             for task in range(stage.tasks)
         ]

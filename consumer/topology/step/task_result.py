@@ -26,8 +26,7 @@ class TaskResult:
         dead: Events given up.
         waiting: Events that wait.
         made: Tuples that tasks have made by themselves.
-        next_offset: The first offset that it has given to none of these, those that count for
-            nothing included.
+        last_made: By key of a task, the order of the last of these.
         made_tried: Such tuples that waited, and were tried again.
         made_left: Those of both that are not done.
         made_dead: Such tuples that are given up.
@@ -68,7 +67,7 @@ class TaskResult:
     dead: int = 0
     waiting: int = 0
     made: int = 0
-    next_offset: int = 0
+    last_made: Mapping[bytes, Order] = field(default_factory=dict)
     made_tried: int = 0
     made_left: int = 0
     made_dead: int = 0

@@ -58,7 +58,8 @@ class SpoutTask:
         wave: The wave of the step that it is in; only the first has ticks and events that waited.
         blames: Whether innocent events are told apart if a `finish_batch` raises for several that
             have no further attempt: then the result is not the last word.
-        first_offset: The tuples that tasks make by themselves have none before it.
+        made: By key of a task, the order of the last tuple that it has made by itself in an earlier
+            wave.
     """
 
     batch: StepBatch
@@ -68,7 +69,7 @@ class SpoutTask:
     trial: Trial = WHOLE
     wave: int = 0
     blames: bool = True
-    first_offset: int = 0
+    made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
@@ -260,7 +261,7 @@ class StageTask:
         unfinished: Roots that are known not to be done: their tuples are left out.
         blocked: By key, the first event that is known to wait.
         behind: By key of a task, the order of the last tuple made by it that waits.
-        first_offset: See `SpoutTask`.
+        made: See `SpoutTask`.
     """
 
     batch: StepBatch
@@ -274,7 +275,7 @@ class StageTask:
     unfinished: Sequence[Handle] = ()
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
     behind: Mapping[bytes, Order] = field(default_factory=dict)
-    first_offset: int = 0
+    made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
@@ -412,7 +413,8 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         random=drawn,
         transaction=batch.transaction,
         numbers=emissions(of.wave, stage.number, task),
-        offsets=batch.offsets(of.first_offset),
+        offsets=batch.offsets(of.made.values()),
+        made=of.made,
     )
 
 
@@ -447,7 +449,7 @@ def _give_ticks(executor: Executor, ticks: Sequence[str], trial: Trial) -> None:
 
 def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResult) -> None:
     result.late_acks, result.made = found.late_acks, found.made
-    result.next_offset = found.next_offset
+    result.last_made = found.last_made
     result.untracked_failures = found.untracked_failures
     result.finish_failures = list(found.finish_failures)
     result.files = outputs.close()

@@ -232,6 +232,16 @@ def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
     assert runs.counts["made_acked"] == runs.counts["made"] >= 4
 
 
+def test_one_task_has_one_order_in_all_waves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the tick before them had the time of the batch, and the ends have those of events."""
+    settings = _SETTINGS.model_copy(update={"max_spout_pending": 1})
+    runs = _ticking(StepRuns(_topology(NumbersAtBoth(), tasks=2), tmp_path, settings))
+    runs.step(monkeypatch, [event(10), event(11), event(12)])
+    assert _written(runs) == list(range(1, 8))
+
+
 class MakesAndRaises(NumbersAtTheEnd):
     """Makes some in the first end of a batch alone, and raises then."""
 
