@@ -11,6 +11,7 @@ The file is there before the record that names it goes out, and the job never de
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,6 +33,8 @@ MOST_ADDED: Final = 1 << 10
 """Bytes of the headers that are added to a late or bad row, at most."""
 MOST_KEY_BYTES: Final = 4 << 10
 """A longer key stands in the file alone."""
+_LONGEST_FOLDER: Final = 249
+"""Characters of a folder's name: as many as a topic's may have."""
 _SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
 
 
@@ -66,6 +69,8 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
     place = f"{row['partition']}-{row['offset']}-{found:08x}"
     # No topic has a character that is quoted; what a bolt made has its component in its place.
     folder = quote(row["topic"], safe="").replace("%", "~")
+    if len(folder) > _LONGEST_FOLDER:  # a bolt's name may be longer than a file's
+        folder = "~" + hashlib.sha256(folder.encode()).hexdigest()
     name = f"{OVERSIZED_FOLDER}/{folder}/{place}.parquet"
     content = io.BytesIO()
     table = pa.Table.from_pylist([dict(row)], _SCHEMA)

@@ -15,9 +15,10 @@ from sequitur.consumer.topology import FailReason, TopologyBuilder, bolt
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.pipelines._errors import CheckpointError
+from sequitur.pipelines.rows.oversized import read_oversized, write_oversized
 from sequitur.pipelines.topology.batch import FileBatch
 from sequitur.pipelines.topology.dead_letter import dead_letter
-from sequitur.pipelines.topology.event_files import read_pending
+from sequitur.pipelines.topology.event_files import EVENT_COLUMNS, read_pending
 from sequitur.pipelines.topology.replay_intake import write_replayed
 from sequitur.pipelines.topology.replay_requests import write_request
 from sequitur.producer.kafka.record_limit import RecordLimit
@@ -103,6 +104,17 @@ def test_what_does_not_fit_its_topic_is_told_without_its_values(tmp_path: Path) 
     letter = DeadLetter.of(record)
     assert (letter.key, letter.value, letter.component) == (b"windows/3", None, "windows")
     assert letter.whole(tmp_path).kept is not None
+
+
+@pytest.mark.parametrize("component", ["windows/a", "窓" * 40, "w" * 400])
+def test_a_bolt_has_any_name(tmp_path: Path, component: str) -> None:
+    """Also one that is longer than the name of a file may be."""
+    event = MadeTuple(component, 3, "default", (60,), None).event(17, 99)
+    row = {**dict(zip(EVENT_COLUMNS, event, strict=True)), "headers": []}
+    name = write_oversized(tmp_path, row)
+    assert read_oversized(tmp_path, name).place == (f"{component}/3", 3, 17)
+    others = {**row, "topic": f"{component}/4"}
+    assert write_oversized(tmp_path, others).split("/")[1] != name.split("/")[1]
 
 
 def test_nothing_that_stands_in_the_topic_is_unpickled(tmp_path: Path) -> None:
