@@ -242,6 +242,59 @@ def test_one_task_has_one_order_in_all_waves(
     assert _written(runs) == list(range(1, 8))
 
 
+class Doubtful(Numbers):
+    """Yields its numbers, and then raises as often as is planned."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> Iterator[Any]:  # type: ignore[override]  # noqa: A002
+        """Do that at ticks."""
+        del collector
+        for _ in range(self.each if tuple.is_tick else 0):
+            self.next += 1
+            yield self.context.task, self.next
+        if tuple.is_tick and _plan["raises"]:
+            _plan["raises"] -= 1
+            raise ConnectionError("no tick")
+
+
+class Beside(Post):
+    """Notes whose tuples come to which task."""
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Note it."""
+        _plan.setdefault("beside", set()).add((self.context.task, tuple["task"]))
+        super().process(tuple)
+
+
+@_EVERYWHERE
+@pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
+def test_what_a_repeated_tick_made_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tasks: int | None, most: int | None
+) -> None:
+    """In outputs beside its readers, too, and though events are not tracked."""
+    _plan.update(raises=1, fails={1: 2})
+    builder = TopologyBuilder("doubtful")
+    builder.set_spout("events", tracked=False)
+    made = Doubtful()
+    made.each = 100
+    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
+    builder.set_bolt("near", Beside()).local_grouping("numbers")
+    post = builder.set_bolt("post", Post(), tasks)
+    post.local_grouping("numbers") if tasks is None else post.fields_grouping("numbers", "task")
+    for name, source in (("out", "post"), ("beside", "numbers")):
+        builder.set_output(name, key="task", value="number").local_grouping(source)
+    settings = _SETTINGS.model_copy(update={"max_spout_pending": most})
+    runs = _ticking(StepRuns(builder.build(), tmp_path, settings, partitions=2))
+    runs.step(monkeypatch, [event(at, partition=at % 2) for at in range(4)])
+    assert _plan["raises"] == 0
+    assert runs.counts["made"] == runs.counts["made_waiting"] == len(runs.pending()) == 200
+    runs.ticks = {}
+    runs.to_the_end(monkeypatch)
+    assert runs.counts["made_acked"] == 200
+    numbers = sorted((b"%d" % by, b"%d" % number) for by in (0, 1) for number in range(1, 101))
+    assert sorted(runs.records("out")) == sorted(runs.records("beside")) == numbers
+    assert _plan["beside"] == {(0, 0), (1, 1)}
+
+
 class MakesAndRaises(NumbersAtTheEnd):
     """Makes some in the first end of a batch alone, and raises then."""
 

@@ -438,6 +438,26 @@ def test_calls_side_by_side_are_repeated_where_they_run_again(
     _check_exact(tester, tmp_path, ["ask"])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_all_tasks_that_either_run_has_sent_to_run_again(seed: int, tmp_path: Path) -> None:
+    """Few events have drawn other tasks in the second run: none counts twice, or not at all."""
+    chances = Chances(["two"], values=["0"])
+    chances._random = random.Random(seed)
+    builder = TransactionalTopologyBuilder("calls", "spout")
+    builder.set_bolt("part", Passing(chances)).local_grouping("spout")
+    builder.set_bolt("two", Part(chances, "two"), 8).fields_grouping("part", "token")
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder.set_committer_bolt("sum", Sum(chances), states=states).global_grouping("two")
+    builder.set_output("out", key=None, value="value").local_grouping("sum")
+    tester = TransactionTester(builder.build(), ProcessSettings(max_attempts=_ATTEMPTS))
+    tester.run(events("0", "1", "2"))
+    assert chances.failed
+    assert not tester.failed_tries
+    assert sorted(text(event.value) for event in tester.acked) == ["1", "2"]
+    assert counts(store_in(tmp_path), "counts") == {"two 1": 1, "two 2": 1}
+    assert sorted(text(value) for _, value in tester.records("out")) == ["1", "2"]
+
+
 def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
     """It is not copied for each tuple."""
     chances = Chances(["part"], values=_values()[5::10])
