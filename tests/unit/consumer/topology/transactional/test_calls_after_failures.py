@@ -74,11 +74,11 @@ class Chances(Journal):
     def _fails(self, component: str, value: str, call: int) -> bool:
         return random.Random(f"{component} {value} {call}").random() < self._share
 
-    def passed_at_once(self) -> int:
-        """Return how many events a plain topology acks in its first batch."""
+    def passed_at_once(self, among: int = _EVENTS) -> int:
+        """Return how many of the first events a plain topology acks in its first batch."""
         return sum(
             not any(self._fails(component, value, 1) for component in self._failing)
-            for value in _values()
+            for value in _values()[:among]
         )
 
     def token(self, given: Tuple) -> float:
@@ -100,6 +100,15 @@ class Ask(BasicBolt):
         """Pass it on."""
         self.chances.call(self.name, tuple)
         collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
+
+
+class Stuttering(Ask):
+    """Fails when it has passed on what it is given."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        """Pass it on first."""
+        collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
+        self.chances.call(self.name, tuple)
 
 
 class Awaiting(Ask):
@@ -456,6 +465,20 @@ def test_all_tasks_that_either_run_has_sent_to_run_again(seed: int, tmp_path: Pa
     assert sorted(text(event.value) for event in tester.acked) == ["1", "2"]
     assert counts(store_in(tmp_path), "counts") == {"two 1": 1, "two 2": 1}
     assert sorted(text(value) for _, value in tester.records("out")) == ["1", "2"]
+
+
+def test_a_call_that_emitted_is_not_repeated(tmp_path: Path) -> None:
+    """Others have that already; also in a run that is one again, where calls are repeated."""
+    chances = Chances(["ask"], 0.1)
+    bolts = {"part": (Passing, ["spout"]), "ask": (Stuttering, ["part"]), "sum": (Sum, ["ask"])}
+    tester = _tester(chances, tmp_path, bolts)
+    tester.run(events(*_values()[:40]))
+    assert chances.made["part"] > 40
+    assert chances.failed > 40 - chances.passed_at_once(40)
+    tester.retry_all()
+    assert len(tester.acked) == 40
+    expected = {f"ask {value}": 1 for value in _values()[:40]}
+    assert counts(store_in(tmp_path), "counts") == expected
 
 
 def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
