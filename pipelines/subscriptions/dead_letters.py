@@ -85,7 +85,8 @@ class DeadLetters:
     @classmethod
     def in_kafka(cls, kafka: KafkaSettings, topic: str, subscription: str) -> DeadLetters:
         """Return those of a topic of Kafka."""
-        settings = {"message.timeout.ms": _ANSWER_MS}
+        # A batch is measured and refused whole: each letter is one, so that none is for another's.
+        settings = {"message.timeout.ms": _ANSWER_MS, "batch.num.messages": 1}
         return cls(topic, subscription, lambda: MessageCopies(kafka, topic, settings))
 
     def write(self, dead: Iterable[DeadMessage[Message]]) -> list[Place]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -98,6 +99,30 @@ def test_letter_that_is_refused_is_written_later(
         _limit(kafka, letters, 1_000_000)
         wait_until(lambda: subscription.stats().backlog == 0)
     assert [DeadLetter.of(found).source.offset for found in read_topic(kafka, letters)] == [1]
+
+
+def test_letter_that_is_refused_takes_no_other_with_it(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """Each is measured by itself, also where several are written at once."""
+    topic, letters = make_topic(1), make_topic(1)
+    values = [b"x" * 400] * 8
+    values[2] = b"x" * 5_000
+    producer = Producer(kafka.librdkafka())
+    for value in values:
+        producer.produce(topic, value=value, partition=0)
+    producer.flush(TIMEOUT_S)
+    _limit(kafka, letters, 2_000)
+    with Subscription(
+        kafka, name, topic, type="Shared", max_redeliver_count=0, dead_letter_topic=letters,
+        position="earliest",
+    ) as subscription:  # fmt: skip
+        for message in receive(subscription, len(values)):
+            assert subscription.negative_acknowledge(message)
+        wait_until(lambda: subscription.stats().dead_letters == len(values) - 1)
+        assert subscription.stats().backlog == 1
+    found = [DeadLetter.of(letter).source.offset for letter in read_topic(kafka, letters)]
+    assert sorted(found) == [0, 1, 3, 4, 5, 6, 7]
 
 
 def test_what_makes_no_sense_is_refused(
