@@ -66,6 +66,7 @@ def pytest_configure() -> None:
 
     A shell without job control starts what goes to the background so, and a child inherits it.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's would reach all that tests start
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
