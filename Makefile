@@ -18,7 +18,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/quota/control.py,*/quota/states.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check format clean
+.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -100,6 +100,10 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python -m tests.house.face
+
+count: $(INSTALLED) ## Lines of code, files, rooms, longest functions, beside what stood before the house was put in order
+	@$(BIN)/python -m tests.house.count
 
 format: $(INSTALLED) ## Format the code and mend what can be mended by itself
 	@$(BIN)/ruff check --fix .

@@ -18,8 +18,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
-from pydantic import SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from sequitur.producer._address import Address, parse_address
 from sequitur.producer._kafka_settings import KafkaSettings
@@ -75,24 +74,12 @@ _OF_A_SERVICE: Final = re.compile(
 )
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The sections that one program uses, built by `load_settings`."""
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes them by name
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what `load_settings` hands over: it has already read the environment, strictly."""
-        return (init_settings,)
 
 
 S = TypeVar("S", bound=Settings)

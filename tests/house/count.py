@@ -1,0 +1,129 @@
+"""How large the house is: `make count`. Ratios are to `tests/golden/before-house/count.json`.
+
+A line of code is one that is neither blank nor within a docstring, a comment or an import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+import tokenize
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PRODUCT: Final = ("producer", "consumer", "pipelines", "sequitur")
+_RECORD: Final = ROOT / "tests" / "golden" / "before-house" / "count.json"
+_LONGEST: Final = 8
+BUDGETS: Final = {
+    "code lines": 0.91,
+    "product lines": 0.85,
+    "lines of tests": 0.84,
+}
+"""At most so much of what stood before."""
+_LIMITS: Final = {"docstring share": 0.17, "product files": 270}
+
+
+def _sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        links = {path for path in (ROOT / folder).iterdir() if path.is_symlink()}
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not links & set(path.parents):
+                yield path
+
+
+def kinds_of_lines(path: Path) -> Counter[str]:
+    """How many lines of a source are code, docstring, comment, import or blank."""
+    text = path.read_text()
+    lines = text.splitlines()
+    kinds = ["blank" if not line.strip() else "code" for line in lines]
+    for node in ast.walk(ast.parse(text)):
+        kind = None
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            kind = "import"
+        elif (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            kind = "docstring"
+        if kind and isinstance(node, ast.stmt):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                kinds[number] = kind
+    with path.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
+                kinds[token.start[0] - 1] = "comment"
+    return Counter(kinds)
+
+
+def _functions(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            yield size, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+
+
+def _rooms_imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sequitur."):
+            yield ".".join((node.module or "").split(".")[:3])
+
+
+def count() -> dict[str, float]:
+    """The figures that have budgets."""
+    product = list(_sources(*_PRODUCT))
+    kinds = sum(map(kinds_of_lines, product), Counter())
+    return {
+        "code lines": kinds["code"],
+        "product lines": kinds.total(),
+        "docstring share": round(kinds["docstring"] / kinds.total(), 3),
+        "product files": len(product),
+        "lines of tests": sum(kinds_of_lines(path).total() for path in _sources("tests")),
+    }
+
+
+def _show_rooms() -> None:
+    importers: dict[str, set[Path]] = {}
+    for path in _sources(*_PRODUCT):
+        for room in _rooms_imported(path):
+            importers.setdefault(room, set()).add(path)
+    print("\nimported by files (of rooms with most)")
+    for room, files in sorted(importers.items(), key=lambda pair: -len(pair[1]))[:12]:
+        print(f"  {len(files):4}  {room}")
+    print("\nlongest functions")
+    functions = [found for path in _sources(*_PRODUCT) for found in _functions(path)]
+    for size, name in sorted(functions, reverse=True)[:_LONGEST]:
+        print(f"  {size:4}  {name}")
+
+
+def main() -> None:
+    """Print the figures; `--record` keeps them, `--check` fails where a budget is exceeded."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    now = count()
+    if given.record:
+        _RECORD.write_text(json.dumps(now, indent=1) + "\n")
+    before = json.loads(_RECORD.read_text())
+    over = []
+    for name, figure in now.items():
+        most = before[name] * BUDGETS[name] if name in BUDGETS else _LIMITS[name]
+        print(f"{name:16} {figure:9,}  {figure / before[name]:.3f} of before, budget {most:,.2f}")
+        if figure > most:
+            over.append(name)
+    _show_rooms()
+    if given.check and over:
+        sys.exit("over budget: " + ", ".join(over))
+
+
+if __name__ == "__main__":
+    main()

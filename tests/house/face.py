@@ -1,0 +1,138 @@
+"""What users hold on to: public names with their signatures, the help of each command, settings.
+
+`python -m tests.house.face` compares them with `tests/golden/before-house`, as they were before the
+house was put in order. What differs has to stand in CHANGELOG.md by the name that is printed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from typing import TYPE_CHECKING, Final
+
+import griffe
+import typer.main
+from typer.testing import CliRunner
+
+from sequitur.cli import app
+from sequitur.producer.daemon.cli import _app as produce_app
+from sequitur.producer.settings import Settings, environment_name, fields_of
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOLDEN: Final = ROOT / "tests" / "golden" / "before-house"
+_FACES: Final = (
+    *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.subscription", "sequitur.testing"),
+    *("sequitur.producer", "sequitur.consumer", "sequitur.consumer.topology"),
+    "sequitur.consumer.topology.state",
+)
+_MARK: Final = "|"
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Each public name, and what stands behind it."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT])
+    package = loader.load("sequitur")
+    loader.resolve_aliases(implicit=False, external=False)
+    for face in _FACES:
+        module = package.modules_collection[face]
+        for name in sorted(map(str, module.exports or ())):
+            yield from _members(f"{face}.{name}", module[name])
+
+
+def _members(path: str, found: griffe.Object | griffe.Alias) -> Iterator[tuple[str, str]]:
+    target = found.final_target if isinstance(found, griffe.Alias) else found
+    if isinstance(target, griffe.Function):
+        yield path, target.signature(name="")
+    elif isinstance(target, griffe.Class):
+        ancestors = [target, *target.mro()]
+        foreign = {str(base) for one in ancestors for base in one.bases}
+        foreign -= {one.name for one in ancestors} | {"Exception"}
+        yield path, f"class({', '.join(sorted(foreign))})"
+        for name, member in sorted(target.all_members.items()):
+            if not name.startswith("_") or name == "__init__":
+                yield from _members(f"{path}.{name}", member)
+    elif isinstance(target, griffe.Attribute):
+        is_short = target.value is not None and len(str(target.value)) < 60
+        yield path, f"{target.annotation or ''} = {target.value if is_short else '...'}"
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """The help of each command."""
+    yield from _helps(("sequitur",), app)
+    yield from _helps(("produce-events",), produce_app)
+
+
+def _helps(words: tuple[str, ...], program: typer.Typer) -> Iterator[tuple[str, str]]:
+    environ = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+    shown = CliRunner().invoke(program, [*words[1:], "--help"], env=environ)
+    if shown.exit_code:
+        raise RuntimeError(shown.output)
+    yield f"{' '.join(words)} --help", re.sub(r" +$", "", shown.output, flags=re.MULTILINE)
+    command = typer.main.get_command(program)
+    for word in words[1:]:
+        command = getattr(command, "commands", {})[word]
+    for name in sorted(getattr(command, "commands", ())):
+        yield from _helps((*words, name), program)
+
+
+def settings() -> Iterator[tuple[str, str]]:
+    """Each setting with its variable and its default; help has its type."""
+    for section, field, info in {
+        (section, field): (section, field, info)
+        for program in Settings.__subclasses__()
+        for section, field, info in fields_of(program)
+    }.values():
+        yield f"{section}.{field}", f"{environment_name(section, field)} = {info.get_default()!r}"
+
+
+_RECORDS: Final = {"names.txt": names, "help.txt": helps, "settings.txt": settings}
+
+
+def _as_text(found: Iterator[tuple[str, str]]) -> str:
+    """A line each, or a heading and lines."""
+    return "".join(
+        f"## {name}\n{text}" if "\n" in text else f"## {name} {_MARK} {text}\n"
+        for name, text in sorted(found)
+    )
+
+
+def _by_name(text: str) -> dict[str, str]:
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    return {re.split(rf" {_MARK} |\n", part, maxsplit=1)[0]: part for part in parts}
+
+
+def main() -> None:
+    """Compare, or with `--record` write."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--record", action="store_true")
+    is_recording = parser.parse_args().record
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    untold = []
+    for record, find in _RECORDS.items():
+        text = _as_text(find())
+        if is_recording:
+            (GOLDEN / record).write_text(text)
+            continue
+        now, before = _by_name(text), _by_name((GOLDEN / record).read_text())
+        for name in sorted({*now, *before}):
+            was, is_now = before.get(name, ""), now.get(name, "")
+            if was != is_now and f"`{name}`" not in changelog:
+                untold.append(name)
+                lines = difflib.unified_diff(
+                    was.splitlines(), is_now.splitlines(), n=0, lineterm=""
+                )
+                sys.stderr.writelines(f"{line}\n" for line in lines)
+    if untold:
+        sys.exit(
+            "changed, and CHANGELOG.md does not say so: "
+            + ", ".join(f"`{name}`" for name in untold)
+        )
+
+
+if __name__ == "__main__":
+    main()
