@@ -24,16 +24,16 @@ from confluent_kafka import Producer
 from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.policies import BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.consumer.subscription.stored_pieces import in_metadata
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.checks import Checks
-from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
-from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
-from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
-from sequitur.pipelines.subscriptions.stored_records import cursor_key, cursor_value, state_key
+from sequitur.consumer.subscription.stored_records import cursor_key, cursor_value, state_key
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

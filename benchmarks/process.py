@@ -28,11 +28,11 @@ from benchmarks.figures import print_figures
 from benchmarks.reorder import Bench
 from benchmarks.reorder_contenders import Contender, Task, sequitur_command
 from benchmarks.reorder_input import Workload
+from sequitur.base.flags import given_flags
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.settings import ProcessJob
-from sequitur.producer.settings import KafkaSettings
-from sequitur.producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks import spark_native_job
 from benchmarks.measured_process import run_measured
 from benchmarks.peers import flink_environment
+from sequitur.base.flags import given_flags
 from sequitur.consumer import ReorderSettings
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.settings import ReorderJob
-from sequitur.producer.settings import KafkaSettings
-from sequitur.producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

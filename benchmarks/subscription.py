@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
 from sequitur import Subscription, SubscriptionType
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.kafka.admin import KafkaTopics
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

@@ -1,20 +1,5 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
-from sequitur.consumer._errors import (
-    AckBeyondEndError,
-    ConservationError,
-    ConsumerError,
-    CumulativeAckError,
-    CursorChunksError,
-    CursorDamagedError,
-    CursorError,
-    CursorVersionError,
-    EventTimeSpecError,
-    ForeignCursorError,
-    MarkDeleteBackError,
-    StateFormatError,
-)
-from sequitur.consumer._output_partition import OutputPartition
 from sequitur.consumer._settings import ReorderSettings
 from sequitur.consumer.lateness.judge import LateJudge, is_behind, late_against, staging_rules
 from sequitur.consumer.lateness.key_state import (
@@ -63,7 +48,6 @@ from sequitur.consumer.time.clock import (
     EventClock,
     Look,
     PartitionClock,
-    SourcePartition,
 )
 from sequitur.consumer.time.event_time import (
     EventTime,
@@ -101,6 +85,21 @@ from sequitur.consumer.time.reasons import (
     UNPARSABLE,
 )
 from sequitur.consumer.time.time_text import TimeFormat, TimeUnit
+from sequitur.errors import (
+    AckBeyondEndError,
+    ConservationError,
+    ConsumerError,
+    CumulativeAckError,
+    CursorChunksError,
+    CursorDamagedError,
+    CursorError,
+    CursorVersionError,
+    EventTimeSpecError,
+    ForeignCursorError,
+    MarkDeleteBackError,
+    StateFormatError,
+)
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 
 __all__ = [
     "BEFORE_ALL_TIME_MS",

@@ -17,14 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.time.adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
-from sequitur.consumer.time.bounds import TimeBounds
-from sequitur.consumer.time.event_time import EventTimeSpec
-from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
-from sequitur.producer import EVENT_ID_HEADER
-from sequitur.producer.kafka.topic_names import EXPECTED, is_topic_name
-from sequitur.producer.settings import (
+from sequitur.base.json_field import parse_key
+from sequitur.base.settings import (
     Address,
     Duration,
     Section,
@@ -32,7 +26,13 @@ from sequitur.producer.settings import (
     milliseconds,
     split,
 )
-from sequitur.producer.sources._json_lines import parse_key
+from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.time.adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
+from sequitur.consumer.time.bounds import TimeBounds
+from sequitur.consumer.time.event_time import EventTimeSpec
+from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
+from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.topic_names import EXPECTED, is_topic_name
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError, PipelineError
+from sequitur.errors import JarError, JarFetchError, JarHashError, PipelineError
 from sequitur.pipelines.java import find_java
 from sequitur.pipelines.store import durable
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sequitur.pipelines._errors import JavaError
+from sequitur.errors import JavaError
 
 MINIMUM_VERSION: Final = 17
 _ADVICE: Final = (

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from sequitur.pipelines._errors import JavaError
+from sequitur.errors import JavaError
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.java import find_java

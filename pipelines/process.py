@@ -25,12 +25,12 @@ from typing import Annotated
 
 import typer
 
+from sequitur.base.flags import with_flags
 from sequitur.pipelines.ordering.job import ProcessStage
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ProcessJob
 from sequitur.pipelines.topology.topology_file import load_topology
-from sequitur.producer.settings_flags import with_flags
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

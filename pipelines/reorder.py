@@ -23,10 +23,10 @@ if __name__ == "__main__":
 
 import typer
 
+from sequitur.base.flags import with_flags
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ReorderJob
-from sequitur.producer.settings_flags import with_flags
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from sequitur.base.settings import flag_name
 from sequitur.pipelines.ordering.progress import ProgressStyle
-from sequitur.producer.settings import flag_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ import psutil
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sequitur.pipelines._errors import ConnectorMissingError
+from sequitur.base.program import is_debugging
+from sequitur.errors import ConnectorMissingError
 from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.launch import DEFAULT_MASTER
 from sequitur.pipelines.spark_settings import (
@@ -25,7 +26,6 @@ from sequitur.pipelines.spark_settings import (
     spark_defaults,
     submitted,
 )
-from sequitur.producer.program import is_debugging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

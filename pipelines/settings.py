@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from sequitur.base.settings import Settings
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
-from sequitur.producer.settings import KafkaSettings, Settings
+from sequitur.kafka.settings import KafkaSettings
 
 
 class ReorderJob(Settings):

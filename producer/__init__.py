@@ -8,12 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sequitur.producer._client import IdempotentProducer
-    from sequitur.producer._errors import (
+    from sequitur.errors import (
         BacklogQuotaError,
         BrokerError,
         DeliveryError,
         FatalError,
+        JournalError,
+        MalformedEventIdError,
         NotAllPersistedError,
         NotPersistedError,
         OutcomeUnknownError,
@@ -22,17 +23,20 @@ if TYPE_CHECKING:
         ProducerError,
         RetriableError,
         SendManyError,
+        SettingsError,
         TakenOverError,
         WrongClusterError,
     )
-    from sequitur.producer._event_id import (
+    from sequitur.kafka.event_id import (
         EVENT_ID_HEADER,
         EventId,
-        MalformedEventIdError,
         check_producer_name,
         encode_event_id,
         parse_event_id,
     )
+    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.kafka.tokens import TokenProvider
+    from sequitur.producer._client import IdempotentProducer
     from sequitur.producer._outcomes import (
         Delivery,
         NotPersisted,
@@ -48,10 +52,7 @@ if TYPE_CHECKING:
     from sequitur.producer.daemon.daemon import run_daemon
     from sequitur.producer.daemon.report import DaemonReport
     from sequitur.producer.daemon.settings import ProduceSettings
-    from sequitur.producer.journal.errors import JournalError
     from sequitur.producer.journal.frames import Position
-    from sequitur.producer.kafka.tokens import TokenProvider
-    from sequitur.producer.settings import KafkaSettings, SettingsError
 
 __all__ = [
     "EVENT_ID_HEADER",
@@ -99,53 +100,53 @@ __all__ = [
 ]
 
 _LOADED_WHEN_USED: Final = {
-    "BacklogQuotaError": "_errors",
-    "BrokerError": "_errors",
-    "DaemonReport": "daemon.report",
-    "Delivery": "_outcomes",
-    "DeliveryError": "_errors",
-    "EVENT_ID_HEADER": "_event_id",
-    "EventId": "_event_id",
-    "Failure": "_ticket",
-    "FatalError": "_errors",
-    "IdempotentProducer": "_client",
-    "JournalError": "journal.errors",
-    "KafkaSettings": "settings",
-    "MalformedEventIdError": "_event_id",
-    "NotAllPersistedError": "_errors",
-    "NotPersisted": "_outcomes",
-    "NotPersistedError": "_errors",
-    "Outcome": "_outcomes",
-    "OutcomeUnknownError": "_errors",
-    "Partitioner": "_record_maker",
-    "Persisted": "_outcomes",
-    "Position": "journal.frames",
-    "PossiblyPersisted": "_outcomes",
-    "PossiblyPersistedError": "_errors",
-    "ProduceSettings": "daemon.settings",
-    "ProducerClosedError": "_errors",
-    "ProducerError": "_errors",
-    "ProducerSettings": "_settings",
-    "ProducerStatistics": "_statistics",
-    "Record": "_record",
-    "RetriableError": "_errors",
-    "SendManyError": "_errors",
-    "Serializer": "_record_maker",
-    "SettingsError": "settings",
-    "TakenOverError": "_errors",
-    "Ticket": "_ticket",
-    "TicketResult": "_ticket",
-    "TokenProvider": "kafka.tokens",
-    "WrongClusterError": "_errors",
-    "check_producer_name": "_event_id",
-    "encode_event_id": "_event_id",
-    "parse_event_id": "_event_id",
-    "run_daemon": "daemon.daemon",
+    "BacklogQuotaError": "sequitur.errors",
+    "BrokerError": "sequitur.errors",
+    "DaemonReport": ".daemon.report",
+    "Delivery": "._outcomes",
+    "DeliveryError": "sequitur.errors",
+    "EVENT_ID_HEADER": "sequitur.kafka.event_id",
+    "EventId": "sequitur.kafka.event_id",
+    "Failure": "._ticket",
+    "FatalError": "sequitur.errors",
+    "IdempotentProducer": "._client",
+    "JournalError": "sequitur.errors",
+    "KafkaSettings": "sequitur.kafka.settings",
+    "MalformedEventIdError": "sequitur.errors",
+    "NotAllPersistedError": "sequitur.errors",
+    "NotPersisted": "._outcomes",
+    "NotPersistedError": "sequitur.errors",
+    "Outcome": "._outcomes",
+    "OutcomeUnknownError": "sequitur.errors",
+    "Partitioner": "._record_maker",
+    "Persisted": "._outcomes",
+    "Position": ".journal.frames",
+    "PossiblyPersisted": "._outcomes",
+    "PossiblyPersistedError": "sequitur.errors",
+    "ProduceSettings": ".daemon.settings",
+    "ProducerClosedError": "sequitur.errors",
+    "ProducerError": "sequitur.errors",
+    "ProducerSettings": "._settings",
+    "ProducerStatistics": "._statistics",
+    "Record": "._record",
+    "RetriableError": "sequitur.errors",
+    "SendManyError": "sequitur.errors",
+    "Serializer": "._record_maker",
+    "SettingsError": "sequitur.errors",
+    "TakenOverError": "sequitur.errors",
+    "Ticket": "._ticket",
+    "TicketResult": "._ticket",
+    "TokenProvider": "sequitur.kafka.tokens",
+    "WrongClusterError": "sequitur.errors",
+    "check_producer_name": "sequitur.kafka.event_id",
+    "encode_event_id": "sequitur.kafka.event_id",
+    "parse_event_id": "sequitur.kafka.event_id",
+    "run_daemon": ".daemon.daemon",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_WHEN_USED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LOADED_WHEN_USED[name]}"), name)
+    value = globals()[name] = getattr(import_module(_LOADED_WHEN_USED[name], __name__), name)
     return value

@@ -22,10 +22,13 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
+from sequitur.base.log import Logger
+from sequitur.base.wall_clock import StampClock
+from sequitur.errors import ProducerClosedError
+from sequitur.kafka.event_id import name_in_ids, name_of_a_life, new_generation
+from sequitur.kafka.settings import KafkaSettings
+from sequitur.kafka.wire import Wire, close_within
 from sequitur.producer._core import Core
-from sequitur.producer._errors import ProducerClosedError
-from sequitur.producer._event_id import name_in_ids, name_of_a_life, new_generation
-from sequitur.producer._log import Logger
 from sequitur.producer._producer_name import unnamed_producer
 from sequitur.producer._record import checked
 from sequitur.producer._record_maker import RecordMaker
@@ -34,19 +37,17 @@ from sequitur.producer._settings import ProducerSettings
 from sequitur.producer._start import JournalOpening, acquire_identity
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
-from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.journal.recovered import NOTHING_RECOVERED
-from sequitur.producer.kafka.wire import Wire, close_within
 from sequitur.producer.quota.gate import QuotaGate
 from sequitur.producer.quota.reader import ControlReader
-from sequitur.producer.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
     from types import TracebackType
 
+    from sequitur.kafka.tokens import TokenProvider
     from sequitur.producer._given_up import GivenUp, OnGivenUp
     from sequitur.producer._outcomes import Delivery
     from sequitur.producer._record import Record
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from sequitur.producer._statistics import ProducerStatistics
     from sequitur.producer.journal.frames import Position
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.kafka.tokens import TokenProvider
 
 _WIRE_CLOSE_S: Final = 1.0
 

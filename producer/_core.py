@@ -13,10 +13,10 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, ProducerClosedError, RetriableError
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import BrokerError, JournalError, ProducerClosedError, RetriableError
 from sequitur.producer._statistics import Counters, ProducerStatistics
-from sequitur.producer._tasks import report_failure
 from sequitur.producer._unheard import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.barred_topics import BarredTopics
@@ -25,20 +25,19 @@ from sequitur.producer.delivery.routes import Routes
 from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
-from sequitur.producer.journal.errors import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
+    from sequitur.base.wall_clock import StampClock
+    from sequitur.kafka.wire import Wire
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.recovered import Recovered
-    from sequitur.producer.kafka.wire import Wire
     from sequitur.producer.quota.gate import QuotaGate
 
 _STUCK_AFTER_S: Final = 1.0

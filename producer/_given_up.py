@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from sequitur.producer._event_id import EVENT_ID_HEADER
-from sequitur.producer.kafka.record_batch import records_of, seal
+from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.record_batch import records_of, seal
 
 if TYPE_CHECKING:
+    from sequitur.kafka.record_batch import Header, StoredRecord
     from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.kafka.record_batch import Header, StoredRecord
 
 
 @dataclass(frozen=True, slots=True)

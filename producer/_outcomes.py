@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from sequitur.producer._errors import NotPersistedError, PossiblyPersistedError
+from sequitur.errors import NotPersistedError, PossiblyPersistedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sequitur.errors import WrongRecordError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.producer.kafka.record_batch import Header
+    from sequitur.kafka.record_batch import Header
 
 _HEADER_PARTS = 2
 _EXPECTED_HEADERS = "expected a sequence of (str, bytes or None) pairs"
@@ -40,18 +42,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: Sequence[Header] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
-
-
-class WrongRecordError(TypeError):
-    """One of several records is of a wrong type.
-
-    Attributes:
-        index: Its place among them.
-    """
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"event {index}: {reason}")
-        self.index = index
 
 
 def checked_all(records: Sequence[Record]) -> Sequence[Record]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from sequitur.producer._record import Record, checked
 
 if TYPE_CHECKING:
-    from sequitur.producer.kafka.record_batch import Header
+    from sequitur.kafka.record_batch import Header
 
 Serializer: TypeAlias = Callable[[Any], bytes]
 """Makes the bytes of a key or value. None is not given to it: it stays None, a tombstone."""

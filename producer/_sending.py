@@ -10,21 +10,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer._errors import BacklogQuotaError, BrokerError
+from sequitur.errors import BacklogQuotaError, BrokerError
+from sequitur.kafka.topic_names import check_topic_name
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.batching.send_many import ManySender
-from sequitur.producer.kafka.topic_names import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Sequence
 
+    from sequitur.kafka.record_batch import Header
     from sequitur.producer._core import Core
     from sequitur.producer._outcomes import Persisted
     from sequitur.producer._record import Record
     from sequitur.producer._record_maker import RecordMaker
     from sequitur.producer.batching.route import Route
-    from sequitur.producer.kafka.record_batch import Header
 
 
 class Sending(ABC):

@@ -8,11 +8,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from sequitur.producer._event_id import check_producer_name
-from sequitur.producer.kafka.backoff import Backoff
-from sequitur.producer.settings import Duration, Section, Size, milliseconds
-
-Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+from sequitur.base.backoff import Backoff
+from sequitur.base.settings import Duration, Section, Size, milliseconds
+from sequitur.kafka.compression import Compression
+from sequitur.kafka.event_id import check_producer_name
 
 Durability = Literal["journal", "journal-async", "none"]
 

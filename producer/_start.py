@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import RetriableError
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.errors import JournalError, RetriableError
 from sequitur.producer.delivery.routes import until_answered
-from sequitur.producer.journal.errors import JournalError
 from sequitur.producer.journal.frames import Renewal
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import NotAllPersistedError
+from sequitur.errors import NotAllPersistedError
 from sequitur.producer._outcomes import Delivery, NotPersisted, Persisted, PossiblyPersisted
 
 if TYPE_CHECKING:

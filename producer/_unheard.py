@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
 from sequitur.producer._outcomes import Delivery
 
 if TYPE_CHECKING:

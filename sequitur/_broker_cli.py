@@ -12,11 +12,11 @@ from typing import Annotated, Final
 
 import typer
 
+from sequitur.base.settings import Settings, load_settings
 from sequitur.broker import EmbeddedBroker
+from sequitur.errors import BrokerError
+from sequitur.kafka.reach import require_broker
 from sequitur.producer import KafkaSettings
-from sequitur.producer._errors import BrokerError
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings import Settings, load_settings
 
 ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 USUAL_PORT: Final = 9092

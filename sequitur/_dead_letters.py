@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
-from sequitur._errors import NotADeadLetterError
 from sequitur._foreign_text import plain
 from sequitur.consumer import (
     OVERSIZED_HEADER,
@@ -15,6 +14,7 @@ from sequitur.consumer import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
+from sequitur.consumer.subscription.message_copies import SUBSCRIPTION_HEADER
 from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_COMPONENT_HEADER,
@@ -28,10 +28,9 @@ from sequitur.consumer.topology import (
     DEAD_TOPOLOGY_HEADER,
     Place,
 )
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError, NotADeadLetterError
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.subscriptions.message_copies import SUBSCRIPTION_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

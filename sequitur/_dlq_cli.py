@@ -14,9 +14,9 @@ from rich.table import Table
 from sequitur._console import table_console
 from sequitur._foreign_text import shown
 from sequitur._topic_reader import read_records, read_topic
+from sequitur.base.flags import with_flags
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.settings import ProcessJob
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
     from sequitur._dead_letters import DeadLetter
@@ -119,7 +119,7 @@ def replay(
     is selected, or all of it was replayed.
     """
     from sequitur._dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
-    from sequitur.pipelines.kafka.topics import KafkaTopics  # noqa: PLC0415
+    from sequitur.kafka.admin import KafkaTopics  # noqa: PLC0415
     from sequitur.pipelines.topology.replay_requests import (  # noqa: PLC0415
         REPLAYS_FOLDER,
         checkpoint_of,

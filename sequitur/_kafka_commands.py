@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sequitur.base.settings import Settings
+from sequitur.kafka.reach import require_broker
 from sequitur.producer import KafkaSettings
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings import Settings
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.subscriptions.backlog import Surveyor
+    from sequitur.consumer.subscription.backlog import Surveyor
 
 
 class KafkaJob(Settings):
@@ -30,7 +30,7 @@ def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    from sequitur.pipelines.subscriptions.backlog import Surveyor  # noqa: PLC0415
+    from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
 
     require_broker(settings.kafka)
     return Surveyor(settings.kafka, replication_factor=replication_factor)

@@ -13,11 +13,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from sequitur._console import table_console
 from sequitur._submission import SparkOptions, submit
+from sequitur.base.flags import with_flags
 from sequitur.pipelines.launch import REORDER_JOB
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ReorderJob
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from sequitur._console import table_console
 from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
-from sequitur.producer.settings_flags import with_flags
+from sequitur.base.flags import with_flags
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.subscriptions.retention_run import RetentionRun
+    from sequitur.consumer.subscription.retention_run import RetentionRun
 
 REFUSED_EXIT_CODE: Final = 1
 """Something that is acked was not deleted."""
@@ -64,7 +64,7 @@ def run(
     Less what the retention of the topic keeps; see `sequitur topic set-retention`. Status 1 when
     something was refused.
     """
-    from sequitur.pipelines.subscriptions.retention_run import run_retention  # noqa: PLC0415
+    from sequitur.consumer.subscription.retention_run import run_retention  # noqa: PLC0415
 
     surveyor = surveyor_of(settings)
     for one in topic or ():

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from sequitur._submission import SparkOptions, submit
+from sequitur.base.flags import with_flags
 from sequitur.pipelines.launch import PROCESS_JOB
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ProcessJob
 from sequitur.pipelines.topology.topology_file import load_topology
-from sequitur.producer.settings_flags import with_flags
 
 
 @with_flags(ProcessJob)

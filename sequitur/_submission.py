@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from sequitur.base.flags import given_flags
+from sequitur.base.program import is_debugging
+from sequitur.base.settings import environment_name, fields_of, is_secret
 from sequitur.pipelines.java import find_java
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
@@ -19,9 +22,6 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
 )
 from sequitur.pipelines.ordering.progress import ProgressStyle
-from sequitur.producer.program import is_debugging
-from sequitur.producer.settings import environment_name, fields_of, is_secret
-from sequitur.producer.settings_flags import given_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,16 +25,16 @@ from sequitur._subscription_options import (
 )
 from sequitur._subscription_tables import print_cursors, print_list, print_messages, print_stats
 from sequitur._subscription_watch_cli import watch
+from sequitur.base.flags import with_flags
+from sequitur.base.wall_clock import wall_clock_ms
 from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.producer._wall_clock import wall_clock_ms
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
+    from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.documents import Sight
-    from sequitur.pipelines.subscriptions.backlog import Surveyor
 
 # What asks brokers is loaded by the commands: `sequitur` has others.
 
@@ -61,7 +61,7 @@ class Begin(StrEnum):
 @with_flags(KafkaJob)
 def list_subscriptions(settings: KafkaJob, as_json: AsJson = False) -> None:
     """List all subscriptions, with the backlog of each."""
-    from sequitur.pipelines.subscriptions.sights import take_sight  # noqa: PLC0415
+    from sequitur.consumer.subscription.sights import take_sight  # noqa: PLC0415
 
     found = listed(take_sight(surveyor_of(settings)))
     if as_json:
@@ -100,7 +100,7 @@ def create(
     ] = False,
 ) -> None:
     """Create a subscription, with a cursor of each partition of its topics."""
-    from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin  # noqa: PLC0415
+    from sequitur.consumer.subscription.admin import SubscriptionAdmin  # noqa: PLC0415
 
     created_ms = wall_clock_ms()
     record = SubscriptionRecord(
@@ -135,7 +135,7 @@ def delete(
     ] = False,
 ) -> None:
     """Delete a subscription: its cursors, its record and the offsets of its consumer group."""
-    from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin  # noqa: PLC0415
+    from sequitur.consumer.subscription.admin import SubscriptionAdmin  # noqa: PLC0415
 
     surveyor = surveyor_of(settings)
     if not yes:
@@ -212,7 +212,7 @@ def peek(
 ) -> None:
     """Show the oldest messages that are not acked, by event time; nothing is acked by that."""
     from sequitur._foreign_text import plain  # noqa: PLC0415
-    from sequitur.pipelines.subscriptions.sights import peek as peeked  # noqa: PLC0415
+    from sequitur.consumer.subscription.sights import peek as peeked  # noqa: PLC0415
 
     spec = parse_event_time_spec(event_time)
     found = peeked(surveyor_of(settings), name, count, only=only_of(topic, partition))
@@ -250,6 +250,6 @@ def _topics(surveyor: Surveyor, name: str | None, topic: str | None) -> list[str
 
 
 def _sight(surveyor: Surveyor, topics: list[str], **options: bool) -> Sight:
-    from sequitur.pipelines.subscriptions.sights import take_sight  # noqa: PLC0415
+    from sequitur.consumer.subscription.sights import take_sight  # noqa: PLC0415
 
     return take_sight(surveyor, topics, **options)

@@ -13,6 +13,8 @@ import typer
 from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
 from sequitur._subscription_options import Name, OnlyPartition, OnlyTopic, Yes, ask, only_of
 from sequitur._subscription_tables import print_moves
+from sequitur.base.flags import with_flags
+from sequitur.base.wall_clock import wall_clock_ms
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.consumer.subscription.position import (
     Edge,
@@ -22,12 +24,10 @@ from sequitur.consumer.subscription.position import (
     parse_ago_ms,
     parse_time_ms,
 )
-from sequitur.producer._wall_clock import wall_clock_ms
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves, Plan
     from sequitur.consumer.subscription.position import ResetTarget
-    from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves, Plan
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it means, and do nothing")]
 Fence = Annotated[
@@ -155,6 +155,6 @@ def _carry_out(
 
 
 def _moves(settings: KafkaJob) -> CursorMoves:
-    from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves  # noqa: PLC0415
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves  # noqa: PLC0415
 
     return CursorMoves(surveyor_of(settings))

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sequitur._kafka_commands import AsJson, KafkaJob
+from sequitur.base.flags import with_flags
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.kafka.reach import require_broker
 from sequitur.pipelines.ordering.progress import instant
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.pipelines.subscriptions.checks import CheckRound
+    from sequitur.consumer.subscription.checks import CheckRound
 
 _ACTS = frozenset(
     {
@@ -58,7 +58,7 @@ def watch(
     watch one makes the checks, and another goes on when that one ends. What there is to find is
     told when it begins, and each thing that is done.
     """
-    from sequitur.pipelines.subscriptions.watch import watch as run_checks  # noqa: PLC0415
+    from sequitur.consumer.subscription.watch import watch as run_checks  # noqa: PLC0415
 
     require_broker(settings.kafka)
     told: set[tuple[str, str | None, str | None]] = set()

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sequitur._kafka_commands import KafkaJob
 from sequitur._tail import ShownRecord, ValueStyle, tail
+from sequitur.base.flags import with_flags
 from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.subscription.position import (
     Edge,
@@ -18,7 +19,6 @@ from sequitur.consumer.subscription.position import (
     ToTime,
     parse_time_ms,
 )
-from sequitur.producer.settings_flags import with_flags
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.position import ResetTarget

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from sequitur._console import table_console
 from sequitur._kafka_commands import AsJson, KafkaJob, echo_json
+from sequitur.base.flags import with_flags
 from sequitur.consumer._settings import check_topic
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
@@ -24,8 +25,7 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings_flags import with_flags
+from sequitur.kafka.reach import require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -291,7 +291,7 @@ def remove_thresholds(settings: KafkaJob, topic: Topic = None) -> None:
 
 
 def _store(settings: KafkaJob) -> Any:
-    from sequitur.pipelines.subscriptions.registry_store import RegistryStore  # noqa: PLC0415
+    from sequitur.consumer.subscription.registry_store import RegistryStore  # noqa: PLC0415
 
     require_broker(settings.kafka)
     return RegistryStore(settings.kafka)

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur._errors import UnknownRecordError, UnknownTopicError
-from sequitur.producer._errors import BrokerUnreachableError
-from sequitur.producer.kafka.arrivals import arrivals, headers_of
-from sequitur.producer.kafka.error_codes import Action, Request, action_of
-from sequitur.producer.kafka.reach import require_broker
+from sequitur.errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
+from sequitur.kafka.arrivals import arrivals, headers_of
+from sequitur.kafka.error_codes import Action, Request, action_of
+from sequitur.kafka.reach import require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from confluent_kafka import Message
 
-    from sequitur.producer.settings import KafkaSettings
+    from sequitur.kafka.settings import KafkaSettings
 
 _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0

@@ -37,9 +37,8 @@ from sequitur._broker_files import (
     write_whole,
 )
 from sequitur._child_processes import holding_signals
-from sequitur._errors import BrokerStartError, PortInUseError
 from sequitur._jvm import broker_command
-from sequitur.pipelines._errors import PipelineError
+from sequitur.errors import BrokerStartError, PipelineError, PortInUseError
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.java import find_java

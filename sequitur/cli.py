@@ -12,7 +12,6 @@ from rich.table import Table
 
 from sequitur._broker_cli import broker_app
 from sequitur._dlq_cli import dlq_app
-from sequitur._errors import SequiturError
 from sequitur._examples import EXAMPLES
 from sequitur._journal_cli import journal_app
 from sequitur._kafka_commands import KafkaJob
@@ -23,12 +22,12 @@ from sequitur._subscription_cli import subscription_app
 from sequitur._tail_cli import show_tail
 from sequitur._topic_cli import topic_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
+from sequitur.base.flags import with_flags
+from sequitur.base.program import run_program
 from sequitur.consumer import ConsumerError, parse_event_time_spec
-from sequitur.pipelines._errors import PipelineError
+from sequitur.errors import PipelineError, SequiturError
 from sequitur.producer import ProducerError
 from sequitur.producer.daemon.cli import produce
-from sequitur.producer.program import run_program
-from sequitur.producer.settings_flags import with_flags
 from sequitur.verify import Order, TopicCheck, TopicReport
 
 FOUND_WRONG_EXIT_CODE: Final = 1

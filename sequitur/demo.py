@@ -29,14 +29,14 @@ from sequitur._child_processes import (
     run_with_children,
 )
 from sequitur._demo_plot import Arrival, plot_arrivals
-from sequitur._errors import DemoError
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
+from sequitur.base.settings import Duration, milliseconds
 from sequitur.broker import EmbeddedBroker
 from sequitur.consumer import parse_event_time_spec
+from sequitur.errors import DemoError
 from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.run_options import RunOptions
 from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
-from sequitur.producer.settings import Duration, milliseconds
 from sequitur.verify import TopicCheck, TopicReport
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer._errors import ConservationError
 from sequitur.consumer.lateness.policy import LatePolicy
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
+from sequitur.errors import ConservationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,8 @@ from sequitur.consumer.step_log.partition_counts import PartitionCounts
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.consumer.time.adaptive_delay import LearnedDelays
-from sequitur.consumer.time.clock import EventClock, SourcePartition
+from sequitur.consumer.time.clock import EventClock
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer._errors import StateFormatError
+from sequitur.errors import StateFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sequitur.consumer.time.clock import EventClock, SourcePartition
+    from sequitur.consumer.time.clock import EventClock
+    from sequitur.kafka.partition import SourcePartition
 
 
 @dataclass(frozen=True, slots=True)

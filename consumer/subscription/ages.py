@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer.subscription.policies import PoliciesInForce
-    from sequitur.consumer.time.clock import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
 
 Place: TypeAlias = "tuple[SourcePartition, int]"
 """A partition and an offset."""

@@ -28,7 +28,6 @@ import google_crc32c
 import msgspec
 import numpy as np
 
-from sequitur.consumer._errors import CursorDamagedError, CursorVersionError, ForeignCursorError
 from sequitur.consumer.subscription.acked_ranges import AckedRanges
 from sequitur.consumer.subscription.cursor import (
     LARGEST_OFFSET,
@@ -41,6 +40,7 @@ from sequitur.consumer.subscription.redeliveries import (
     Redeliveries,
     RedeliverySpan,
 )
+from sequitur.errors import CursorDamagedError, CursorVersionError, ForeignCursorError
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.acked_ranges import Offsets

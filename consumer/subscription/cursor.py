@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sequitur.consumer._errors import AckBeyondEndError, MarkDeleteBackError
 from sequitur.consumer.subscription.acked_ranges import AckedRanges, merge
 from sequitur.consumer.subscription.cursor_stats import CursorStats, ranges_text
+from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

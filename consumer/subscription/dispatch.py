@@ -22,14 +22,14 @@ from heapq import heappop, heappush
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from sequitur.base.backoff import Backoff
 from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
-from sequitur.producer.kafka.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer.time.clock import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
 
 M = TypeVar("M")
 

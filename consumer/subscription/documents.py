@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.consumer.subscription.survey import Survey
-    from sequitur.consumer.time.clock import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
 
 _OPEN: Final = "Open"
 _NO_LEDGER: Final = "NoLedger"

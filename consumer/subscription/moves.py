@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer._errors import PositionRangeError
 from sequitur.consumer.subscription.position import Position
+from sequitur.errors import PositionRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.survey import Log
-    from sequitur.consumer.time.clock import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
 
 
 @dataclass(frozen=True, slots=True)

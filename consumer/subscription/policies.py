@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer._errors import PolicyError, StateFormatError
+from sequitur.errors import PolicyError, StateFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
-from sequitur.consumer._errors import PositionFormatError, PositionRangeError
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
 from sequitur.consumer.subscription.policies import parse_time_s
-from sequitur.consumer.time.clock import SourcePartition
+from sequitur.errors import PositionFormatError, PositionRangeError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

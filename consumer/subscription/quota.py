@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sequitur.consumer.subscription.policies import BacklogPolicy
-from sequitur.producer.quota.control import PROXIMITY_FROM, BacklogState
+from sequitur.kafka.control import PROXIMITY_FROM, BacklogState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur.consumer.subscription.policies import BacklogQuota
-    from sequitur.producer.quota.control import ProducerPolicy
+    from sequitur.kafka.control import ProducerPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from sequitur.consumer._errors import (
-    StateFormatError,
-    SubscriptionExistsError,
-    SubscriptionNameError,
-    UnknownSubscriptionError,
-)
 from sequitur.consumer.subscription.policies import (
     BacklogQuota,
     DetectionThresholds,
     Retention,
     TopicPolicies,
+)
+from sequitur.errors import (
+    StateFormatError,
+    SubscriptionExistsError,
+    SubscriptionNameError,
+    UnknownSubscriptionError,
 )
 
 if TYPE_CHECKING:

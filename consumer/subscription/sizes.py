@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import msgspec
 
-from sequitur.consumer._errors import CursorDamagedError
+from sequitur.errors import CursorDamagedError
 
 MOST_PIECES: Final = 64
 """Pieces that are kept apart; the finest share of a backlog's size is then about a 32nd of it."""

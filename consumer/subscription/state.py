@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import google_crc32c
 import msgspec
 
-from sequitur.consumer._errors import CursorDamagedError, CursorVersionError
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
+from sequitur.errors import CursorDamagedError, CursorVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

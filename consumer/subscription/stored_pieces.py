@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
 
-from sequitur.consumer._errors import (
+from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES
+from sequitur.errors import (
     CursorChunksError,
     CursorDamagedError,
     CursorVersionError,
 )
-from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
-from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES
+from sequitur.kafka.groups import CURSOR_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,8 +39,6 @@ METADATA_LIMIT: Final = 4096
 CHUNK_BYTES: Final = 512 * 1024
 """Below what a topic takes as a record unless it is configured otherwise, 1 MiB."""
 
-CURSOR_PREFIX: Final = "sequitur-cursor/"
-"""What the metadata of each offset that is a cursor's begins with."""
 _VERSION: Final = 1
 _TEXT: Final = re.compile(r"sequitur-cursor/([0-9]{1,9}) (whole|chunks) ([^\n]*)")
 _POINTER: Final = re.compile(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.subscription.ages import Place
     from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
-    from sequitur.consumer.time.clock import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
 
 
 @dataclass(frozen=True, slots=True)

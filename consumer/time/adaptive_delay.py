@@ -31,8 +31,8 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer._errors import StateFormatError
-from sequitur.consumer.time.clock import SourcePartition
+from sequitur.errors import StateFormatError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -29,7 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from sequitur.consumer._errors import StateFormatError
+from sequitur.errors import StateFormatError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -41,13 +42,6 @@ _FORMER_FORMAT: Final = 1
 LONGEST_TICK_MS: Final = 1_000
 BEFORE_ALL_TIME_MS: Final = -1
 """The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
-
-
-class SourcePartition(NamedTuple):
-    """A partition of a source topic."""
-
-    topic: str
-    partition: int
 
 
 class Look(NamedTuple):

@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from sequitur.consumer._errors import EventTimeSpecError
 from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.reasons import MISSING, UNPARSABLE
 from sequitur.consumer.time.time_text import MILLISECONDS, TimeFormat
+from sequitur.errors import EventTimeSpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

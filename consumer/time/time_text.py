@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from sequitur.consumer._errors import EventTimeSpecError
+from sequitur.errors import EventTimeSpecError
 
 MAX_EVENT_TIME_MS: Final = 2**63 - 1
 

@@ -4,19 +4,18 @@ These are the names for users of topologies. The jobs import from the rooms: `ap
 `engine`, `step` and `tester`.
 """
 
-from sequitur.consumer.topology._errors import (
-    BoltError,
-    BoltStateError,
-    BoltTimeoutError,
-    DoubleAckError,
-    EmitError,
-    ForeignTupleError,
-    TopologyBuildError,
-    TopologyError,
-    TransactionError,
-    TransactionMetadataError,
-    TransactionOrderError,
-    UngroupableValueError,
+from sequitur.consumer.dead_letters import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_COMPONENT_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_HEADERS,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_STREAM_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    FailReason,
 )
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.bolt import (
@@ -31,20 +30,8 @@ from sequitur.consumer.topology.api.bolt import (
 )
 from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
-from sequitur.consumer.topology.api.dead_letters import (
-    DEAD_ATTEMPTS_HEADER,
-    DEAD_COMPONENT_HEADER,
-    DEAD_DETAIL_HEADER,
-    DEAD_EVENT_TIME_HEADER,
-    DEAD_HEADERS,
-    DEAD_PATH_HEADER,
-    DEAD_REASON_HEADER,
-    DEAD_STREAM_HEADER,
-    DEAD_TIME_HEADER,
-    DEAD_TOPOLOGY_HEADER,
-)
 from sequitur.consumer.topology.api.declarer import ComponentDeclarer
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping, GroupingContext
 from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent
 from sequitur.consumer.topology.api.moment import TICK_STREAM
@@ -69,7 +56,6 @@ from sequitur.consumer.topology.transactional.bolts import (
     BaseTransactionalBolt,
     BatchOutputCollector,
     Committer,
-    FailBatch,
     TransactionContext,
 )
 from sequitur.consumer.topology.transactional.builder import TransactionalTopologyBuilder
@@ -96,6 +82,21 @@ from sequitur.consumer.topology.transactional.spouts import (
 from sequitur.consumer.topology.transactional.topology import (
     OrderedStreamSpout,
     TransactionalTopology,
+)
+from sequitur.errors import (
+    BoltError,
+    BoltStateError,
+    BoltTimeoutError,
+    DoubleAckError,
+    EmitError,
+    FailBatch,
+    ForeignTupleError,
+    TopologyBuildError,
+    TopologyError,
+    TransactionError,
+    TransactionMetadataError,
+    TransactionOrderError,
+    UngroupableValueError,
 )
 
 __all__ = [

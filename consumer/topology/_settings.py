@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from sequitur.base.settings import Duration, Section, milliseconds
 from sequitur.consumer._settings import Topic
 from sequitur.consumer.topology.engine.rules import Ordering, Rules
 from sequitur.consumer.topology.settling.retry import RetryPolicy
-from sequitur.producer.settings import Duration, Section, milliseconds
 
 
 class Outputs(StrEnum):

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.subscribed import JobSubscription
     from sequitur.pipelines.store.checkpoint import Checkpoint
-    from sequitur.producer import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sequitur.base.json_field import JsonField
 from sequitur.consumer import LATE
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.pipelines.ordering.key_tasks import Written, one_of_each
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.event_time_arrays import header_values
@@ -24,8 +26,6 @@ from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.producer.batching.partitioner import KeyPartitioner
-from sequitur.producer.sources._json_lines import JsonField
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

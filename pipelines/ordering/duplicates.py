@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sequitur.base.settings import milliseconds
 from sequitur.consumer import BEFORE_ALL_TIME_MS
 from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
 from sequitur.pipelines.ordering.key_tasks import files_of
@@ -21,7 +22,6 @@ from sequitur.pipelines.spark.tasks import (
     in_blocks,
     is_small,
 )
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

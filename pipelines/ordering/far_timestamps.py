@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from sequitur.pipelines._errors import TopicError, UnansweredError
-from sequitur.pipelines.kafka.java_headers import JavaHeaders
+from sequitur.consumer.subscription.partition_reader import PartitionReader
+from sequitur.errors import TopicError, UnansweredError, UnreadableHeadersError
+from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.java_headers import JavaHeaders
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.spark.tasks import text_of
-from sequitur.pipelines.subscriptions.partition_reader import PartitionReader
-from sequitur.producer._errors import UnreadableHeadersError
-from sequitur.producer.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from sequitur.consumer import SourcePartition
+    from sequitur.kafka.arrivals import Headers
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.producer.kafka.arrivals import Headers
 
     Spans = Mapping[SourcePartition, tuple[int, int]]
     """First offset of each partition, and the one behind the last."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.settings import milliseconds
 from sequitur.consumer import LONGEST_TICK_MS, LearnedDelays, Look, learn, least_frontier_ms
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import EventClock, ReorderSettings, Run, SourcePartition, StepLateness
-    from sequitur.pipelines.kafka.outages import Outages
 
 
 _LOOKS_WITHIN_IDLE: Final = 4

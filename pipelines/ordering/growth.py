@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import PartitionCounts
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     from sequitur.consumer import Step

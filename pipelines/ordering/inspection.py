@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, NOTHING_DONE, StagedStep, StepDone, StepEntry
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import open_file

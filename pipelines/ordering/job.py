@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sequitur.base.outages import Outages
+from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer import FOLD_LIMITS
 from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
-from sequitur.pipelines._errors import TopicError
+from sequitur.errors import BrokerError, FatalError, TopicError
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.reach import require_broker
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.kafka.outages import Outages
-from sequitur.pipelines.kafka.topics import KafkaTopics
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.growth import known_counts
@@ -36,9 +38,6 @@ from sequitur.pipelines.topology.topology_file import (
     check_stores,
     keeping_state,
 )
-from sequitur.producer import BrokerError, FatalError
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings import format_duration, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +52,9 @@ if TYPE_CHECKING:
         StepEntry,
     )
     from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.producer import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)

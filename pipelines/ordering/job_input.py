@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import TopicError
+from sequitur.errors import TopicError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
 from sequitur.pipelines.ordering.input_checks import check_start, topic_ids

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LateJudge, ReorderMode
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.pipelines.rows.columns import RELEASE_ORDER
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, in_row_groups
 from sequitur.pipelines.rows.selection import Places, comparable, order_of
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.settings import milliseconds
 from sequitur.consumer import Fold, KeyState, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
 from sequitur.pipelines.ordering.runs import behind_part, duplicates_files
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.spark.tasks import in_blocks
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from sequitur.base.settings import parse_address
 from sequitur.consumer import QUARANTINE_REASONS
-from sequitur.pipelines._errors import ReorderError
-from sequitur.producer.settings import parse_address
+from sequitur.errors import ReorderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import EventClock, PartitionClock, SourcePartition, StepDone, StepEntry
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-    from sequitur.pipelines.kafka.outages import Outages
 
 PREFIX: Final = "sequitur_reorder"
 _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

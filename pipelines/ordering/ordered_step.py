@@ -8,7 +8,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
-from sequitur.pipelines._errors import StepFunctionError
+from sequitur.errors import StepFunctionError
 from sequitur.pipelines.rows.columns import SOURCE_COLUMNS
 
 if TYPE_CHECKING:

@@ -12,20 +12,20 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from sequitur.pipelines._errors import CheckpointError, ReorderError, TopicError
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.base.settings import parse_address
+from sequitur.errors import CheckpointError, ReorderError, TopicError
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.reach import require_broker
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, local_path
-from sequitur.producer.kafka.reach import require_broker
-from sequitur.producer.settings import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job import ProcessStage
-    from sequitur.producer import KafkaSettings
 
 _SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
 """Patterns of these mean the same to Python and Java; others are left to the job."""

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sequitur.base.wall_clock import wall_clock_ms
 from sequitur.consumer import awaited
-from sequitur.producer._wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

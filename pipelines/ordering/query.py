@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
-from sequitur.pipelines._errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.base.settings import milliseconds
+from sequitur.errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.row_probe import records_a_poll
 from sequitur.pipelines.rows.columns import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.callbacks import calling_connection, forget
 from sequitur.pipelines.spark.tasks import reason_of, text_of
-from sequitur.producer.kafka.error_codes import Action, Request, codes_of, java_exception
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

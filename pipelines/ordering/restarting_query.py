@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import DataLoss
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     DataLossError,
     SinkUnansweredError,
     TopicError,

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur.producer._errors import UnreadableHeadersError
-from sequitur.producer.kafka.arrivals import headers_of
+from sequitur.errors import UnreadableHeadersError
+from sequitur.kafka.arrivals import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer import SourcePartition
-    from sequitur.producer import KafkaSettings
+    from sequitur.kafka.settings import KafkaSettings
 
 MOST_POLLED: Final = 10_000
 """Records a poll; the consumer's default of 500 costs two thirds of the source's speed."""

@@ -68,13 +68,13 @@ if TYPE_CHECKING:
         SourcePartition,
         StepEntry,
     )
+    from sequitur.kafka.record_limit import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.far_timestamps import Spans
     from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
 _BATCH_ROWS: Final = 1024
 """Rows that go to Python together: 16 MiB where none of them is large."""

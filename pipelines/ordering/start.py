@@ -14,9 +14,9 @@ from sequitur.pipelines.spark.tasks import start_python
 
 if TYPE_CHECKING:
     from sequitur.consumer import ReorderSettings
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.producer import KafkaSettings
 
 
 def reorder(

@@ -20,7 +20,7 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines._errors import LateRowError
+from sequitur.errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
 from sequitur.pipelines.ordering.frontier import Frontier

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 from rich.console import Console
 
+from sequitur.base.program import NOTHING_USABLE_EXIT_CODE, complain, run_program
 from sequitur.consumer import ConsumerError
-from sequitur.pipelines._errors import PipelineError
+from sequitur.errors import PipelineError, ProducerError
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.progress import (
@@ -27,18 +28,16 @@ from sequitur.pipelines.ordering.progress import (
 from sequitur.pipelines.ordering.stop import stop_on_signals
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.spark.tasks import start_python
-from sequitur.producer import ProducerError
-from sequitur.producer.program import NOTHING_USABLE_EXIT_CODE, complain, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job import ProcessStage
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.run_options import RunOptions
-    from sequitur.producer import KafkaSettings
 
 
 def run_submitted(

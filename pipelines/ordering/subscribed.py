@@ -21,21 +21,21 @@ import numpy as np
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition, StepKind
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines._errors import SubscriptionError
+from sequitur.errors import SubscriptionError
 from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB, FormerJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import Step, StepEntry
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.kafka.admin import KafkaTopics
     from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.claims import LEASE_S, HeldLease
+from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.names import may_take
 from sequitur.consumer.subscription.registry import SubscriptionType
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.stored_records import nothing_stored
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.claims import LEASE_S, HeldLease
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
-from sequitur.pipelines.subscriptions.names import may_take
-from sequitur.pipelines.subscriptions.registry_store import RegistryStore
-from sequitur.pipelines.subscriptions.stored_records import nothing_stored
 
 if TYPE_CHECKING:
     import contextlib
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import ReorderSettings
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.pipelines.kafka.topics import KafkaTopics
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
-    from sequitur.producer import KafkaSettings
 
 
 def subscribe(

@@ -2,7 +2,7 @@
 
 What has expired or is evicted of the job's own subscription the job acks by itself, since nobody
 else may write its cursors. And it takes a seat among those who can make the checks of all topics;
-see `sequitur.pipelines.subscriptions.watch`.
+see `sequitur.consumer.subscription.watch`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sequitur.base.wall_clock import wall_clock_ms
 from sequitur.consumer import ConsumerError
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.cursor_moves import finish_reset
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.names import refuse_another
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.pipelines._errors import ReorderError, SubscriptionFencedError
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.checks import Checks
-from sequitur.pipelines.subscriptions.cursor_moves import finish_reset
-from sequitur.pipelines.subscriptions.names import refuse_another
-from sequitur.pipelines.subscriptions.skipping import skip_due
-from sequitur.pipelines.subscriptions.watch import INTERVAL_S, Leadership, LedChecks
-from sequitur.producer._wall_clock import wall_clock_ms
+from sequitur.consumer.subscription.skipping import skip_due
+from sequitur.consumer.subscription.watch import INTERVAL_S, Leadership, LedChecks
+from sequitur.errors import ReorderError, SubscriptionFencedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.subscribed import JobSubscription
-    from sequitur.producer import KafkaSettings
 
 _POLL_S: Final = 0.1
 _TOLD_EACH_S: Final = 60.0

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from sequitur.base.settings import milliseconds
 from sequitur.consumer import EventTimeSource
 from sequitur.consumer.time.time_text import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
-from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
-from sequitur.producer.settings import milliseconds
+from sequitur.kafka.record_limit import HEADER_LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sequitur.consumer import EventTimeSpec, ReorderSettings
-    from sequitur.producer import KafkaSettings
-    from sequitur.producer.batching.partitioner import KeyPartitioner
+    from sequitur.kafka.partitioner import KeyPartitioner
+    from sequitur.kafka.settings import KafkaSettings
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 

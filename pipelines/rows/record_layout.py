@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp
-from sequitur.pipelines.rows.slice_bounds import bounds_of
-from sequitur.producer.kafka.record_format import (
+from sequitur.kafka.record_format import (
     NO_HEADERS,
     NULL,
     RECORD_ATTRIBUTES,
     read_varint,
     varint,
 )
-from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, varints
+from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
+from sequitur.pipelines.rows.slice_bounds import bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,20 +23,20 @@ from sequitur.consumer import (
     staging_rules,
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
+from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.record_limit import HEADER_LENGTHS
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.producer.batching.partitioner import KeyPartitioner
-from sequitur.producer.kafka.record_limit import HEADER_LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer import EventClock, PartitionCounts, TimeBounds
+    from sequitur.kafka.record_limit import RecordLimit
     from sequitur.pipelines.store.files import Location
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
     AckedOffsets = Mapping[SourcePartition, tuple[Longs, Longs]]

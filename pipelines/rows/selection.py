@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer import TimestampRule
+    from sequitur.kafka.record_limit import RecordLimit
     from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.store.files import Location
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
     _Added: TypeAlias = "list[tuple[str, pa.Array]]"

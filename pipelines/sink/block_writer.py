@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import SendRefusedError
-from sequitur.pipelines.kafka.connections import kept_connections
+from sequitur.errors import SendRefusedError
+from sequitur.kafka.connections import kept_connections
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sequitur.pipelines.kafka.leaders import Leaders
+    from sequitur.kafka.identity import Identity
+    from sequitur.kafka.leaders import Leaders
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.rows.selection import Batches
     from sequitur.pipelines.sink.step_plan import TopicPlan
-    from sequitur.producer import KafkaSettings
-    from sequitur.producer.kafka.identity import Identity
 
 _MOST_WAITING: Final = 8 << 20
 """Bytes of rows that are laid out and not acknowledged."""

@@ -28,31 +28,32 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.pipelines._errors import (
+from sequitur.base.attempts import Attempts
+from sequitur.errors import (
+    BrokerError,
+    FatalError,
     FencedError,
+    LogRangeError,
     LostRowsError,
     OutputMismatchError,
     SendRefusedError,
     SendUnansweredError,
     SinkError,
 )
-from sequitur.pipelines.kafka.attempts import Attempts
+from sequitur.kafka.describe_producers import Untold
+from sequitur.kafka.error_codes import NO_ERROR, Answer, meaning_of
+from sequitur.kafka.record_batch import Stamp, idempotent_batch
+from sequitur.kafka.sequences import following
 from sequitur.pipelines.sink.step_plan import ANEW, OLDER_COPY, rows_there, rows_until
-from sequitur.producer import BrokerError, FatalError
-from sequitur.producer._errors import LogRangeError
-from sequitur.producer.kafka.describe_producers import Untold
-from sequitur.producer.kafka.error_codes import NO_ERROR, Answer, meaning_of
-from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch
-from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.consumer import OutputPartition
-    from sequitur.pipelines.kafka.leaders import Leaders
+    from sequitur.kafka.identity import Identity
+    from sequitur.kafka.leaders import Leaders
+    from sequitur.kafka.produce_answers import PartitionAnswer
     from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.producer.kafka.identity import Identity
-    from sequitur.producer.kafka.produce_answers import PartitionAnswer
 
 _IN_FLIGHT: Final = 5
 """As many batches of a producer as a broker remembers."""

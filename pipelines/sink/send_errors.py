@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     FencedError,
     OutputMismatchError,
     SinkError,

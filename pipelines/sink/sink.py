@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.settings import milliseconds
 from sequitur.consumer import OutputPartition, OutputTimestamp, TimestampRule
-from sequitur.pipelines._errors import SinkUnansweredError
-from sequitur.pipelines.kafka.topics import TopicTimestamps
+from sequitur.errors import SinkUnansweredError
+from sequitur.kafka.admin import TopicTimestamps
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.send_errors import errors_of_sending
 from sequitur.pipelines.sink.step_plan import Sent
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.pipelines.spark.tasks import all_of, blocks_for, is_small
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import ReorderSettings, StepDone
-    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.store.checkpoint import Checkpoint
-    from sequitur.producer import KafkaSettings
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.pipelines._errors import FencedError, LostRowsError, OutputMismatchError
+from sequitur.errors import FencedError, LostRowsError, OutputMismatchError
+from sequitur.kafka.describe_producers import ProducerState, Untold
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.pipelines.store.documents import check_format
-from sequitur.producer.kafka.describe_producers import ProducerState, Untold
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer import OutputPartition
-    from sequitur.producer.kafka.describe_producers import Told
+    from sequitur.kafka.describe_producers import Told
 
 PLAN_FORMAT: Final = 1
 ANEW: Final = "give the job a checkpoint and an app of its own"

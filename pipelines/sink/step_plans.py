@@ -12,17 +12,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from sequitur.base.attempts import Attempts
+from sequitur.base.outages import brief_outages
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
+    BrokerError,
     CheckpointError,
+    FatalError,
+    NameNotAllowedError,
     OutputMismatchError,
+    RetriableError,
     SendUnansweredError,
     TopicError,
     UnansweredError,
 )
-from sequitur.pipelines.kafka.attempts import Attempts
-from sequitur.pipelines.kafka.connections import kept_connections
-from sequitur.pipelines.kafka.outages import brief_outages
+from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.describe_producers import Untold
+from sequitur.kafka.sequences import following
 from sequitur.pipelines.sink.step_plan import (
     ANEW,
     Sent,
@@ -33,18 +39,14 @@ from sequitur.pipelines.sink.step_plan import (
 )
 from sequitur.pipelines.store.documents import check_format
 from sequitur.pipelines.store.owned_folder import step_name
-from sequitur.producer import BrokerError, FatalError, RetriableError
-from sequitur.producer._errors import NameNotAllowedError
-from sequitur.producer.kafka.describe_producers import Untold
-from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from sequitur.pipelines.kafka.connections import Connections
-    from sequitur.pipelines.kafka.outages import Outages
-    from sequitur.producer import KafkaSettings
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.base.outages import Outages
+    from sequitur.kafka.connections import Connections
+    from sequitur.kafka.identity import Identity
+    from sequitur.kafka.settings import KafkaSettings
 
 _Found = TypeVar("_Found")
 _FORMAT: Final = 1

@@ -8,7 +8,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.pipelines._errors import PipelineError, ReorderError
+from sequitur.errors import PipelineError, ReorderError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark_settings import is_local
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sequitur.pipelines._errors import WrongBatchError
+from sequitur.errors import WrongBatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

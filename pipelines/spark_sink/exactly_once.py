@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Self
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from sequitur.pipelines._errors import SinkError, WrongBatchError
+from sequitur.errors import SinkError, WrongBatchError
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch, is_repeated
 from sequitur.pipelines.spark_sink.input_columns import OrderBy, columns_in_order
 from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
 from sequitur.pipelines.spark_sink.sink_steps import SinkSteps
 from sequitur.pipelines.spark_sink.streaming_query import stream_batch
 from sequitur.pipelines.store.storage import open_storage
-from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 from pyspark.sql import types as T  # noqa: N812 - likewise
 from pyspark.sql.pandas.functions import arrow_udf
 
-from sequitur.pipelines._errors import ColumnsError
+from sequitur.errors import ColumnsError
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import parallelism
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

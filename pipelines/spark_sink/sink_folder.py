@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch
 from sequitur.pipelines.spark_sink.staged_batch import NOTHING_DONE, BatchDone, StagedBatch
 from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, step_name

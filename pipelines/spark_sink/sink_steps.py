@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import RowRefusedError, SinkError, TopicError
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.errors import RowRefusedError, SinkError, TopicError
+from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
 from sequitur.pipelines.sink.send_errors import errors_of_sending
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.spark_sink.batch_source import BatchSource, NamedBatch
     from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
     from sequitur.pipelines.spark_sink.staged_batch import StagedFile
     from sequitur.pipelines.spark_sink.staging import Summary
-    from sequitur.producer import KafkaSettings
 
 _AHEAD_MS: Final = 30 * 60_000
 """Where the topic does not say: half of what brokers take by default."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sequitur.pipelines._errors import CheckpointError, WrongBatchError
+from sequitur.errors import CheckpointError, WrongBatchError
 from sequitur.pipelines.spark_sink.batch_source import StreamBatch
 from sequitur.pipelines.store.storage import HadoopFolder
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from sequitur.consumer import NOTHING_DONE, Run, StagedStep, StepDone, StepEntry
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.documents import BEGIN_ANEW
 from sequitur.pipelines.store.files import OVERSIZED_FOLDER
 from sequitur.pipelines.store.job_identity import begun_with, check_identity

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.consumer import StateFormatError
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.base.durable import sync
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.sharing import make_folders, share
-from sequitur.producer._durable import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Storage

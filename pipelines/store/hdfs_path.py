@@ -24,7 +24,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
 if TYPE_CHECKING:

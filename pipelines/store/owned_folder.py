@@ -14,7 +14,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.ownership import HEARTBEATS_FOLDER, OWNERS_FOLDER, Ownership

@@ -31,9 +31,9 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JError
 
-from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.base.processes import ProcessIdentity
+from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
-from sequitur.pipelines.store.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Final
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path

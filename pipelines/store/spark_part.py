@@ -17,7 +17,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import SparkFolder

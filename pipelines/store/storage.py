@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path, settings_of_environment

@@ -19,6 +19,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+from sequitur.kafka.record_limit import RecordLimit
 from sequitur.pipelines.rows.selection import Roots
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
@@ -37,7 +38,6 @@ from sequitur.pipelines.topology.exchange_files import (
 )
 from sequitur.pipelines.topology.output_files import OutputFiles
 from sequitur.pipelines.topology.watchdog import ending_overrun_calls
-from sequitur.producer.kafka.record_limit import RecordLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

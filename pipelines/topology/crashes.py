@@ -19,7 +19,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from sequitur.pipelines._errors import BoltCrashError, TopologyTaskError
+from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.spark.tasks import all_of, reason_of
 from sequitur.pipelines.store.files import write_aside

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.rows.limits import ROW_LIMITS
 from sequitur.pipelines.rows.run_writer import in_row_groups
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.event_files import EVENT_SCHEMA, table_of
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from sequitur.consumer.topology import Outputs
 from sequitur.consumer.topology.api.moment import next_tick_ms
 from sequitur.consumer.topology.settling.pending import due_ms
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from sequitur.base.outages import Outages
     from sequitur.consumer import OutputTimestamp, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
-    from sequitur.pipelines.kafka.outages import Outages
+    from sequitur.kafka.record_limit import RecordLimit
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.prepared import Prepared
     from sequitur.pipelines.topology.transactions import Committing
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
 
 @dataclass(frozen=True, slots=True)

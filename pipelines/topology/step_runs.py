@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from sequitur.consumer import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult, Tasks
+    from sequitur.kafka.record_limit import RecordLimit
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
-    from sequitur.producer.kafka.record_limit import RecordLimit
 
 _FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "inputs", "work")
 

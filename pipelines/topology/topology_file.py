@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import LatePolicy
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
-from sequitur.pipelines._errors import TopologyFileError
+from sequitur.errors import TopologyFileError
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
-from sequitur.consumer.topology.state.errors import StateUnavailableError
 from sequitur.consumer.topology.state.kinds import StateKind
 from sequitur.consumer.topology.step.transaction_run import (
     BatchFailedError,
@@ -22,6 +21,7 @@ from sequitur.consumer.topology.transactional.attempt import (
 )
 from sequitur.consumer.topology.transactional.phase import Phase, Transaction
 from sequitur.consumer.topology.transactional.topology import create_states, give_up
+from sequitur.errors import StateUnavailableError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
@@ -29,10 +29,10 @@ from sequitur.pipelines.topology.prepared import Prepared
 from sequitur.pipelines.topology.topology_file import check_prepared
 
 if TYPE_CHECKING:
+    from sequitur.base.outages import Outages
     from sequitur.consumer.topology.settling.retry import RetryPolicy
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.consumer.topology.transactional.topology import TransactionalTopology
-    from sequitur.pipelines.kafka.outages import Outages
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.processed import Processed

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer._event_id import EVENT_ID_HEADER
+from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.record_batch import new_builder, seal
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import checked_all
@@ -32,24 +33,23 @@ from sequitur.producer.batching.bulk import BulkAcceptor
 from sequitur.producer.batching.cuts import Cuts
 from sequitur.producer.batching.outstanding import Outstanding
 from sequitur.producer.batching.partition_queue import DELIVERIES
-from sequitur.producer.kafka.record_batch import new_builder, seal
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
+    from sequitur.base.wall_clock import StampClock
+    from sequitur.kafka.record_batch import Builder, Header
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._ticket import Ticket
     from sequitur.producer._unheard import Unheard
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import QueuedBatches
     from sequitur.producer.batching.partition_queue import PartitionQueue
     from sequitur.producer.batching.route import Route
-    from sequitur.producer.kafka.record_batch import Builder, Header
 
 # Raised while a record is encoded whose types are right and that is invalid all the same: too
 # large, for a partition that does not exist, with a number that no field holds.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sequitur.producer._event_id import parse_event_id
-from sequitur.producer.journal.frames import Waiting
-from sequitur.producer.kafka.record_batch import (
+from sequitur.kafka.event_id import parse_event_id
+from sequitur.kafka.record_batch import (
     NO_STAMP,
     Builder,
     Stamp,
@@ -19,10 +18,11 @@ from sequitur.producer.kafka.record_batch import (
     stamped,
     times_of,
 )
-from sequitur.producer.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.record_format import HEADER_SIZE
+from sequitur.producer.journal.frames import Waiting
 
 if TYPE_CHECKING:
-    from sequitur.producer._settings import Compression
+    from sequitur.kafka.compression import Compression
     from sequitur.producer._ticket import Claim
 
 

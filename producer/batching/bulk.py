@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     import asyncio
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from random import Random
     from types import ModuleType
 
+    from sequitur.base.wall_clock import StampClock
     from sequitur.producer._record import Record
     from sequitur.producer._ticket import Ticket
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.buffer_budget import BufferBudget
     from sequitur.producer.batching.columns import Columns, Piece
     from sequitur.producer.batching.cuts import Cuts

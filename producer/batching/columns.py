@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.producer._event_id import EVENT_ID_HEADER
-from sequitur.producer.kafka.record_format import (
+from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.record_format import (
     BUILT_HEADER,
     HEADER_SIZE,
     NOT_IN_LENGTH,
@@ -31,14 +31,14 @@ from sequitur.producer.kafka.record_format import (
     RECORD_OVERHEAD,
     varint,
 )
-from sequitur.producer.kafka.varint_arrays import TABLE_SIZE, VARINTS
+from sequitur.kafka.varint_arrays import TABLE_SIZE, VARINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sequitur.kafka.partitioner import KeyPartitioner
+    from sequitur.kafka.record_batch import Header
     from sequitur.producer._record import Record
-    from sequitur.producer.batching.partitioner import KeyPartitioner
-    from sequitur.producer.kafka.record_batch import Header
 
 _TWO_BYTES: Final = TABLE_SIZE
 """No number in such a batch needs more than two bytes as a varint."""

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from sequitur.kafka.record_batch import Builder
     from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.batching.partition_queue import PartitionQueue
-    from sequitur.producer.kafka.record_batch import Builder
 
     QueuedBatches: TypeAlias = list[tuple[PartitionQueue, Batch]]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.producer._ticket import Claim, DeliveryClaim, Ticket, TicketClaim
-from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sequitur.kafka.record_batch import Builder
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.kafka.record_batch import Builder
 
 DELIVERIES: Final = object()
 """The owner of events that were sent one by one, each with a delivery of its own."""

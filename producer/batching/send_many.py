@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer._errors import BacklogQuotaError, SendManyError
+from sequitur.errors import BacklogQuotaError, SendManyError, WrongRecordError
 from sequitur.producer._outcomes import NotPersisted
-from sequitur.producer._record import WrongRecordError
 from sequitur.producer.batching.chunks import Chunks
 
 if TYPE_CHECKING:

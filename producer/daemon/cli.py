@@ -20,11 +20,11 @@ from typing import Final
 
 import typer
 
-from sequitur.producer._errors import ProducerError
+from sequitur.base.flags import with_flags
+from sequitur.base.program import run_program
+from sequitur.errors import ProducerError
 from sequitur.producer.daemon.daemon import run_daemon
 from sequitur.producer.daemon.settings import ProduceJob
-from sequitur.producer.program import run_program
-from sequitur.producer.settings_flags import with_flags
 
 _EXAMPLES: Final = {
     "": "produce-events --topic readings --name app-1 --source file:app.jsonl --key json:host"

@@ -20,14 +20,14 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.log import Logger
+from sequitur.base.settings import parse_address
+from sequitur.errors import ProducerError, RetriableError
 from sequitur.producer._client import IdempotentProducer
-from sequitur.producer._errors import ProducerError, RetriableError
-from sequitur.producer._log import Logger
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
 from sequitur.producer.daemon.log import configure_logging
 from sequitur.producer.daemon.report import DaemonReport, health_snapshot
 from sequitur.producer.daemon.settings import dead_letter_file
-from sequitur.producer.settings import parse_address
 from sequitur.producer.sources import (
     DeadLetterFile,
     StoppingError,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.daemon.health import HealthSnapshot
     from sequitur.producer.daemon.settings import ProduceSettings
-    from sequitur.producer.settings import KafkaSettings
     from sequitur.producer.sources import Source
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -149,7 +149,7 @@ class _Daemon:
             _log.warning("topic not created; it was there before", reason=str(error))
 
     async def _create_topic(self) -> None:
-        from sequitur.producer.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+        from sequitur.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         produce = self._produce
         while True:
@@ -209,7 +209,7 @@ class _Daemon:
 
     async def _complain(self) -> None:
         """Log what the daemon waits for: soon after its start, and then now and then."""
-        from sequitur.producer.kafka.reach import why_no_broker  # noqa: PLC0415 - rarely needed
+        from sequitur.kafka.reach import why_no_broker  # noqa: PLC0415 - rarely needed
 
         wait_s = _LOOK_AFTER_S
         while True:

@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
-from sequitur.producer._errors import ProducerError
+from sequitur.errors import ProducerError
 from sequitur.producer.sources._http_connections import SERVER_LOG, LimitedSite, default_limit
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BacklogQuotaError
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.errors import BacklogQuotaError
 from sequitur.producer._outcomes import PossiblyPersisted
 from sequitur.producer.journal.frames import Position
 from sequitur.producer.sources import DeadLettersFullError, StoppingError

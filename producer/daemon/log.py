@@ -1,7 +1,7 @@
 """The daemon's log: one line an event, on standard error, for people or as JSON.
 
 All of it goes through the standard library's logging, so that the web server's lines are in the
-same log, in the same form. The Kafka client is silent: `sequitur.producer.kafka.wire` logs for it.
+same log, in the same form. The Kafka client is silent: `sequitur.kafka.wire` logs for it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import RetriableError
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

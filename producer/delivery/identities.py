@@ -18,15 +18,15 @@ import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import NameNotAllowedError, WrongClusterError
-from sequitur.producer._log import Logger
-from sequitur.producer.kafka.identity import Identity
+from sequitur.base.log import Logger
+from sequitur.errors import NameNotAllowedError, WrongClusterError
+from sequitur.kafka.identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sequitur.kafka.wire import Wire
     from sequitur.producer.journal.recovered import Recovered
-    from sequitur.producer.kafka.wire import Wire
 
 _TRANSACTIONAL_ID_PREFIX: Final = "sequitur.producer."
 

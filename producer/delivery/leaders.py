@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer._errors import BrokerError, FatalError
-from sequitur.producer._log import Logger
-from sequitur.producer._tasks import report_failure
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import BrokerError, FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from sequitur.producer.kafka.backoff import Backoff
-    from sequitur.producer.kafka.wire import Wire
+    from sequitur.base.backoff import Backoff
+    from sequitur.kafka.wire import Wire
 
 _log = Logger(__name__)
 

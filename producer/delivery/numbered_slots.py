@@ -10,13 +10,13 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from sequitur.kafka.sequences import MAX_SEQUENCE, following
 from sequitur.producer.delivery.slots import Slot
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE, following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 BatchT = TypeVar("BatchT")
 

@@ -10,35 +10,35 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import (
+from sequitur.base.log import Logger
+from sequitur.base.settings import milliseconds
+from sequitur.base.tasks import report_failure
+from sequitur.errors import (
     BrokerError,
     FatalError,
+    JournalError,
     RetriableError,
     TakenOverError,
     WrongClusterError,
 )
-from sequitur.producer._log import Logger
-from sequitur.producer._tasks import report_failure
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import following
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
-from sequitur.producer.journal.errors import JournalError
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import following
-from sequitur.producer.settings import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
     from random import Random
 
+    from sequitur.base.backoff import Backoff
+    from sequitur.base.wall_clock import StampClock
+    from sequitur.kafka.wire import Wire
     from sequitur.producer._statistics import Counters
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue
     from sequitur.producer.delivery.settlement import Settlement
-    from sequitur.producer.kafka.backoff import Backoff
-    from sequitur.producer.kafka.wire import Wire
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000
 _CLOCK_SLACK_MS: Final = 60_000

@@ -15,21 +15,21 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, FatalError
-from sequitur.producer._log import Logger
-from sequitur.producer._tasks import report_failure
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import BrokerError, FatalError
+from sequitur.kafka.timestamp_range import TimestampRange, timestamp_range
 from sequitur.producer.delivery.slots import Slot, State
-from sequitur.producer.kafka.timestamp_range import TimestampRange, timestamp_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._wall_clock import StampClock
+    from sequitur.base.wall_clock import StampClock
+    from sequitur.kafka.wire import Wire
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.barred_topics import BarredTopics
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
-    from sequitur.producer.kafka.wire import Wire
 
 _TOLD_MS: Final = 60_000
 """A clock that differs by less than before is not told of again."""

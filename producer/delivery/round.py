@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from sequitur.kafka.record_batch import Stamp
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -21,7 +22,6 @@ from sequitur.producer.journal.frames import (
     Restamp,
     Waiting,
 )
-from sequitur.producer.kafka.record_batch import Stamp
 
 if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch

@@ -12,16 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sequitur.producer._log import Logger
-from sequitur.producer._tasks import report_failure
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import JournalError, JournalFullError
+from sequitur.kafka.record_batch import NO_STAMP, times_of
 from sequitur.producer.delivery.round import Round, batch_frame, stamp_of
-from sequitur.producer.journal.errors import JournalError, JournalFullError
 from sequitur.producer.journal.frames import Commit
-from sequitur.producer.kafka.record_batch import NO_STAMP, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sequitur.kafka.record_batch import Stamp
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.buffer_budget import BufferBudget
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.numbering import Numbering
     from sequitur.producer.journal.frames import Frame
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.kafka.record_batch import Stamp
 
 _T = TypeVar("_T")
 

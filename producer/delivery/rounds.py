@@ -23,21 +23,21 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._tasks import report_failure
+from sequitur.base.tasks import report_failure
+from sequitur.errors import JournalClosedError, JournalError
 from sequitur.producer.delivery.durable_cuts import DurableCuts
 from sequitur.producer.delivery.journal_updates import JournalUpdates
 from sequitur.producer.delivery.numbering import Numbering
 from sequitur.producer.delivery.round import NO_OFFSET, Mark, Round, stamp_of
 from sequitur.producer.delivery.round_writer import RoundWriter
 from sequitur.producer.delivery.spill import Spill
-from sequitur.producer.journal.errors import JournalClosedError, JournalError
 from sequitur.producer.journal.frames import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sequitur.base.wall_clock import StampClock
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sequitur.producer._errors import (
+from sequitur.base.log import Logger
+from sequitur.errors import (
     BrokerError,
     FatalError,
     ProducerClosedError,
     RetriableError,
 )
-from sequitur.producer._log import Logger
+from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.partition_queue import PartitionQueue
@@ -23,14 +26,12 @@ from sequitur.producer.batching.route import Route
 from sequitur.producer.delivery.send_queue import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
-from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
+    from sequitur.kafka.wire import Wire
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.delivery.identities import Identities
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
     from sequitur.producer.journal.recovered import Recovered
-    from sequitur.producer.kafka.wire import Wire
 
 _T = TypeVar("_T")
 

@@ -6,17 +6,17 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
-from sequitur.producer.kafka.record_batch import NO_STAMP
+from sequitur.kafka.record_batch import NO_STAMP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from sequitur.base.backoff import Backoff
+    from sequitur.kafka.record_batch import Stamp
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.partition_queue import PartitionQueue
     from sequitur.producer.delivery.sequencer import Sequencer
     from sequitur.producer.delivery.slots import Slot
-    from sequitur.producer.kafka.backoff import Backoff
-    from sequitur.producer.kafka.record_batch import Stamp
 
 
 class SendQueue:

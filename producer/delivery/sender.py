@@ -26,25 +26,26 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, FatalError, OutcomeUnknownError
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import BrokerError, FatalError, OutcomeUnknownError
+from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
+from sequitur.kafka.produce_answers import PartitionAnswer
 from sequitur.producer._settings import backoff_of
-from sequitur.producer._tasks import report_failure
 from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.round import stamp_of
 from sequitur.producer.delivery.slots import Slot, State, Verdict
-from sequitur.producer.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
-from sequitur.producer.kafka.produce_answers import PartitionAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from random import Random
 
+    from sequitur.base.wall_clock import StampClock
+    from sequitur.kafka.wire import Wire
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
-    from sequitur.producer._wall_clock import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.barred_topics import BarredTopics
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
-    from sequitur.producer.kafka.wire import Wire
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
 _TURN_BYTES: Final = 1 << 20

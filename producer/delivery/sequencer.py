@@ -46,15 +46,15 @@ import enum
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.sequences import following, reaches
 from sequitur.producer.delivery.numbered_slots import NumberedSlots
 from sequitur.producer.delivery.slots import Slot, State, Verdict
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.sequences import following, reaches
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 WINDOW: Final = 5
 

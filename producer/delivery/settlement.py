@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from sequitur.base.log import Logger
 from sequitur.producer._given_up import events_of
-from sequitur.producer._log import Logger
 from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
 from sequitur.producer._ticket import LogPlace
 from sequitur.producer.delivery.slots import State, Verdict

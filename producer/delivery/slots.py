@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sequitur.producer.kafka.sequences import following
+from sequitur.kafka.sequences import following
 
 if TYPE_CHECKING:
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 BatchT = TypeVar("BatchT")
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._log import Logger
-from sequitur.producer._tasks import report_failure
-from sequitur.producer.journal.errors import JournalBusyError
+from sequitur.base.log import Logger
+from sequitur.base.tasks import report_failure
+from sequitur.errors import JournalBusyError
 from sequitur.producer.journal.frames import WaitingKey
 
 if TYPE_CHECKING:

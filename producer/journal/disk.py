@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from sequitur.producer.journal.errors import JournalLockedError
+from sequitur.errors import JournalLockedError
 
 _LOCK_NAME: Final = "lock"
 # The kernel takes at most 1,024 buffers a call (IOV_MAX).

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sequitur.producer.kafka.identity import Identity
+from sequitur.kafka.identity import Identity
 
 SEQUENCE_MODULUS: Final = 2**31
 

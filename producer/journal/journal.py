@@ -20,15 +20,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from sequitur.producer.journal.codec import decode_frame, segment_seed
-from sequitur.producer.journal.disk import Disk, DiskFile, RealDisk
-from sequitur.producer.journal.errors import (
+from sequitur.errors import (
     JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalFailedError,
     JournalFullError,
 )
+from sequitur.producer.journal.codec import decode_frame, segment_seed
+from sequitur.producer.journal.disk import Disk, DiskFile, RealDisk
 from sequitur.producer.journal.frames import (
     Acks,
     Commit,

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from sequitur.kafka.record_batch import Stamp, batch_of, stamped, times_of
+from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.producer.journal.frames import BatchFrame, BatchKey, Frame, Waiting, WaitingKey
-from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped, times_of
-from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 Key: TypeAlias = BatchKey | WaitingKey
 

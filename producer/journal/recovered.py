@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
+from sequitur.kafka.identity import Identity
 from sequitur.producer.journal.frames import BatchFrame, PartitionState, Waiting
 from sequitur.producer.journal.scan import TornTail
-from sequitur.producer.kafka.identity import Identity
 
 TopicPartition = tuple[str, int]
 

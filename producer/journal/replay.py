@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sequitur.producer.journal.errors import JournalCorruptError, JournalNameError
+from sequitur.errors import JournalCorruptError, JournalNameError
 from sequitur.producer.journal.frames import Head
 from sequitur.producer.journal.live import Place
 from sequitur.producer.journal.scan import TornTail, scan_segment, segment_name

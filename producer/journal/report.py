@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from sequitur.errors import JournalVersionError
 from sequitur.producer.journal.disk import RealDisk
-from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import BatchFrame, Head, Waiting, frame_name
 from sequitur.producer.journal.live import Place
 from sequitur.producer.journal.recovered import Recovered

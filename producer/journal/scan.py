@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
+from sequitur.errors import JournalCorruptError, JournalVersionError
 from sequitur.producer.journal.codec import (
     FORMAT_VERSION,
     PREAMBLE_LENGTH,
@@ -29,7 +30,6 @@ from sequitur.producer.journal.codec import (
     segment_seed,
     stated_frame,
 )
-from sequitur.producer.journal.errors import JournalCorruptError, JournalVersionError
 from sequitur.producer.journal.frames import without_bytes
 
 _SECTOR_BYTES: Final = 512

@@ -8,6 +8,7 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
+from sequitur.errors import JournalError, JournalFailedError, JournalFullError
 from sequitur.producer.journal.codec import (
     PREAMBLE_LENGTH,
     encode_preamble,
@@ -15,7 +16,6 @@ from sequitur.producer.journal.codec import (
     segment_seed,
 )
 from sequitur.producer.journal.disk import Disk, DiskFile
-from sequitur.producer.journal.errors import JournalError, JournalFailedError, JournalFullError
 from sequitur.producer.journal.frames import Frame
 from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.live import Place

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.record_batch import Stamp
 from sequitur.producer.journal.frames import (
     SEQUENCE_MODULUS,
     Acks,
@@ -32,8 +34,6 @@ from sequitur.producer.journal.frames import (
 from sequitur.producer.journal.live import Key, Live, LiveBatches, Place
 from sequitur.producer.journal.recovered import Recovered, TopicPartition
 from sequitur.producer.journal.scan import TornTail
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import Stamp
 
 _FIRST_EVENT: Final = operator.attrgetter("first_event_sequence")
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BacklogQuotaError, ControlRecordError, RetriableError
-from sequitur.producer._log import Logger
-from sequitur.producer.quota.control import BacklogState, ToDo
+from sequitur.base.log import Logger
+from sequitur.errors import BacklogQuotaError, ControlRecordError, RetriableError
+from sequitur.kafka.control import BacklogState, ToDo
 from sequitur.producer.quota.states import BacklogStates
 
 if TYPE_CHECKING:

@@ -11,20 +11,20 @@ import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._errors import BrokerError, FatalError, RetriableError
-from sequitur.producer._log import Logger
-from sequitur.producer.kafka.backoff import Backoff
-from sequitur.producer.kafka.log_reading import EARLIEST, LATEST, committed_behind, offset_at
-from sequitur.producer.kafka.wire import Wire, close_within
-from sequitur.producer.quota.control import CONTROL_TOPIC
+from sequitur.base.backoff import Backoff
+from sequitur.base.log import Logger
+from sequitur.errors import BrokerError, FatalError, RetriableError
+from sequitur.kafka.control import CONTROL_TOPIC
+from sequitur.kafka.log_reading import EARLIEST, LATEST, committed_behind, offset_at
+from sequitur.kafka.wire import Wire, close_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sequitur.producer.kafka.tokens import TokenProvider
+    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.kafka.tokens import TokenProvider
     from sequitur.producer.quota.gate import QuotaGate
-    from sequitur.producer.settings import KafkaSettings
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=5)
 """A broker that is silent for so long is asked anew: quotas are to be known within seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.producer.quota.control import PROXIMITY_FROM, BacklogState, ToDo, topic_of
+from sequitur.kafka.control import PROXIMITY_FROM, BacklogState, ToDo, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

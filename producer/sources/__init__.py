@@ -1,7 +1,6 @@
 """Where the daemon's events come from: one module a source, one protocol for all."""
 
-from sequitur.producer.sources._dead_letter import DeadLetterFile
-from sequitur.producer.sources._errors import (
+from sequitur.errors import (
     DeadLettersFullError,
     KeySpecError,
     LostFileError,
@@ -11,6 +10,7 @@ from sequitur.producer.sources._errors import (
     SourceSpecError,
     StoppingError,
 )
+from sequitur.producer.sources._dead_letter import DeadLetterFile
 from sequitur.producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
 from sequitur.producer.sources._make import check_source, make_source
 from sequitur.producer.sources._settings import SourceSettings

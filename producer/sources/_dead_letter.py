@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sequitur.producer._durable import sync
-from sequitur.producer.sources._errors import DeadLettersFullError
+from sequitur.base.durable import sync
+from sequitur.errors import DeadLettersFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
-    from sequitur.producer.kafka.record_batch import Header
+    from sequitur.kafka.record_batch import Header
 
 MAX_RAW_BYTES: Final = 64 << 10
 _LAST_BYTES: Final = 64 << 20

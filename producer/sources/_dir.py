@@ -18,9 +18,9 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer._durable import sync
-from sequitur.producer._log import Logger
-from sequitur.producer.sources._errors import LostFileError, SourceError
+from sequitur.base.durable import sync
+from sequitur.base.log import Logger
+from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
 from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,

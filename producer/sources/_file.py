@@ -22,8 +22,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from sequitur.producer._log import Logger
-from sequitur.producer.sources._errors import LostFileError, SourceError
+from sequitur.base.log import Logger
+from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._intake import SourceStatistics, pause
 from sequitur.producer.sources._line_file import (
     FilePosition,

@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import web
 
-from sequitur.producer._log import Logger
+from sequitur.base.log import Logger
+from sequitur.errors import JournalError, NoRoomError, SourceError, StoppingError
 from sequitur.producer._outcomes import NotPersisted, Persisted
-from sequitur.producer.journal.errors import JournalError
-from sequitur.producer.sources._errors import NoRoomError, SourceError, StoppingError
 from sequitur.producer.sources._http_body import Bodies, HttpLimits
 from sequitur.producer.sources._http_connections import SERVER_LOG, LimitedSite, default_limit
 from sequitur.producer.sources._http_events import BodyEvents

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from sequitur.producer.sources._errors import NoRoomError, StoppingError
+from sequitur.errors import NoRoomError, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from sequitur.producer.sources._errors import PositionError
+from sequitur.errors import PositionError
 from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
 from sequitur.producer.sources._rotation import (
     HEAD_BYTES,

@@ -10,7 +10,7 @@ import stat
 import zlib
 from typing import TYPE_CHECKING, Final, cast
 
-from sequitur.producer.sources._errors import SourceError
+from sequitur.errors import SourceError
 from sequitur.producer.sources._line_file import LineFile
 from sequitur.producer.sources._rotation import HEAD_BYTES, Generation, Rotation
 

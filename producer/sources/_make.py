@@ -6,14 +6,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequitur.producer.settings import milliseconds
-from sequitur.producer.sources._errors import SourceError
-from sequitur.producer.sources._json_lines import (
-    EventParser,
-    TextParser,
-    parse_header,
-    parse_key,
-)
+from sequitur.base.json_field import parse_key
+from sequitur.base.settings import milliseconds
+from sequitur.errors import SourceError
+from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_header
 from sequitur.producer.sources._spec import parse_source
 
 if TYPE_CHECKING:

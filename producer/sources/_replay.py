@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from sequitur.producer._log import Logger
-from sequitur.producer.sources._errors import PositionError, SourceError
+from sequitur.base.log import Logger
+from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._intake import SourceStatistics, pause
 from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
 from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sequitur.base.json_field import JsonField
     from sequitur.producer._record import Record
     from sequitur.producer.sources._intake import Intake, Pause
-    from sequitur.producer.sources._json_lines import EventParser, JsonField
+    from sequitur.producer.sources._json_lines import EventParser
     from sequitur.producer.sources._replay_schedule import ReplaySchedule
 
 _log: Final = Logger(__name__)

@@ -7,8 +7,9 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sequitur.producer.settings import Duration, Section, Size, Words
-from sequitur.producer.sources._json_lines import parse_header, parse_key
+from sequitur.base.json_field import parse_key
+from sequitur.base.settings import Duration, Section, Size, Words
+from sequitur.producer.sources._json_lines import parse_header
 from sequitur.producer.sources._spec import parse_source
 
 

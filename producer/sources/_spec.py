@@ -6,8 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sequitur.producer._address import parse_address
-from sequitur.producer.sources._errors import SourceSpecError
+from sequitur.base.address import parse_address
+from sequitur.errors import SourceSpecError
 
 SourceKind = Literal["cpu", "stdin", "file", "dir", "http", "replay"]
 

@@ -13,7 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from sequitur.producer.sources._errors import SourceError, StoppingError
+from sequitur.errors import SourceError, StoppingError
 from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow
 from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
 

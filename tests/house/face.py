@@ -16,9 +16,9 @@ import griffe
 import typer.main
 from typer.testing import CliRunner
 
+from sequitur.base.settings import Settings, environment_name, fields_of
 from sequitur.cli import app
 from sequitur.producer.daemon.cli import _app as produce_app
-from sequitur.producer.settings import Settings, environment_name, fields_of
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur.pipelines._errors import FencedError, OutputMismatchError, SendRefusedError
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.errors import FencedError, OutputMismatchError, SendRefusedError
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.pipelines.sink import block_writer
 from sequitur.producer import KafkaSettings
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 from tests.support.brokers import POLL_S
 from tests.support.faulty_wire import FaultyWire, faulty_wires
 from tests.support.job_output import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from sequitur._errors import DemoError
 from sequitur.demo import run_demo
+from sequitur.errors import DemoError
 from tests.support.installed import install_wheel
 
 if TYPE_CHECKING:

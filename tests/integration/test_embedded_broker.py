@@ -16,9 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur import _broker_cli, _ports
-from sequitur._errors import BrokerStartError, PortInUseError
 from sequitur.broker import EmbeddedBroker
-from sequitur.pipelines._errors import JarHashError, JavaError
+from sequitur.errors import BrokerStartError, JarHashError, JavaError, PortInUseError
 from sequitur.pipelines.jars import LOCK_FILE, cache_directory, locked_jars
 from tests.support.brokers import answers
 

@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from sequitur.kafka.wire import Wire
 from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted, ProducerSettings, Record
 from sequitur.producer.delivery.sequencer import Sequencer
-from sequitur.producer.kafka.wire import Wire
 from tests.support.daemon_process import read_partitions
 from tests.support.lossy_wire import LossyWire
 from tests.support.outcomes import InLog
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 

@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import OutputMismatchError
-from sequitur.pipelines.kafka.connections import kept_connections
+from sequitur.errors import OutputMismatchError
+from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.describe_producers import Untold
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import PartitionSender
 from sequitur.producer import KafkaSettings, RetriableError
-from sequitur.producer.kafka.describe_producers import Untold
 from tests.support.brokers import POLL_S
 from tests.support.job_output import (
     JobOutput,

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from sequitur.producer._errors import ProducerError
+from sequitur.errors import ProducerError
 from sequitur.producer.daemon.health import (
     DaemonCollector,
     HealthServer,

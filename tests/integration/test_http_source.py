@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import ClientSession
 
+from sequitur.base.json_field import parse_key
 from sequitur.producer._outcomes import NotPersisted, Persisted, PossiblyPersisted
 from sequitur.producer.sources import SourceError
 from sequitur.producer.sources._http import HttpSource
 from sequitur.producer.sources._http_body import HttpLimits
 from sequitur.producer.sources._http_events import MAX_KEPT, BodyEvents
-from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_key
+from sequitur.producer.sources._json_lines import EventParser, TextParser
 from tests.support.fake_intake import FakeIntake
 
 if TYPE_CHECKING:

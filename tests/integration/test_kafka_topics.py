@@ -14,11 +14,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
+from sequitur.base.outages import Outages
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import TopicError
-from sequitur.pipelines.kafka import topics as kafka_topics
-from sequitur.pipelines.kafka.outages import Outages
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.errors import TopicError
+from sequitur.kafka import admin as kafka_topics
+from sequitur.kafka.admin import KafkaTopics
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines.kafka.leaders import Leaders
+from sequitur.kafka.describe_producers import ProducerState
+from sequitur.kafka.leaders import Leaders
+from sequitur.kafka.wire import Wire
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import PartitionSender
 from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted
-from sequitur.producer.kafka.describe_producers import ProducerState
-from sequitur.producer.kafka.wire import Wire
 from tests.support.daemon_process import read_partitions
 from tests.support.job_output import JobOutput, expected, laid_out, numbered, records_of
 from tests.support.three_brokers import ThreeBrokers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import ReorderSettings
-from sequitur.pipelines._errors import TopicError
+from sequitur.errors import TopicError
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.producer import KafkaSettings
 

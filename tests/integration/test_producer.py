@@ -15,6 +15,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from sequitur._topic_reader import watermarks
+from sequitur.base.wall_clock import StampClock, wall_clock_ms
+from sequitur.kafka.compression import Compression
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.topics import create_topic
+from sequitur.kafka.wire import Wire
 from sequitur.producer import (
     EVENT_ID_HEADER,
     IdempotentProducer,
@@ -25,11 +30,6 @@ from sequitur.producer import (
     Record,
     parse_event_id,
 )
-from sequitur.producer._settings import Compression
-from sequitur.producer._wall_clock import StampClock, wall_clock_ms
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.topics import create_topic
-from sequitur.producer.kafka.wire import Wire
 from tests.support.outcomes import InLog
 from tests.support.producers import kill
 

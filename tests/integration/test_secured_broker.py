@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.kafka.topics import create_topic
 from sequitur.producer import (
     FatalError,
     IdempotentProducer,
@@ -18,7 +19,6 @@ from sequitur.producer import (
     ProducerSettings,
     SettingsError,
 )
-from sequitur.producer.kafka.topics import create_topic
 from tests.support.daemon_process import DaemonProcess, read_partitions
 from tests.support.secured_broker import PASSWORD, USER, SecuredBroker, token
 

@@ -22,14 +22,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur._topic_reader import read_topic
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     CheckpointError,
     LostRowsError,
     OutputMismatchError,
     OwnershipError,
     TopicError,
 )
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from sequitur._errors import UnknownTopicError
 from sequitur.cli import app
+from sequitur.errors import UnknownTopicError
 
 if TYPE_CHECKING:
     from typer.testing import Result

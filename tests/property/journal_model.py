@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sequitur.producer.journal.errors import JournalLockedError
+from sequitur.errors import JournalLockedError
+from sequitur.kafka.record_batch import Stamp, batch_of, stamped
+from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.producer.journal.frames import (
     Acks,
     BatchFrame,
@@ -21,13 +23,11 @@ from sequitur.producer.journal.frames import (
     Renewal,
     Waiting,
 )
-from sequitur.producer.kafka.record_batch import Stamp, batch_of, stamped
-from sequitur.producer.kafka.record_format import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 SECTOR_BYTES = 512
 

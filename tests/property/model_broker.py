@@ -15,12 +15,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.sequences import following
 from sequitur.producer.delivery.sequencer import WINDOW
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.sequences import following
 
 if TYPE_CHECKING:
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 _Snapshot: TypeAlias = "tuple[int, int | None, int, tuple[tuple[int, int, int], ...]]"
 

@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sequitur.base.backoff import Backoff
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
 from sequitur.consumer.subscription.redeliveries import Redeliveries
-from sequitur.producer.kafka.backoff import Backoff
 from tests.support.examples import examples
 
 _PARTITIONS = [SourcePartition("orders", 0), SourcePartition("orders", 1)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import Cursor, SourcePartition, StepKind
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.pipelines._errors import SubscriptionError, UnansweredError
+from sequitur.consumer.subscription.stored_records import StoredSubscription
+from sequitur.errors import SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering import subscribed
 from sequitur.pipelines.ordering.subscribed import JobSubscription
-from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sequitur.producer.journal.errors import JournalFullError
+from sequitur.errors import JournalFullError
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -30,8 +32,6 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import JournalLimits
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp
 from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, Round, record_batch
 from tests.support.examples import examples
 

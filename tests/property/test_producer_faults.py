@@ -10,6 +10,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sequitur.base.wall_clock import StampClock
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
@@ -18,7 +19,6 @@ from sequitur.producer import (
     PossiblyPersisted,
     ProducerSettings,
 )
-from sequitur.producer._wall_clock import StampClock
 from tests.support.examples import examples
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, Appended, FakeWire, Fault
 from tests.support.numbers_in_doubt import NumbersInDoubt

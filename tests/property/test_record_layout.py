@@ -10,20 +10,20 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.pipelines.rows.record_layout import (
-    MOST_BATCH_ROWS,
-    PIECE_BYTES,
-    Headers,
-    record_batches,
-)
-from sequitur.producer.kafka.record_batch import (
+from sequitur.kafka.record_batch import (
     NO_STAMP,
     Stamp,
     count_of,
     idempotent_batch,
     records_of,
 )
-from sequitur.producer.kafka.varint_arrays import varints
+from sequitur.kafka.varint_arrays import varints
+from sequitur.pipelines.rows.record_layout import (
+    MOST_BATCH_ROWS,
+    PIECE_BYTES,
+    Headers,
+    record_batches,
+)
 from tests.support.record_bytes import Header, record_bytes, signed_varint
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp, TimestampRule, now_of_step
+from sequitur.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
 from sequitur.pipelines.rows.record_layout import Headers, record_batches, with_timestamps
-from sequitur.producer.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FLOOR_MS = 21_600_000

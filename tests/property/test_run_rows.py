@@ -30,14 +30,14 @@ from sequitur.consumer import (
     TimestampRule,
     lateness_bin,
 )
+from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
+from sequitur.kafka.record_limit import RecordLimit
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.partition_blocks import blocks_of
-from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch, records_of
-from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import (
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
 _SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sequitur.kafka.error_codes import Answer, meaning_of
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.producer.delivery.sequencer import WINDOW, Sequencer
 from sequitur.producer.delivery.slots import Slot, State, Verdict
-from sequitur.producer.kafka.error_codes import Answer, meaning_of
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 from tests.property.model_broker import ModelBroker, Request
 from tests.support.examples import examples
 

@@ -9,6 +9,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.kafka.record_batch import (
+    NO_STAMP,
+    StoredRecord,
+    idempotent_batch,
+    records_of,
+)
+from sequitur.kafka.record_limit import RecordLimit
 from sequitur.pipelines.spark_sink.staged_rows import StagedRows
 from sequitur.pipelines.spark_sink.staging import (
     STAGED_SCHEMA,
@@ -16,13 +23,6 @@ from sequitur.pipelines.spark_sink.staging import (
     StagingLimits,
     StagingWriter,
 )
-from sequitur.producer.kafka.record_batch import (
-    NO_STAMP,
-    StoredRecord,
-    idempotent_batch,
-    records_of,
-)
-from sequitur.producer.kafka.record_limit import RecordLimit
 
 _NOW_MS = 1_700_000_000_000
 _FLOOR_MS = 1_000

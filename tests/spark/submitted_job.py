@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import psutil
 
 from sequitur._submission import secrets_of
+from sequitur.base.flags import given_flags
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import (
     PROCESS_JOB,
@@ -22,7 +23,6 @@ from sequitur.pipelines.launch import (
     spark_submit_environment,
 )
 from sequitur.pipelines.settings import ProcessJob, ReorderJob
-from sequitur.producer.settings_flags import given_flags
 from tests.support.held import held
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import psutil
 
 from sequitur._topic_reader import read_topic
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines.kafka.topics import KafkaTopics
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
+from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.kafka.admin import KafkaTopics
 from tests.spark.kill_rounds import Rounds
 from tests.support.output_reading import read_output
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.consumer import Cursor
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
     from tests.spark.checkpoint_places import CheckpointPlace
     from tests.spark.submitted_job import SubmittedJob
 

@@ -17,12 +17,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
+from sequitur.base.processes import ProcessIdentity
 from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
-from sequitur.pipelines._errors import CheckpointError, OwnershipError, TopologyFileError
+from sequitur.errors import CheckpointError, OwnershipError, TopologyFileError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.store.ownership import refuse_if_owned
-from sequitur.pipelines.store.processes import ProcessIdentity
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, open_storage
 from tests.spark import bolts
 from tests.spark.conftest import Job, event, time_of, wait_until

@@ -28,8 +28,8 @@ import pytest
 
 from sequitur import _ports
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.cluster_jobs import (

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import StepKind
-from sequitur.pipelines._errors import DataLossError
+from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from tests.spark.conftest import Job, event, time_of, wait_until
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import hdfs_path
 from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.store.hdfs_path import HdfsPath

@@ -22,7 +22,7 @@ from sequitur.consumer import (
     FoldLimits,
     SourcePartition,
 )
-from sequitur.pipelines._errors import LateRowError
+from sequitur.errors import LateRowError
 from sequitur.pipelines.store.files import files_in
 from sequitur.producer import EVENT_ID_HEADER
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of

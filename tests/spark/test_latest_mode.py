@@ -16,7 +16,7 @@ from sequitur.consumer import (
     FoldLimits,
     SourcePartition,
 )
-from sequitur.pipelines._errors import CheckpointError, LateRowError
+from sequitur.errors import CheckpointError, LateRowError
 from tests.spark.conftest import Event, Job, by_partition, event, time_of
 from tests.support.reorder_model import LatestModel, Row
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.object_path import ObjectPath
 from sequitur.pipelines.store.storage import open_spark_folder, open_storage, storage_at

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import _ports
-from sequitur.pipelines._errors import SinkUnansweredError, UnansweredError
+from sequitur.errors import SinkUnansweredError, UnansweredError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings

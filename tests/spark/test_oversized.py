@@ -21,7 +21,7 @@ from sequitur.consumer import (
     TOO_LARGE,
     UNPARSABLE,
 )
-from sequitur.pipelines._errors import LateRowError
+from sequitur.errors import LateRowError
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
 from tests.spark import bolts

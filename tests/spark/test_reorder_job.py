@@ -27,7 +27,7 @@ from sequitur.consumer import (
     StepKind,
     awaited,
 )
-from sequitur.pipelines._errors import CheckpointError, TopicError
+from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sequitur.consumer import SourcePartition
-from sequitur.pipelines._errors import CheckpointError, TopicError
+from sequitur.errors import CheckpointError, TopicError
 from tests.spark.conftest import Job, event, time_of, wait_until
 
 if TYPE_CHECKING:

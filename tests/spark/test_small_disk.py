@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines._errors import ReorderError
+from sequitur.errors import ReorderError
 from tests.spark.conftest import Event, Job
 
 if TYPE_CHECKING:

@@ -17,24 +17,24 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
+from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.position import Edge
-from sequitur.pipelines._errors import (
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.errors import (
     SubscriptionError,
     SubscriptionFencedError,
     TopologyTaskError,
 )
 from sequitur.pipelines.ordering.subscribed import JobSubscription
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
-from sequitur.pipelines.subscriptions.registry_store import RegistryStore
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
 
 pytestmark = pytest.mark.spark
 

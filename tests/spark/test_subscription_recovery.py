@@ -21,18 +21,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.pipelines._errors import CheckpointError, SubscriptionError, UnansweredError
+from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.steps import Steps
 from sequitur.pipelines.ordering.subscribed import JobSubscription
-from sequitur.pipelines.subscriptions.cursor_store import CursorOwner, CursorStore
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sequitur.consumer import StagedStep, StepEntry
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
 
 pytestmark = pytest.mark.spark
 

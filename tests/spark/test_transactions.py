@@ -17,7 +17,7 @@ import pytest
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.consumer.topology.state import StateOwnerError
 from sequitur.consumer.topology.step.transaction_run import CommitRun, ProcessingRun
-from sequitur.pipelines._errors import TopologyFileError, TopologyTaskError
+from sequitur.errors import TopologyFileError, TopologyTaskError
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
 from tests.spark.conftest import Job, event, wait_until

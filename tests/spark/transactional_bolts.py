@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.state.kinds import OpaqueState, State, TransactionalState
 from sequitur.consumer.topology.state.sql.store import SQLStore
-from sequitur.consumer.topology.transactional.bolts import (
-    BaseTransactionalBolt,
-    Committer,
-    FailBatch,
-)
+from sequitur.consumer.topology.transactional.bolts import BaseTransactionalBolt, Committer
 from sequitur.consumer.topology.transactional.builder import TransactionalTopologyBuilder
+from sequitur.errors import FailBatch
 from tests.spark.conftest import wait_until
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     OutputMismatchError,
     SendUnansweredError,
 )
-from sequitur.pipelines.kafka.leaders import Leaders
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.leaders import Leaders
 from sequitur.pipelines.rows.record_layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
 from sequitur.pipelines.sink.step_plan import Sent
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
-from sequitur.producer.kafka.identity import Identity
 from tests.support.document_folder import DocumentFolder
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults
 from tests.support.partition_model import PartitionModel
@@ -74,7 +74,7 @@ class History:
 
 
 class _Connections:
-    """A driver's; stands for `sequitur.pipelines.kafka.connections.Connections`."""
+    """A driver's; stands for `sequitur.kafka.connections.Connections`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cluster: FakeCluster) -> None:
         self._loop = loop

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
+from sequitur.base import durable as _durable
 from sequitur.pipelines.store import durable
-from sequitur.producer import _durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,11 +17,11 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from sequitur.consumer import OutputPartition
+from sequitur.errors import OutcomeUnknownError
+from sequitur.kafka.describe_producers import DescribeProducersRequest
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.produce_answers import PartitionAnswer
 from sequitur.producer import RetriableError
-from sequitur.producer._errors import OutcomeUnknownError
-from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.produce_answers import PartitionAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -154,7 +154,7 @@ class FakeCluster:
 
 
 class FakeWire:
-    """What one process has of the cluster; stands for `sequitur.producer.kafka.wire.Wire`."""
+    """What one process has of the cluster; stands for `sequitur.kafka.wire.Wire`."""
 
     cluster_id = "cluster"
 

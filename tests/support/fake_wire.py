@@ -7,23 +7,23 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.producer._errors import (
+from sequitur.errors import (
     FatalError,
     NameNotAllowedError,
     OutcomeUnknownError,
     RetriableError,
     TakenOverError,
 )
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.produce_answers import PartitionAnswer
-from sequitur.producer.kafka.record_batch import Stamp, count_of, records_of
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.produce_answers import PartitionAnswer
+from sequitur.kafka.record_batch import Stamp, count_of, records_of
 from tests.property.model_broker import ModelBroker, Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
-    from sequitur.producer.kafka.record_batch import StoredRecord
+    from sequitur.kafka.record_batch import StoredRecord
 
 LOST = "lost"
 """The broker takes the batch, and the connection breaks before it answers."""
@@ -54,7 +54,7 @@ Fault = int | str | Appended | None
 
 
 class FakeWire:
-    """Stands for `sequitur.producer.kafka.wire.Wire`; every partition is led by broker 1.
+    """Stands for `sequitur.kafka.wire.Wire`; every partition is led by broker 1.
 
     Args:
         partitions: Partitions of every topic.

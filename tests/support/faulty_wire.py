@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines.kafka import connections
-from sequitur.producer._errors import OutcomeUnknownError, RetriableError
-from sequitur.producer.kafka.wire import Wire
+from sequitur.errors import OutcomeUnknownError, RetriableError
+from sequitur.kafka import connections
+from sequitur.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
-from sequitur.producer._errors import OutcomeUnknownError, RetriableError
-from sequitur.producer.kafka.record_batch import Stamp
-from sequitur.producer.kafka.wire import Wire
+from sequitur.errors import OutcomeUnknownError, RetriableError
+from sequitur.kafka.record_batch import Stamp
+from sequitur.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from sequitur.producer.kafka.identity import Identity
+    from sequitur.kafka.identity import Identity
 
 
 class LossyWire(Wire):

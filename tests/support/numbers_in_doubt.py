@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sequitur.kafka.record_batch import Stamp
 from sequitur.producer import OutcomeUnknownError
-from sequitur.producer.kafka.record_batch import Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from sequitur.producer.kafka.produce_answers import PartitionAnswer
+    from sequitur.kafka.produce_answers import PartitionAnswer
     from tests.support.fake_wire import FakeWire
 
 

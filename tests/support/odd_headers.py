@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
 
-from sequitur.producer.kafka.record_batch import NO_STAMP, new_builder, stamped
+from sequitur.kafka.record_batch import NO_STAMP, new_builder, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

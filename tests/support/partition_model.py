@@ -35,8 +35,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from sequitur.producer.kafka.record_batch import Stamp, count_of, records_of
-from sequitur.producer.kafka.sequences import following
+from sequitur.kafka.record_batch import Stamp, count_of, records_of
+from sequitur.kafka.sequences import following
 
 CACHED: Final = 5
 OUT_OF_ORDER: Final = 45

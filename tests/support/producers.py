@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sequitur.producer.kafka.record_batch import StoredRecord
+    from sequitur.kafka.record_batch import StoredRecord
     from tests.support.fake_wire import FakeWire, Fault
 
 FAST: Final[dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.producer.kafka.record_format import varint
+from sequitur.kafka.record_format import varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

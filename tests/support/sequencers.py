@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.identity import Identity
 from sequitur.producer.delivery.sequencer import Sequencer
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.identity import Identity
 
 if TYPE_CHECKING:
     from sequitur.producer.delivery.slots import Slot

@@ -15,9 +15,9 @@ from sequitur.consumer import (
     TimeUnit,
     parse_event_time_spec,
 )
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter, Summary
-from sequitur.producer.batching.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

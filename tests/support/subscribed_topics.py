@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.claims import HeldLease
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC, transactional_id
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
@@ -17,25 +23,19 @@ from sequitur.consumer.subscription.registry import (
 )
 from sequitur.consumer.subscription.sizes import CountedSizes
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.checks import Checks
-from sequitur.pipelines.subscriptions.claims import HeldLease
-from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
-from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC, transactional_id
-from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
-from sequitur.pipelines.subscriptions.stored_records import owner_key, state_key
+from sequitur.consumer.subscription.stored_records import owner_key, state_key
+from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
 from sequitur.producer import KafkaSettings
-from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from confluent_kafka.admin import AdminClient
 
+    from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.policies import TopicPolicies
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.pipelines.subscriptions.checks import CheckRound
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
 
 _TIMEOUT_S = 60.0
 SHORT_LEASE_S = 2.0

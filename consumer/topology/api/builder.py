@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from sequitur.consumer.topology._errors import TopologyBuildError
+from sequitur.base.units import Duration, milliseconds
 from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async, runs_later
 from sequitur.consumer.topology.api.checks import (
     check_inputs,
@@ -31,7 +31,7 @@ from sequitur.consumer.topology.api.tuple import (
     EventValues,
     Stream,
 )
-from sequitur.producer._units import Duration, milliseconds
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

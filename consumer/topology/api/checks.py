@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.api.topology import Component, KafkaOutput, Kind
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from sequitur.consumer.topology._errors import EmitError
-from sequitur.consumer.topology.api.failure import FailReason
+from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Tuple
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

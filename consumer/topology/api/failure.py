@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TYPE_CHECKING
 
-
-class FailReason(StrEnum):
-    """Why an event was not processed to the end."""
-
-    FAILED = "failed"
-    """A bolt failed it."""
-    EXCEPTION = "exception"
-    """A bolt raised."""
-    TIMEOUT = "timeout"
-    """A call took longer than `call_timeout`."""
-    NEVER_ACKED = "never-acked"
-    """Its batch ended, and a tuple of it was neither acked nor failed."""
-    CRASH = "crash"
-    """The process that ran it died."""
+if TYPE_CHECKING:
+    from sequitur.consumer.dead_letters import FailReason
 
 
 @dataclass(frozen=True, slots=True)

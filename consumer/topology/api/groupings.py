@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sequitur.consumer.topology._errors import (
+from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.errors import (
     NOT_THE_USERS,
     BoltError,
     EmitError,
     TopologyBuildError,
 )
-from sequitur.consumer.topology.api.stable_hash import stable_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sequitur.consumer.topology._errors import UngroupableValueError
+from sequitur.errors import UngroupableValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,8 +6,8 @@ import io
 import pickle
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS
 from sequitur.consumer.topology.engine.tracked import TrackedTuple
+from sequitur.errors import NOT_THE_USERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltStateError
 from sequitur.consumer.topology.api.bolt import BatchBolt, TopologyContext, is_async
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
 from sequitur.consumer.topology.engine.instances import Instances, clean_up
@@ -17,6 +16,7 @@ from sequitur.consumer.topology.engine.transactions import (
 )
 from sequitur.consumer.topology.transactional.bolts import TransactionContext
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+from sequitur.errors import NOT_THE_USERS, BoltStateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

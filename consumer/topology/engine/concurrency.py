@@ -14,18 +14,18 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
 from sequitur.consumer.topology.api.stable_hash import stable_hash
 from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
 from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
     from sequitur.consumer.topology.api.collector import TaskId
-    from sequitur.consumer.topology.api.failure import FailReason
     from sequitur.consumer.topology.api.topology import Component
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.engine.instances import Instances

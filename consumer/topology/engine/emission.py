@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS, EmitError
+from sequitur.errors import NOT_THE_USERS, EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.topology import KafkaOutput
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.settling.root import Root
-    from sequitur.producer.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_limit import RecordLimit
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 

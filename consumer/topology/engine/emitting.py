@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.collector import TaskId
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emission import (
@@ -18,6 +17,7 @@ from sequitur.consumer.topology.engine.emission import (
 from sequitur.consumer.topology.engine.tracked import TrackedTuple, multi_anchored
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

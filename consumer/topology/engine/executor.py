@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import EmitError
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.moment import BATCH_TICK, TICK, Moment
 from sequitur.consumer.topology.api.stable_hash import hash_of_version
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
@@ -40,6 +40,7 @@ from sequitur.consumer.topology.engine.wiring import Wiring
 from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause, Phase
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

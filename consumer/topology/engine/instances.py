@@ -13,7 +13,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
-from sequitur.consumer.topology._errors import NOT_THE_USERS
+from sequitur.errors import NOT_THE_USERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

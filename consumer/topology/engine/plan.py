@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.engine.rules import Placement
+from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import EmitError
 from sequitur.consumer.topology.api.collector import TaskId
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

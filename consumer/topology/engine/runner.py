@@ -7,14 +7,7 @@ import contextlib
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import (
-    NOT_THE_USERS,
-    BoltError,
-    BoltTimeoutError,
-    DoubleAckError,
-    ForeignTupleError,
-    UngroupableValueError,
-)
+from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import (
     BaseBolt,
     BasicBolt,
@@ -24,13 +17,21 @@ from sequitur.consumer.topology.api.bolt import (
     To,
 )
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.moment import TICK
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emitting import TaskOutput
 from sequitur.consumer.topology.engine.instances import Instance
 from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
 from sequitur.consumer.topology.engine.tracked import ACKED, FAILED, TrackedTuple
+from sequitur.errors import (
+    NOT_THE_USERS,
+    BoltError,
+    BoltTimeoutError,
+    DoubleAckError,
+    ForeignTupleError,
+    UngroupableValueError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError, UngroupableValueError
+from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.collector import TaskId
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emission import Elsewhere, Here, Output, Sent, packed
 from sequitur.consumer.topology.engine.runner import detail_of
 from sequitur.consumer.topology.engine.tracked import BatchEvent, TrackedEvent, TrackedTuple
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple, component_of
+from sequitur.errors import BoltTimeoutError, EmitError, UngroupableValueError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology._errors import BoltTimeoutError, EmitError
+from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
-from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.bolt_copies import BoltCopies
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Runner, detail_of
 from sequitur.consumer.topology.engine.tracked import FAILED, TrackedTuple
 from sequitur.consumer.topology.state.committer_states import CommitterStates
-from sequitur.consumer.topology.state.errors import (
+from sequitur.consumer.topology.state.store import Writer
+from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector
+from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
+from sequitur.errors import (
+    BoltTimeoutError,
+    EmitError,
+    FailBatch,
     StateError,
     StateOvertakenError,
     StateOwnerError,
     StateUnavailableError,
     StateValueError,
 )
-from sequitur.consumer.topology.state.store import Writer
-from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector, FailBatch
-from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sequitur.consumer.topology.engine.rules import Ordering
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+    from sequitur.consumer.dead_letters import FailReason
+    from sequitur.consumer.topology.api.failure import TreeFailure
     from sequitur.consumer.topology.engine.rules import Rules
     from sequitur.consumer.topology.engine.tracked import TrackedTuple
     from sequitur.consumer.topology.settling.root import Order, Root

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import BoltTimeoutError
+from sequitur.errors import BoltTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from sequitur.consumer.topology._errors import EmitError
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sequitur.consumer.topology.api.failure import FailReason
-from sequitur.producer.kafka.backoff import Backoff
+from sequitur.base.backoff import Backoff
+from sequitur.consumer.dead_letters import FailReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
 
 Order: TypeAlias = tuple[int, str, int, int]

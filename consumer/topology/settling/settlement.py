@@ -22,7 +22,7 @@ from sequitur.consumer.topology.settling.pending import numbered
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.failure import FailReason
+    from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.settling.retry import RetryPolicy
     from sequitur.consumer.topology.settling.root import Root
 

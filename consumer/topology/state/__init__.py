@@ -5,14 +5,6 @@ and the engine hold; `store` is what they ask of a database, and `sql` asks it o
 """
 
 from sequitur.consumer.topology.state.committer_states import CommitterStates
-from sequitur.consumer.topology.state.errors import (
-    StateConflictError,
-    StateError,
-    StateOvertakenError,
-    StateOwnerError,
-    StateUnavailableError,
-    StateValueError,
-)
 from sequitur.consumer.topology.state.kinds import (
     NonTransactionalState,
     OpaqueState,
@@ -24,6 +16,14 @@ from sequitur.consumer.topology.state.map_state import MapState
 from sequitur.consumer.topology.state.rules import Stored
 from sequitur.consumer.topology.state.sql.store import SQLStore
 from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer
+from sequitur.errors import (
+    StateConflictError,
+    StateError,
+    StateOvertakenError,
+    StateOwnerError,
+    StateUnavailableError,
+    StateValueError,
+)
 
 __all__ = [
     "Change",

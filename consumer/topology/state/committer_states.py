@@ -6,9 +6,9 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.fence import check_host
 from sequitur.consumer.topology.state.map_state import MapState
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sequitur.consumer.topology.state.errors import StateOvertakenError, StateOwnerError
+from sequitur.errors import StateOvertakenError, StateOwnerError
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.state.store import Writer

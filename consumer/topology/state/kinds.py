@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sequitur.consumer.topology.state.errors import StateError
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.kinds import StateKind
 from sequitur.consumer.topology.state.rules import (
     RowAge,
@@ -17,6 +16,7 @@ from sequitur.consumer.topology.state.rules import (
 )
 from sequitur.consumer.topology.state.store import Change
 from sequitur.consumer.topology.state.values import copy_of, fit_keys, fit_value, shown
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

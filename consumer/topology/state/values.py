@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from sequitur.consumer.topology.state.errors import StateValueError
+from sequitur.errors import StateValueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN, finish_words
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sequitur.consumer._errors import ConservationError
 from sequitur.consumer.topology.step.blame import without_blamed
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
+from sequitur.errors import ConservationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

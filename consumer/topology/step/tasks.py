@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.rules import Ordering
@@ -28,6 +27,7 @@ from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.task_result import TaskResult
 from sequitur.consumer.topology.step.trial import WHOLE, Trial
 from sequitur.consumer.topology.step.unfinished import UnfinishedEvents, crashed, retry_times
+from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

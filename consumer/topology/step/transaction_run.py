@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from sequitur.consumer._errors import ConservationError
-from sequitur.consumer.topology._errors import TransactionError
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.settling.settlement import EventOutcome
 from sequitur.consumer.topology.step.events import EventVerdict
 from sequitur.consumer.topology.step.run import StepRun
 from sequitur.consumer.topology.step.tasks import KeptTask
 from sequitur.consumer.topology.step.write_task import WriteTask
 from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
+from sequitur.errors import ConservationError, TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sequitur.consumer.topology._errors import TransactionError
 from sequitur.consumer.topology.step.transaction_run import BatchFailedError
 from sequitur.consumer.topology.transactional.phase import Cause, Phase
+from sequitur.errors import TransactionError
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.retry import RetryPolicy

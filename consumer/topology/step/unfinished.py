@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.consumer.topology.api.failure import FailReason, TreeFailure
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.hooks import AckedEvent, FailedEvent, notify
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.rules import Ordering

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer.topology.engine.transactions import writer_of
 from sequitur.consumer.topology.state.committer_states import check_session
-from sequitur.consumer.topology.state.errors import (
+from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause
+from sequitur.errors import (
     StateConflictError,
     StateUnavailableError,
     StateValueError,
 )
-from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology.state.committer_states import AllChanges

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from sequitur.consumer.topology._errors import TopologyError
+from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
-from sequitur.consumer.topology.api.failure import FailReason
 from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
 from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
@@ -32,7 +31,8 @@ from sequitur.consumer.topology.tester.in_memory import (
     in_order,
 )
 from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
-from sequitur.producer.batching.partitioner import KeyPartitioner
+from sequitur.errors import TopologyError
+from sequitur.kafka.partitioner import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

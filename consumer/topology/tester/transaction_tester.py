@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from sequitur.consumer.topology._errors import TopologyError
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.step.run import StepResult, TasksHere
 from sequitur.consumer.topology.step.transaction_run import (
@@ -24,6 +23,7 @@ from sequitur.consumer.topology.transactional.topology import (
     TransactionalTopology,
     create_states,
 )
+from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sequitur.consumer.topology._errors import TransactionMetadataError
 from sequitur.consumer.topology.transactional.rotating_state import RotatingTransactionalState
+from sequitur.errors import TransactionMetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.api.bolt import BatchBolt, TopologyContext
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
-from sequitur.consumer.topology.state.errors import StateError
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.tuple import Tuple
     from sequitur.consumer.topology.state.map_state import MapState
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-
-
-class FailBatch(Exception):  # noqa: N818 - Storm's FailedException; it asks for something
-    """Raised by a bolt to fail this try at its batch, and nothing else: there will be another."""
 
 
 class Committer:

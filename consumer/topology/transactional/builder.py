@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.api.bolt import BaseBolt, BasicBolt, BatchBolt, FunctionBolt
 from sequitur.consumer.topology.api.builder import TopologyBuilder
 from sequitur.consumer.topology.api.checks import check_sendable
@@ -17,6 +16,7 @@ from sequitur.consumer.topology.transactional.topology import (
     OrderedStreamSpout,
     TransactionalTopology,
 )
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from sequitur.consumer.topology._errors import TopologyBuildError
 from sequitur.consumer.topology.transactional.spouts import (
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
@@ -13,6 +12,7 @@ from sequitur.consumer.topology.transactional.spouts import (
     PartitionedEmitter,
     PartitionedTransactionalSpout,
 )
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, unquote
 
-from sequitur.consumer.topology._errors import TransactionMetadataError
-from sequitur.producer._durable import make_folder, sync
+from sequitur.base.durable import make_folder, sync
+from sequitur.errors import TransactionMetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import TransactionMetadataError, TransactionOrderError
+from sequitur.errors import TransactionMetadataError, TransactionOrderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,11 +6,6 @@ import pickle
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from sequitur.consumer.topology._errors import (
-    TopologyBuildError,
-    TransactionMetadataError,
-    TransactionOrderError,
-)
 from sequitur.consumer.topology.api.bolt import TopologyContext
 from sequitur.consumer.topology.api.checks import check_sendable
 from sequitur.consumer.topology.transactional.batch_sources import (
@@ -26,6 +21,11 @@ from sequitur.consumer.topology.transactional.spouts import (
     PartitionedTransactionalSpout,
     SpoutPart,
     TransactionalSpout,
+)
+from sequitur.errors import (
+    TopologyBuildError,
+    TransactionMetadataError,
+    TransactionOrderError,
 )
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology._errors import EmitError
+from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

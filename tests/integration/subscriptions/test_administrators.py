@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from sequitur.cli import app
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer._errors import SubscriptionChangedError, SubscriptionConnectedError
+from sequitur.consumer.subscription import cursor_moves
+from sequitur.consumer.subscription.admin import SubscriptionAdmin
+from sequitur.consumer.subscription.cursor_moves import CursorMoves, finish_reset
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import (
@@ -21,15 +23,16 @@ from sequitur.consumer.subscription.registry import (
     group_of_new,
 )
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines._errors import SubscriptionFencedError
-from sequitur.pipelines.subscriptions import cursor_moves
-from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
-from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves, finish_reset
+from sequitur.errors import (
+    SubscriptionChangedError,
+    SubscriptionConnectedError,
+    SubscriptionFencedError,
+)
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.subscriptions.cursor_moves import Moved, Plan
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.cursor_moves import Moved, Plan
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
 
 

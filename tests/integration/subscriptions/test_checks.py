@@ -10,10 +10,14 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur import Subscription
+from sequitur.base.outages import brief_outages
 from sequitur.consumer import SourcePartition
-from sequitur.consumer._errors import SubscriptionExistsError
+from sequitur.consumer.subscription.backlog import Surveyor, log_sizes, read_spans, reader
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.claims import HeldLease
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.documents import stats_document
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -25,28 +29,23 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.retention_run import run_retention
+from sequitur.consumer.subscription.sights import take_sight
 from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines._errors import SubscriptionFencedError, TopicError
-from sequitur.pipelines.kafka.outages import brief_outages
-from sequitur.pipelines.kafka.topics import KafkaTopics
+from sequitur.consumer.subscription.watch import watch
+from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
-from sequitur.pipelines.subscriptions.backlog import Surveyor, log_sizes, read_spans, reader
-from sequitur.pipelines.subscriptions.checks import Checks
-from sequitur.pipelines.subscriptions.claims import HeldLease
-from sequitur.pipelines.subscriptions.group_offsets import GroupOffsets
-from sequitur.pipelines.subscriptions.registry_store import RegistryStore
-from sequitur.pipelines.subscriptions.retention_run import run_retention
-from sequitur.pipelines.subscriptions.sights import take_sight
-from sequitur.pipelines.subscriptions.watch import watch
 from sequitur.producer import KafkaSettings
-from sequitur.producer.quota.control import CONTROL_TOPIC, ToDo, key_of
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
+    from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.pipelines.subscriptions.checks import CheckRound
-    from sequitur.pipelines.subscriptions.cursor_store import CursorOwner
     from tests.conftest import MakeBroker, MakeTopic
 
 

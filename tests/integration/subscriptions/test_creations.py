@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur import Subscription
+from sequitur.consumer.subscription.admin import SubscriptionAdmin
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.fenced_writer import FencedWriter
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.retention_run import run_retention
 from sequitur.errors import SubscriptionError, SubscriptionExistsError
-from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
-from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
-from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter
-from sequitur.pipelines.subscriptions.retention_run import run_retention
 from tests.support.open_subscriptions import places, receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sequitur.pipelines.subscriptions.fenced_writer import TopicWrite
+    from sequitur.consumer.subscription.fenced_writer import TopicWrite
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics
 

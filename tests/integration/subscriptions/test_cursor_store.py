@@ -16,27 +16,31 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     OffsetSpec,
 )
 
+from sequitur.base.outages import Outages
+from sequitur.base.processes import ProcessIdentity
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer._errors import SubscriptionConnectedError
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.consumer.subscription.registry import group_of_new
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.pipelines._errors import SubscriptionError, SubscriptionFencedError, UnansweredError
-from sequitur.pipelines.kafka.outages import Outages
-from sequitur.pipelines.store.processes import ProcessIdentity
-from sequitur.pipelines.subscriptions import fenced_writer
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.claims import HeldLease, Hold, await_free
-from sequitur.pipelines.subscriptions.cursor_store import (
+from sequitur.consumer.subscription import fenced_writer
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.claims import HeldLease, Hold, await_free
+from sequitur.consumer.subscription.cursor_store import (
     CURSOR_TOPIC,
     CursorStore,
     transactional_id,
 )
-from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
-from sequitur.pipelines.subscriptions.registry_store import RegistryStore
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import group_of_new
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.errors import (
+    SubscriptionConnectedError,
+    SubscriptionError,
+    SubscriptionFencedError,
+    UnansweredError,
+)
+from sequitur.kafka.control import CONTROL_TOPIC
 from sequitur.producer import KafkaSettings
-from sequitur.producer.quota.control import CONTROL_TOPIC
 from tests.support.cursors import state_of
 from tests.support.golden import golden_records
 from tests.support.open_subscriptions import group_commit

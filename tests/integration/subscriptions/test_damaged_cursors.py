@@ -13,9 +13,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer import SourcePartition
-from sequitur.consumer._errors import StateFormatError
+from sequitur.consumer.subscription.admin import SubscriptionAdmin
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -23,14 +26,11 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
-from sequitur.pipelines.kafka.topics import Extents
-from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
-from sequitur.pipelines.subscriptions.compacted_topic import CompactedTopic
-from sequitur.pipelines.subscriptions.cursor_store import CURSOR_TOPIC
-from sequitur.pipelines.subscriptions.fenced_writer import FencedWriter, TopicWrite
-from sequitur.pipelines.subscriptions.retention_run import run_retention
-from sequitur.pipelines.subscriptions.sights import take_sight
-from sequitur.producer.quota.control import CONTROL_TOPIC
+from sequitur.consumer.subscription.retention_run import run_retention
+from sequitur.consumer.subscription.sights import take_sight
+from sequitur.errors import StateFormatError
+from sequitur.kafka.admin import Extents
+from sequitur.kafka.control import CONTROL_TOPIC
 from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
 from tests.support.subscribed_topics import SubscribedTopics
 

@@ -10,12 +10,11 @@ from confluent_kafka import Consumer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription
-from sequitur.consumer._errors import SubscriptionConnectedError
+from sequitur.consumer.subscription.admin import SubscriptionAdmin
+from sequitur.consumer.subscription.names import may_take
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.errors import SubscriptionError, SubscriptionExistsError
-from sequitur.pipelines.subscriptions.admin import SubscriptionAdmin
-from sequitur.pipelines.subscriptions.names import may_take
+from sequitur.errors import SubscriptionConnectedError, SubscriptionError, SubscriptionExistsError
 from tests.support.open_subscriptions import commit, committed, group_commit
 from tests.support.subscribed_topics import is_group_deleted, wait_until
 

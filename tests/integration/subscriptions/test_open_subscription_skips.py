@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription, SubscriptionType
+from sequitur.consumer.subscription import skip_thread
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
+from sequitur.consumer.subscription.skipping import skip_due
 from sequitur.errors import SubscriptionClosedError, TopicError
-from sequitur.pipelines.subscriptions import skip_thread
-from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
-from sequitur.pipelines.subscriptions.skipping import skip_due
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sequitur.cli import app
-from sequitur.consumer._errors import PolicyError
-from sequitur.pipelines._errors import TopicError
+from sequitur.errors import PolicyError, TopicError
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic

@@ -15,6 +15,8 @@ from confluent_kafka import Producer
 
 from sequitur import Message, Position, Subscription
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.errors import (
     AckBeyondEndError,
@@ -26,8 +28,6 @@ from sequitur.errors import (
     SubscriptionNameError,
     TopicError,
 )
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from tests.support.open_subscriptions import (
     OFTEN,
     SOON,

@@ -12,19 +12,19 @@ from typer.testing import CliRunner, Result
 
 from sequitur.cli import app
 from sequitur.consumer import SourcePartition
-from sequitur.consumer._errors import (
-    PositionRangeError,
-    SubscriptionExistsError,
-    UnknownSubscriptionError,
-)
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
-from sequitur.pipelines._errors import TopicError
+from sequitur.errors import (
+    PositionRangeError,
+    SubscriptionExistsError,
+    TopicError,
+    UnknownSubscriptionError,
+)
 from tests.support.open_subscriptions import commit, committed, group_commit
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.subscriptions.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics
 

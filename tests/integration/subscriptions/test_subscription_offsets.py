@@ -13,16 +13,16 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription import consumption
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
+from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.errors import (
     SubscriptionError,
 )
-from sequitur.pipelines.subscriptions import consumption
-from sequitur.pipelines.subscriptions.backlog import Surveyor
-from sequitur.pipelines.subscriptions.cursor_moves import CursorMoves
-from sequitur.pipelines.subscriptions.cursor_store import CursorStore
 from sequitur.producer import KafkaSettings
 from tests.support.open_subscriptions import (
     OFTEN,

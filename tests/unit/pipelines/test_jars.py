@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines._errors import JarError, JarFetchError, JarHashError
+from sequitur.errors import JarError, JarFetchError, JarHashError
 from sequitur.pipelines.jars import (
     GROUPS,
     LOCK_FILE,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines._errors import JavaError
+from sequitur.errors import JavaError
 from sequitur.pipelines.java import Java, find_java
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sequitur.base.flags import given_flags, with_flags
+from sequitur.base.settings import SettingsError, flag_name, load_settings
 from sequitur.consumer.topology import Ordering, ProcessSettings
 from sequitur.pipelines.settings import ProcessJob
-from sequitur.producer.settings import SettingsError, flag_name, load_settings
-from sequitur.producer.settings_flags import given_flags, with_flags
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from sequitur.base.flags import given_flags
+from sequitur.base.settings import SettingsError, load_settings
 from sequitur.consumer import DelayPolicy, EventTimeSource, ReorderSettings
 from sequitur.pipelines.settings import ReorderJob
 from sequitur.producer import EVENT_ID_HEADER
-from sequitur.producer.settings import SettingsError, load_settings
-from sequitur.producer.settings_flags import given_flags
 
 _LEAST = {
     "input_topics": "readings",

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._given_up import GivenUp
-    from sequitur.producer.kafka.record_batch import StoredRecord
     from tests.support.fake_wire import FakeWire, Fault
 
 _DENIED = 29  # TOPIC_AUTHORIZATION_FAILED

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer._event_id import (
+from sequitur.errors import MalformedEventIdError
+from sequitur.kafka.event_id import (
     EventId,
-    MalformedEventIdError,
     check_producer_name,
     name_of_a_life,
     new_generation,

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._given_up import GivenUp
     from sequitur.producer._ticket import Ticket
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.send_queue import SendQueue
-    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _BUFFER = 1 << 20
 _SPILLING: dict[str, Any] = {

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.errors import (
+    JournalFailedError,
+    JournalFullError,
+)
 from sequitur.producer import (
     IdempotentProducer,
     JournalError,
@@ -24,10 +28,6 @@ from sequitur.producer import (
     RetriableError,
     parse_event_id,
 )
-from sequitur.producer.journal.errors import (
-    JournalFailedError,
-    JournalFullError,
-)
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._given_up import GivenUp
-    from sequitur.producer.kafka.record_batch import StoredRecord
 
 
 def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:

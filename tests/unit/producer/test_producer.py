@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from sequitur.base.wall_clock import StampClock
+from sequitur.kafka.partitioner import KeyPartitioner
 from sequitur.producer import (
     EVENT_ID_HEADER,
     IdempotentProducer,
@@ -23,8 +25,6 @@ from sequitur.producer import (
     SendManyError,
     parse_event_id,
 )
-from sequitur.producer._wall_clock import StampClock
-from sequitur.producer.batching.partitioner import KeyPartitioner
 from sequitur.producer.delivery.sender import Sender
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
 from tests.support.outcomes import InLog
@@ -33,8 +33,8 @@ from tests.support.producers import FAST, make_producer, scripted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._given_up import GivenUp
-    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _UNKNOWN_TOPIC = 3
 

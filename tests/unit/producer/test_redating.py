@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from sequitur.base.wall_clock import StampClock
+from sequitur.errors import JournalFailedError
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.timestamp_range import TimestampRange, timestamp_range
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
@@ -19,15 +23,11 @@ from sequitur.producer import (
     Record,
     parse_event_id,
 )
-from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.slots import Slot, State
-from sequitur.producer.journal.errors import JournalFailedError
 from sequitur.producer.journal.frames import Numbered
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.timestamp_range import TimestampRange, timestamp_range
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.numbers_in_doubt import NumbersInDoubt
 from tests.support.outcomes import InLog
@@ -36,8 +36,8 @@ from tests.support.producers import kill, make_producer, values_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer.journal.frames import Frame
-    from sequitur.producer.kafka.record_batch import StoredRecord
 
 _NOW_MS = 1_790_000_000_000
 _HOUR_MS = 3_600_000

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.wall_clock import StampClock
+from sequitur.errors import JournalClosedError, JournalFullError
 from sequitur.producer import (
     IdempotentProducer,
     JournalError,
@@ -23,9 +25,7 @@ from sequitur.producer import (
     PossiblyPersisted,
     Record,
 )
-from sequitur.producer._wall_clock import StampClock
 from sequitur.producer.journal.disk import RealDisk
-from sequitur.producer.journal.errors import JournalClosedError, JournalFullError
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import LOST, FakeWire
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.producer.kafka.record_batch import StoredRecord
+    from sequitur.kafka.record_batch import StoredRecord
 
 _MIB = 1 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,20 @@ def test_every_error_is_in_one_place() -> None:
     errors -= {"StopRequestedError", "BatchFailedError"}  # only between parts of the job
     public = {name for name in errors if vars(sequitur.errors).get(name) is not None}
     assert errors - public == set()
+
+
+_ERRORS = [vars(sequitur.errors)[name] for name in sequitur.errors.__all__]
+_SIGNALS = {sequitur.errors.BoltTimeoutError, sequitur.errors.FailBatch}
+
+
+@pytest.mark.parametrize("error", [one for one in _ERRORS if one not in _SIGNALS])
+def test_errors_have_one_root_and_can_be_pickled(error: type[Exception]) -> None:
+    """Also where a constructor takes what the message is made of: tasks send them to the driver."""
+    assert issubclass(error, sequitur.errors.SequiturError)
+    raised = error.__new__(error, "told")
+    raised.args, raised.__dict__["topic"] = ("told",), "orders"
+    copy = pickle.loads(pickle.dumps(raised))
+    assert (type(copy), copy.args, copy.topic) == (error, ("told",), "orders")
 
 
 @pytest.mark.parametrize("name", sequitur.__all__)

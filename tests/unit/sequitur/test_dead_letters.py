@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from sequitur._dead_letters import DeadLetter, Selection, request_rows
-from sequitur._errors import NotADeadLetterError
 from sequitur._foreign_text import shown
 from sequitur._topic_reader import TopicRecord
 from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
@@ -19,6 +18,7 @@ from sequitur.consumer.topology import (
     DEAD_TIME_HEADER,
     Place,
 )
+from sequitur.errors import NotADeadLetterError
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
 
 

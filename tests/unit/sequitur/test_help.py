@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur._examples import EXAMPLES
+from sequitur.base.program import command_of
 from sequitur.cli import app
 from sequitur.producer.daemon.cli import _EXAMPLES as PRODUCE_EXAMPLES
 from sequitur.producer.daemon.cli import _app as produce_app
-from sequitur.producer.program import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

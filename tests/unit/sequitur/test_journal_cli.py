@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sequitur.cli import app
+from sequitur.kafka.identity import Identity
 from sequitur.producer.journal.frames import Position, Renewal
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.kafka.identity import Identity
 from tests.unit.producer.journal.test_journal import ack, batch
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.errors import StateError
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

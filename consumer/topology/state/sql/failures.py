@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.errors import (
+from sequitur.consumer.topology.state.fence import OTHER_DATABASE
+from sequitur.errors import (
     StateError,
     StateOwnerError,
     StateUnavailableError,
     StateValueError,
 )
-from sequitur.consumer.topology.state.fence import OTHER_DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

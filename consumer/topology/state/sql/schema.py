@@ -35,11 +35,11 @@ from sqlalchemy import (
     update,
 )
 
-from sequitur.consumer.topology.state.errors import StateOwnerError
 from sequitur.consumer.topology.state.fence import lost_topology, other_epoch, taken_over
 from sequitur.consumer.topology.state.sql.dialects import dialect_of
 from sequitur.consumer.topology.state.sql.engines import on_connection
 from sequitur.consumer.topology.state.sql.failures import naming_failures
+from sequitur.errors import StateOwnerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import BigInteger, bindparam, text
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.errors import StateUnavailableError, StateValueError
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
 from sequitur.consumer.topology.state.kinds import State, StateKind
 from sequitur.consumer.topology.state.rules import age_of
@@ -37,6 +36,7 @@ from sequitur.consumer.topology.state.sql.failures import naming_failures
 from sequitur.consumer.topology.state.sql.removed import delete_removed, note_removed
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
 from sequitur.consumer.topology.state.values import is_surely_held
+from sequitur.errors import StateUnavailableError, StateValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

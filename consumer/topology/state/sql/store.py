@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology.state.errors import StateError
 from sequitur.consumer.topology.state.store import StateSession, StateStore, Writer
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.base.backoff import Backoff
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
@@ -14,7 +15,6 @@ from sequitur.consumer.subscription.dispatch import (
     OrderRule,
 )
 from sequitur.consumer.subscription.redeliveries import Redeliveries
-from sequitur.producer.kafka.backoff import Backoff
 
 ONE, TWO = SourcePartition("orders", 0), SourcePartition("orders", 1)
 _BACKOFF = Backoff(initial_ms=100, maximum_ms=1_000, jitter=0)

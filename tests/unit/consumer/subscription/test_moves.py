@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer._errors import PositionRangeError
 from sequitur.consumer.subscription.moves import (
     MoveTotals,
     forward_move,
@@ -18,6 +17,7 @@ from sequitur.consumer.subscription.moves import (
     skip_stop,
 )
 from sequitur.consumer.subscription.survey import Log
+from sequitur.errors import PositionRangeError
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer._errors import PolicyError, StateFormatError
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -19,6 +18,7 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
+from sequitur.errors import PolicyError, StateFormatError
 
 _HOLD = "producer_request_hold"
 _LIMITS = st.none() | st.integers(1, 1 << 60)

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sequitur.consumer import SourcePartition
-from sequitur.consumer._errors import PolicyError, PositionFormatError, PositionRangeError
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
 from sequitur.consumer.subscription.position import (
     Position,
@@ -19,6 +18,7 @@ from sequitur.consumer.subscription.position import (
     parse_time_ms,
     places_of,
 )
+from sequitur.errors import PolicyError, PositionFormatError, PositionRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

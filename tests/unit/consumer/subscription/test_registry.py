@@ -11,12 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer._errors import (
-    StateFormatError,
-    SubscriptionExistsError,
-    SubscriptionNameError,
-    UnknownSubscriptionError,
-)
 from sequitur.consumer.subscription.policies import Retention, TopicPolicies
 from sequitur.consumer.subscription.registry import (
     Registry,
@@ -24,6 +18,12 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     check_name,
     read_key,
+)
+from sequitur.errors import (
+    StateFormatError,
+    SubscriptionExistsError,
+    SubscriptionNameError,
+    UnknownSubscriptionError,
 )
 from tests.support.golden import golden_records
 from tests.unit.consumer.subscription.test_policies import POLICIES

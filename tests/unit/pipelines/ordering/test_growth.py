@@ -9,7 +9,7 @@ import pytest
 
 from sequitur.consumer import LATE, LateJudge, PartitionCounts
 from sequitur.consumer.topology import BaseBolt, BasicBolt, TopologyBuilder
-from sequitur.pipelines._errors import CheckpointError, TopologyFileError
+from sequitur.errors import CheckpointError, TopologyFileError
 from sequitur.pipelines.ordering.growth import known_counts
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.rows.run_rows import Part, RunRows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import EventClock, SourcePartition, StepEntry, StepKind, Totals
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.input_checks import check_batch, check_start, topic_ids
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.storage import LocalStorage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError, SinkError
+from sequitur.errors import CheckpointError, SinkError
 from sequitur.pipelines.ordering.step_runner import StepRunner
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import ReorderSettings
+from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError
 from sequitur.pipelines import process, reorder
-from sequitur.pipelines._errors import CheckpointError, ReorderError
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.producer import KafkaSettings
-from sequitur.producer._errors import BrokerUnreachableError
 from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.errors import PySparkException, PythonException
 
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     CheckpointError,
     ReorderError,
     SinkError,

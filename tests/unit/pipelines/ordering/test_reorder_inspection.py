@@ -25,7 +25,7 @@ from sequitur.consumer import (
     StepLateness,
     Totals,
 )
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.store.run_files import files_document

@@ -28,7 +28,7 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.pipelines._errors import ReorderError
+from sequitur.errors import ReorderError
 from sequitur.pipelines.ordering.metrics import JobMetrics, serve_metrics
 from sequitur.pipelines.ordering.progress import (
     JobReport,

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
+from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.record_limit import RecordLimit
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import footers
 from sequitur.pipelines.rows.fetched_files import KeptValues
@@ -16,8 +18,6 @@ from sequitur.pipelines.rows.limits import RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.rows.selection import Selection, SideSelection
-from sequitur.producer.batching.partitioner import KeyPartitioner
-from sequitur.producer.kafka.record_limit import RecordLimit
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines.kafka.leaders import Leaders
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.leaders import Leaders
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import Assignment
-from sequitur.producer.kafka.identity import Identity
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel

@@ -11,20 +11,20 @@ from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.fetch import FetchRequest
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import (
+from sequitur.errors import (
     FencedError,
     OutputMismatchError,
     SendRefusedError,
     SendUnansweredError,
     SinkError,
 )
-from sequitur.pipelines.kafka.leaders import Leaders
+from sequitur.kafka.connection_errors import translated
+from sequitur.kafka.describe_producers import DescribeProducersRequest
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.leaders import Leaders
+from sequitur.kafka.record_batch import Stamp, idempotent_batch
+from sequitur.kafka.sequences import MAX_SEQUENCE, following
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
-from sequitur.producer.kafka.connection_errors import translated
-from sequitur.producer.kafka.describe_producers import DescribeProducersRequest
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import Stamp, idempotent_batch
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE, following
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults
 from tests.support.partition_model import PartitionModel

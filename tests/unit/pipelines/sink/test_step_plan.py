@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines._errors import FencedError, OutputMismatchError
+from sequitur.errors import FencedError, OutputMismatchError
+from sequitur.kafka.describe_producers import ProducerState, Untold
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.pipelines.sink.step_plan import (
     Sent,
     StepPlan,
@@ -15,9 +18,6 @@ from sequitur.pipelines.sink.step_plan import (
     rows_there,
     rows_until,
 )
-from sequitur.producer.kafka.describe_producers import ProducerState, Untold
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 
 _WHERE = OutputPartition("out", 3)
 _OURS = Identity(7, 5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from pyspark.errors import PySparkException
 
-from sequitur.pipelines._errors import FencedError, ReorderError
+from sequitur.errors import FencedError, ReorderError
 from sequitur.pipelines.spark.tasks import in_blocks, in_few_tasks, reason_of
 
 if TYPE_CHECKING:

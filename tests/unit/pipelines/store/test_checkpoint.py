@@ -22,7 +22,8 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.errors import CheckpointError, OwnershipError
+from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.sink.step_plans import job_of
@@ -30,7 +31,6 @@ from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import BegunWith
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
-from sequitur.producer.kafka.identity import Identity
 from tests.support.checkpoints import (
     IDENTITY,
     ROWS,

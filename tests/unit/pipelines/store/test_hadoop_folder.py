@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.storage import HadoopFolder
 
 if TYPE_CHECKING:

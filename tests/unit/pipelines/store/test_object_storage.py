@@ -17,7 +17,7 @@ from pyarrow.fs import FileSystem
 
 from sequitur.consumer.topology.engine.emission import Sent
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines._errors import CheckpointError, OwnershipError
+from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import RemoteStorage

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from sequitur.base.processes import ProcessIdentity
 from sequitur.cli import app
-from sequitur.pipelines._errors import OwnershipError
+from sequitur.errors import OwnershipError
 from sequitur.pipelines.store import ownership
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
-from sequitur.pipelines.store.processes import ProcessIdentity
 from sequitur.pipelines.store.storage import LocalStorage
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.files import new_file, new_folder, write_aside, write_new, write_whole
 from sequitur.pipelines.store.storage import LocalStorage
 

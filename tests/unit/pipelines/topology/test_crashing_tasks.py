@@ -9,7 +9,7 @@ import pytest
 
 from sequitur.consumer.topology.step.task_result import TaskResult
 from sequitur.consumer.topology.step.trial import WHOLE, Trial
-from sequitur.pipelines._errors import BoltCrashError
+from sequitur.errors import BoltCrashError
 from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 

@@ -9,11 +9,11 @@ import pytest
 
 from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRecord
 from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
+from sequitur.kafka.record_limit import RecordLimit
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.topology.batch import FileBatch
 from sequitur.pipelines.topology.dead_letter import dead_letter
-from sequitur.producer.kafka.record_limit import RecordLimit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
 from tests.support.golden import golden_document
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer import ReorderSettings
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.topology.replay_requests import (

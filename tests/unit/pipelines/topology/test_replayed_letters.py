@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines._errors import CheckpointError
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.replayed_letters import ReplayedLetters
 

@@ -8,7 +8,7 @@ import pytest
 
 from sequitur.consumer.topology import ProcessSettings, TransactionalTopologyBuilder
 from sequitur.consumer.topology.state import SQLStore, TransactionalState
-from sequitur.pipelines._errors import TopologyFileError
+from sequitur.errors import TopologyFileError
 from sequitur.pipelines.topology.topology_file import check_stores, load_topology
 from tests.support.transactions import Gather, Journal
 from tests.support.tree import EXAMPLES

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.record_batch import new_builder, seal
 from sequitur.producer import IdempotentProducer, ProducerSettings, Record
-from sequitur.producer._event_id import EVENT_ID_HEADER
 from sequitur.producer.batching import bulk as bulk_module
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
-from sequitur.producer.batching.partitioner import KeyPartitioner
-from sequitur.producer.kafka.record_batch import new_builder, seal
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.producer.kafka.record_batch import Header
+    from sequitur.kafka.record_batch import Header
 
 PREFIX = b"shop:"
 BATCH_BYTES = 1 << 20

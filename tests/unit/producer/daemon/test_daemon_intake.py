@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sequitur.kafka.control import BacklogState
 from sequitur.producer import BacklogQuotaError, Position, Record
 from sequitur.producer.daemon.intake import ProducerIntake, position_and_mark
-from sequitur.producer.quota.control import BacklogState
 from sequitur.producer.sources import DeadLetterFile, StoppingError
 from tests.support.dead_letter_file import read_dead_letters
 

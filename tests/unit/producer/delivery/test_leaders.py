@@ -6,9 +6,9 @@ import asyncio
 from random import Random
 from typing import Any
 
+from sequitur.base.backoff import Backoff
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.delivery.leaders import Leaders
-from sequitur.producer.kafka.backoff import Backoff
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
 _AWAY = "here:1: no answer"

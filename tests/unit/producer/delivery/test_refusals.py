@@ -13,11 +13,11 @@ import pytest
 from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
+from sequitur.base.backoff import Backoff
+from sequitur.kafka.connection_errors import translated, why_not_connected
+from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
 from sequitur.producer.delivery.leaders import Leaders
-from sequitur.producer.kafka.backoff import Backoff
-from sequitur.producer.kafka.connection_errors import translated, why_not_connected
-from sequitur.producer.kafka.wire import Wire
 from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.identity import MAX_EPOCH, Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE, following
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.slots import State, Verdict
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.identity import MAX_EPOCH, Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE, following
 from tests.support.sequencers import (
     ID,
     NEXT,

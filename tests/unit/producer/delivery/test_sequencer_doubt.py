@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.producer.delivery.slots import Verdict
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 from tests.support.sequencers import ID, confirmed_sequencer, in_doubt, recovered, send, wants
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sequitur.kafka.error_codes import Answer
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.sequences import MAX_SEQUENCE
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.slots import Verdict
-from sequitur.producer.kafka.error_codes import Answer
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.sequences import MAX_SEQUENCE
 from tests.support.sequencers import ID, NEXT, in_a_next_life, recovered, wants
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from sequitur.kafka.record_batch import Stamp, batch_of
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.buffer_budget import BufferBudget
 from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
-from sequitur.producer.kafka.record_batch import Stamp, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

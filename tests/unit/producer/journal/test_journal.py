@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sequitur.producer.journal.codec import encode_preamble
-from sequitur.producer.journal.disk import RealDisk
-from sequitur.producer.journal.errors import (
+from sequitur.errors import (
     JournalBusyError,
     JournalCorruptError,
     JournalError,
@@ -25,6 +23,10 @@ from sequitur.producer.journal.errors import (
     JournalNameError,
     JournalVersionError,
 )
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamped
+from sequitur.producer.journal.codec import encode_preamble
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -43,8 +45,6 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.limits import MIN_SEGMENT_BYTES, JournalLimits
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamped
 from tests.property.journal_model import ModelDisk, ModelFile, record_batch
 
 if TYPE_CHECKING:

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.errors import JournalVersionError
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.record_batch import Stamp
 from sequitur.producer.journal.codec import (
     FORMAT_VERSION,
     HEADER_LENGTH,
@@ -21,7 +24,6 @@ from sequitur.producer.journal.codec import (
     segment_seed,
     stated_frame,
 )
-from sequitur.producer.journal.errors import JournalVersionError
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -40,8 +42,6 @@ from sequitur.producer.journal.frames import (
     without_bytes,
 )
 from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
-from sequitur.producer.kafka.identity import Identity
-from sequitur.producer.kafka.record_batch import Stamp
 from tests.property.journal_model import record_batch
 
 _SEGMENT = 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from sequitur.kafka.identity import Identity
 from sequitur.producer.journal.codec import encode_preamble as preamble
 from sequitur.producer.journal.frames import Position, Renewal
 from sequitur.producer.journal.journal import Journal
@@ -19,7 +20,6 @@ from sequitur.producer.journal.report import (
     report_as_json,
 )
 from sequitur.producer.journal.report_tables import report_as_tables
-from sequitur.producer.kafka.identity import Identity
 from tests.unit.producer.journal.test_journal import ack, batch, waiting
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import BacklogQuotaError, RetriableError
-from sequitur.producer.quota.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer.quota.gate import QuotaGate
 
 _LONG_S = 3600.0

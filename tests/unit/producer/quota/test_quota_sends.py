@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import (
     BacklogQuotaError,
     IdempotentProducer,
@@ -19,8 +21,6 @@ from sequitur.producer import (
     SendManyError,
     Ticket,
 )
-from sequitur.producer._wall_clock import wall_clock_ms
-from sequitur.producer.quota.control import BacklogState, ProducerPolicy, key_of
 from tests.support.producers import make_producer, values_of
 
 if TYPE_CHECKING:

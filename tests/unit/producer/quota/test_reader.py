@@ -12,9 +12,9 @@ from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v4, FetchRespons
 from aiokafka.protocol.offset import OffsetResponse_v1
 from structlog.testing import capture_logs
 
+from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
+from sequitur.kafka.record_batch import new_builder
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
-from sequitur.producer.kafka.record_batch import new_builder
-from sequitur.producer.quota.control import CONTROL_TOPIC, BacklogState, key_of
 from sequitur.producer.quota.gate import QuotaGate
 from sequitur.producer.quota.reader import ControlReader
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer._errors import ControlRecordError
-from sequitur.producer.quota.control import BacklogState, ProducerPolicy, key_of
+from sequitur.errors import ControlRecordError
+from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer.quota.states import BacklogStates
 
 _POLICIES: list[ProducerPolicy | None] = [None, "producer_request_hold", "producer_exception"]

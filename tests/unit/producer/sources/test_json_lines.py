@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.producer._event_id import EVENT_ID_HEADER
+from sequitur.base.json_field import JsonField, parse_key
+from sequitur.kafka.event_id import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 from sequitur.producer.sources import KeySpecError
-from sequitur.producer.sources._json_lines import (
-    EventParser,
-    JsonField,
-    TextParser,
-    parse_header,
-    parse_key,
-)
+from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_header
 from sequitur.producer.sources._line_splitter import LineSplitter
 
 

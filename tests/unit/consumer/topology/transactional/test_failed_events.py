@@ -199,7 +199,7 @@ def test_a_state_is_there_in_finish_batch_alone(tmp_path: Path) -> None:
     for value, detail in details.items():
         component = (value or b"").decode().removeprefix("in ")
         assert f"StateError: bolt '{component}', state 'count': a state is used in" in (
-            detail.replace("sequitur.consumer.topology.state.errors.", "")
+            detail.replace("sequitur.errors.", "")
         )
 
 

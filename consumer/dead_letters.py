@@ -1,0 +1,45 @@
+"""Dead letters: the headers that say what became of an event."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+DEAD_REASON_HEADER: Final = "sequitur-dlq-reason"
+"""One of `FailReason`."""
+DEAD_DETAIL_HEADER: Final = "sequitur-dlq-traceback"
+DEAD_ATTEMPTS_HEADER: Final = "sequitur-dlq-attempts"
+DEAD_PATH_HEADER: Final = "sequitur-dlq-path"
+"""The components that the failed tuple had come through, with `>` between them."""
+DEAD_TOPOLOGY_HEADER: Final = "sequitur-dlq-topology"
+DEAD_TIME_HEADER: Final = "sequitur-dlq-failed-at-ms"
+DEAD_EVENT_TIME_HEADER: Final = "sequitur-dlq-event-time-ms"
+DEAD_COMPONENT_HEADER: Final = "sequitur-dlq-component"
+"""Of a tuple that a bolt made by itself, at a tick or at the end of a batch: the bolt."""
+DEAD_STREAM_HEADER: Final = "sequitur-dlq-stream"
+"""Likewise the stream that it was emitted to."""
+DEAD_HEADERS: Final = (
+    DEAD_REASON_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_PATH_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+)
+"""Those of all events; beside these, the headers of the source's place, as on the late topic."""
+
+
+class FailReason(StrEnum):
+    """Why an event was not processed to the end."""
+
+    FAILED = "failed"
+    """A bolt failed it."""
+    EXCEPTION = "exception"
+    """A bolt raised."""
+    TIMEOUT = "timeout"
+    """A call took longer than `call_timeout`."""
+    NEVER_ACKED = "never-acked"
+    """Its batch ended, and a tuple of it was neither acked nor failed."""
+    CRASH = "crash"
+    """The process that ran it died."""

@@ -1,0 +1,534 @@
+"""A subscription after Apache Pulsar's: messages are received, and acked one by one.
+
+What is acked is kept in a cursor for each partition, so it does not come again, whatever the order
+of the acks; and a message that fails comes again after a while, without its key's order being lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import starmap
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+import msgspec
+
+from sequitur.base.backoff import Backoff
+from sequitur.consumer.subscription.claims import LEASE_S, LONGEST_LEASE_S, HeldLease
+from sequitur.consumer.subscription.consumption import Consumption
+from sequitur.consumer.subscription.cursor_stats import CursorStats
+from sequitur.consumer.subscription.dead_letters import DeadLetters
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.dispatch import (
+    NEGATIVE_ACK_BACKOFF,
+    Dispatch,
+    DispatchLimits,
+    OrderRule,
+)
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
+from sequitur.consumer.subscription.opening import SubscriptionOpening
+from sequitur.consumer.subscription.partition_reader import PartitionReader
+from sequitur.consumer.subscription.position import Edge, Position
+from sequitur.consumer.subscription.registry import SubscriptionType
+from sequitur.consumer.subscription.skip_thread import SkipThread
+from sequitur.errors import CumulativeAckError
+from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message as KafkaMessage
+
+    from sequitur.kafka.partition import SourcePartition
+
+__all__ = [
+    "Backoff",
+    "CursorStats",
+    "Edge",
+    "Message",
+    "Position",
+    "Subscription",
+    "SubscriptionStats",
+    "SubscriptionType",
+]
+
+_ORDER_RULES: Final = {
+    SubscriptionType.EXCLUSIVE: OrderRule.TAKEN_BACK,
+    SubscriptionType.FAILOVER: OrderRule.TAKEN_BACK,
+    SubscriptionType.SHARED: OrderRule.NONE,
+    SubscriptionType.KEY_SHARED: OrderRule.ONE_OUT,
+}
+_REFILL_SHARE: Final = 4
+
+_logger: Final = logging.getLogger("sequitur.subscription")
+
+
+class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A message that was received; what it holds is read when it is asked for.
+
+    Attributes:
+        offset: Its offset in its partition.
+        redelivery_count: How often it was handed out before. Of the times before the subscription
+            was opened those are left out in which it was taken back behind another one.
+    """
+
+    _where: SourcePartition
+    offset: int
+    _record: KafkaMessage
+    redelivery_count: int
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        return self._where.topic
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        return self._where.partition
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key, None when it has none."""
+        return self._record.key()
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value, None for a tombstone."""
+        return self._record.value()
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Name and value of each header, in order."""
+        return tuple(headers_of(self._record))
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The record's timestamp, epoch milliseconds."""
+        return self._record.timestamp()[1]
+
+    @property
+    def position(self) -> Position:
+        """Where it stands, to ack it by; as text `topic:partition:offset`."""
+        return Position(self.partition, self.offset, self.topic)
+
+
+Acked: TypeAlias = Message | Position | str
+"""What can be acked: a message, its position, or that as text (`0:17`, `orders:0:17`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStats:
+    """A subscription at one moment.
+
+    Attributes:
+        name: Its name.
+        type: How its messages are handed out.
+        cursors: The counts of each partition's cursor, by topic and partition.
+        unacked_messages: Messages that are out and not acked.
+        is_blocked: Whether nothing is handed out since too many are not acked.
+        messages_out: How many messages were handed out since it was opened.
+        messages_redelivered: How many of them had been out before.
+        negative_acks: How many failed by a negative ack.
+        ack_timeouts: How many failed since no ack came in time.
+        taken_back: How many were out behind a failed one of their key.
+        messages_expired: How many were acked since their time to live was over.
+        messages_evicted: How many were acked since a backlog quota evicts them.
+        dead_letters: How many were acked since they had failed too often.
+    """
+
+    name: str
+    type: SubscriptionType
+    cursors: Mapping[tuple[str, int], CursorStats]
+    unacked_messages: int
+    is_blocked: bool
+    messages_out: int
+    messages_redelivered: int
+    negative_acks: int
+    ack_timeouts: int
+    taken_back: int
+    messages_expired: int
+    messages_evicted: int
+    dead_letters: int
+
+    @property
+    def backlog(self) -> int:
+        """How many messages are not acked: Pulsar's msgBacklog."""
+        return sum(one.backlog for one in self.cursors.values())
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the fields that Pulsar has under its names, and the cursors by position."""
+        return {
+            "type": self.type.value,
+            "msgBacklog": self.backlog,
+            "unackedMessages": self.unacked_messages,
+            "blockedSubscriptionOnUnackedMsgs": self.is_blocked,
+            "msgOutCounter": self.messages_out,
+            "messagesRedelivered": self.messages_redelivered,
+            "totalMsgExpired": self.messages_expired,
+            "cursors": {
+                f"{topic}:{partition}": one.to_document()
+                for (topic, partition), one in self.cursors.items()
+            },
+        }
+
+
+class Subscription:
+    """Messages of some topics, from where their acks end.
+
+    At least once: acks are written every `write_interval`, by `flush`, and by `close`. What was
+    acked and not written when the process dies comes again.
+
+    One process has a subscription at a time, and holds it by a lease that it renews. While it is
+    held, `Failover` waits until it is not, and all other types are refused; with `take_over` it is
+    taken over. Whoever opens it goes on from the acks that are stored; one that had it, and did not
+    know, gets `SubscriptionFencedError` from every call, within a third of its lease if it acks
+    nothing. A process that could not renew for a lease hands out nothing until it has. Any number
+    of threads may use one object.
+
+    While it is open it acks by itself what is older than the topics' time to live, and what their
+    backlog quota evicts (`sequitur topic set-message-ttl`, `set-backlog-quota`): such a message is
+    not handed out any more, and one that is out was acked before. The logger
+    `sequitur.subscription` tells of each.
+
+    Order: messages of a key of a partition come in order, and with the types `Exclusive`,
+    `Failover` and `Key_Shared` remain so when one of them fails: no later one is handed out before
+    it. With `Exclusive` and `Failover` several of a key are out at a time, so those behind a failed
+    one come a second time; an ack of one of them that is made meanwhile counts. With `Key_Shared`
+    one of a key is out at a time. With `Shared`, and without keys, there is no order.
+
+    Args:
+        kafka: How to reach the brokers, or their addresses alone.
+        name: The subscription's: letters, digits, '.', '_', '-'. Its consumer group is called
+            `sequitur-` and the name; one that an older version has created, as the subscription.
+        topics: The topic, or several.
+        type: As in Pulsar. Several receivers are threads of one process.
+        position: Where a new subscription begins: at the first message that is there, or behind
+            the last one. A new one is refused without it; one that is there ignores it, and goes on
+            where it was. Partitions that are added later
+            are read from their beginning.
+        negative_ack_backoff: After how long a message that failed comes again.
+        ack_timeout: A message without an ack for so long has failed; None for never, as in Pulsar.
+        receiver_queue_size: So many messages are read ahead. Messages of a key that wait behind a
+            failed one count, so a large number lets other keys go on meanwhile.
+        max_unacked_messages: No more are handed out while so many are not acked; 0 for no limit.
+        write_interval: How often acks are written.
+        replication_factor: How many replicas the topics of subscriptions get if they are not there
+            yet; -1 for the brokers' default.
+        max_redeliver_count: A message that fails after it was handed out again so often is a dead
+            letter: it is copied to `dead_letter_topic`, and then acked. None for no limit. What was
+            out when the process ended counts, as far as it was stored.
+        dead_letter_topic: Where to. It is none of `topics`; `sequitur dlq` reads it.
+        evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
+            they are not. It is none of `topics`.
+        lease: So long a process that died on another machine keeps its successor out. It is renewed
+            each third of it, at most an hour.
+        take_over: Take it from the process that holds it, whatever the type.
+
+    Raises:
+        CursorError: What is stored was changed, or is of another version.
+        SubscriptionConnectedError: Another process holds it; or it is new, and a consumer group of
+            its name has a member.
+        SubscriptionExistsError: It is new, and a group of its name is another program's.
+        SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is new,
+            and there is no `position`.
+        SubscriptionNameError: The name may not be one.
+        TopicError: A topic does not exist, or the brokers do not answer.
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings | str,
+        name: str,
+        topics: str | Sequence[str],
+        *,
+        type: SubscriptionType | Literal["Exclusive", "Failover", "Shared", "Key_Shared"] = (  # noqa: A002 - Pulsar's word
+            SubscriptionType.EXCLUSIVE
+        ),
+        position: Edge | Literal["earliest", "latest"] | None = None,
+        negative_ack_backoff: Backoff = NEGATIVE_ACK_BACKOFF,
+        ack_timeout: timedelta | None = None,
+        receiver_queue_size: int = 1_000,
+        max_unacked_messages: int = 50_000,
+        write_interval: timedelta = timedelta(seconds=1),
+        replication_factor: int = -1,
+        evicted_topic: str | None = None,
+        max_redeliver_count: int | None = None,
+        dead_letter_topic: str | None = None,
+        lease: timedelta = timedelta(seconds=LEASE_S),
+        take_over: bool = False,
+    ) -> None:
+        if isinstance(kafka, str):
+            kafka = KafkaSettings(bootstrap_servers=kafka)
+        self._name = name
+        self._type = SubscriptionType(type)
+        self._topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        limits = DispatchLimits(
+            receiver_queue=receiver_queue_size,
+            unacked=max_unacked_messages,
+            ack_timeout_ms=0 if ack_timeout is None else ack_timeout / timedelta(milliseconds=1),
+            redeliveries=max_redeliver_count,
+        )
+        if write_interval <= timedelta(0):
+            raise ValueError(f"write_interval {write_interval}: expected more than nothing")
+        if not timedelta(0) < lease <= timedelta(seconds=LONGEST_LEASE_S):
+            raise ValueError(f"lease {lease}: expected more than nothing, and at most an hour")
+        opening = SubscriptionOpening(
+            kafka,
+            name,
+            self._topics,
+            type=self._type,
+            replication_factor=replication_factor,
+            evicted_topic=evicted_topic,
+        )
+        if (max_redeliver_count is None) != (dead_letter_topic is None):
+            raise ValueError("max_redeliver_count and dead_letter_topic: expected both or neither")
+        for role, one in (
+            ("evicted_topic", evicted_topic),
+            ("dead_letter_topic", dead_letter_topic),
+        ):
+            if one in self._topics:
+                raise ValueError(
+                    f"{role} {one!r}: the subscription is on it, so what is copied there would "
+                    "come again"
+                )
+            if one is not None:
+                opening.topics.require(one)
+        letters = None
+        if dead_letter_topic is not None:
+            letters = DeadLetters.in_kafka(kafka, dead_letter_topic, name)
+        offsets = GroupOffsets(partial(_logger.warning, "%s: %s", name))
+        opened = opening.open(
+            None if position is None else Edge(position),
+            lease=HeldLease(lease.total_seconds()),
+            offsets=offsets,
+            take_over=take_over,
+        )
+        self._consumption = Consumption(
+            opening,
+            opened,
+            PartitionReader(kafka, opening.topics, opened.owner.group, offsets),
+            Dispatch(
+                _ORDER_RULES[self._type],
+                limits=limits,
+                backoff=negative_ack_backoff,
+                random=random.random,
+            ),
+            letters,
+            refill=max(receiver_queue_size // _REFILL_SHARE, 1),
+            write_interval_s=write_interval.total_seconds(),
+        )
+        self._skips = SkipThread(opening.surveyor, self._consumption, self._topics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:  # else that one is what went wrong first
+                raise
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._name
+
+    @property
+    def type(self) -> SubscriptionType:
+        """How messages are handed out."""
+        return self._type
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it is on."""
+        return self._topics
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message.
+
+        Args:
+            timeout_s: How long to wait for one; None for ever.
+
+        Returns:
+            None if none comes in that time: there is none, messages wait for their next attempt, or
+            `max_unacked_messages` are not acked (`stats().is_blocked`).
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: A topic cannot be read.
+        """
+        messages = self.receive_many(1, timeout_s)
+        return messages[0] if messages else None
+
+    def receive_many(self, most: int, timeout_s: float | None = None) -> list[Message]:
+        """Return the next messages: those that are there, as soon as there is one.
+
+        Args:
+            most: Return no more than so many.
+            timeout_s: How long to wait for the first; None for ever.
+
+        Returns:
+            Those of a key of a partition in order; with the type `Key_Shared` one of each. None if
+            none comes in that time; see `receive`.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: A topic cannot be read.
+            ValueError: `most` is not positive.
+        """
+        if most < 1:
+            raise ValueError(f"receive_many {most}: expected at least 1")
+        return list(starmap(Message, self._consumption.receive(most, timeout_s)))
+
+    def acknowledge(self, message: Acked) -> bool:
+        """Ack a message: it does not come again.
+
+        Args:
+            message: A message, or a position, also one that was not received.
+
+        Returns:
+            False if it was acked before.
+
+        Raises:
+            AckBeyondEndError: There is no message at that position yet.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        return self.acknowledge_many([message]) > 0
+
+    def acknowledge_many(self, messages: Iterable[Acked]) -> int:
+        """Ack messages, of any partitions and in any order: all, or none if one is refused.
+
+        Args:
+            messages: Messages, or positions.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            AckBeyondEndError: There is no message at one of these positions yet.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        offsets: defaultdict[SourcePartition, list[int]] = defaultdict(list)
+        for one in messages:
+            where, offset = self._place(one)
+            offsets[where].append(offset)
+        return self._consumption.ack(offsets)
+
+    def acknowledge_cumulative(self, message: Acked) -> int:
+        """Ack a message and all before it in its partition, received or not.
+
+        Args:
+            message: A message, or a position.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            CumulativeAckError: The type is `Shared` or `Key_Shared`: an earlier message may still
+                be with another receiver.
+            AckBeyondEndError: There is no message at that position yet.
+            MarkDeleteBackError: All up to a later position is acked, and not by a time to live.
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        if not self._type.takes_cumulative_acks:
+            raise CumulativeAckError(
+                f"subscription {self._name!r} is of type {self._type}: an earlier message may be "
+                "with another receiver, so each message is acked by itself"
+            )
+        return self._consumption.ack_cumulative(*self._place(message))
+
+    def negative_acknowledge(self, message: Acked) -> bool:
+        """Say that a message failed: it comes again after `negative_ack_backoff`.
+
+        Args:
+            message: A message, or a position.
+
+        Returns:
+            False if that changes nothing: it is acked, was taken back, or has been handed out again
+            since this message was received.
+
+        Raises:
+            PositionRangeError: The subscription is not on that topic or partition.
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        count = message.redelivery_count if isinstance(message, Message) else None
+        return self._consumption.negative_ack(*self._place(message), count)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Write all acks that were made before, and return when they are stored.
+
+        Args:
+            timeout_s: How long to wait; None for as long as brokers are waited for, half a minute.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over: what was not stored is void.
+            TopicError: The brokers refuse, or do not answer in time. In the latter case it is
+                tried again in the background.
+        """
+        self._consumption.flush(timeout_s)
+
+    def stats(self) -> SubscriptionStats:
+        """Return the counts of now.
+
+        Raises:
+            SubscriptionClosedError: The subscription was closed.
+            SubscriptionFencedError: Another process has taken it over.
+            TopicError: The brokers do not answer.
+        """
+        cursors, unacked, counts, is_blocked = self._consumption.stats()
+        return SubscriptionStats(
+            name=self._name,
+            type=self._type,
+            cursors={(where.topic, where.partition): one for where, one in cursors.items()},
+            unacked_messages=unacked,
+            is_blocked=is_blocked,
+            messages_out=counts.handed_out,
+            messages_redelivered=counts.redelivered,
+            negative_acks=counts.negative_acks,
+            ack_timeouts=counts.timed_out,
+            taken_back=counts.taken_back,
+            messages_expired=self._skips.counts[FindingKind.EXPIRED_MESSAGES],
+            messages_evicted=self._skips.counts[FindingKind.EVICTED],
+            dead_letters=self._consumption.dead_letters,
+        )
+
+    def close(self) -> None:
+        """Write all acks, and end; a second call does nothing.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over, and there are
+                acks that were not stored.
+            TopicError: There are acks that the brokers do not store.
+        """
+        # In this order: receivers learn at once, and do not wait for a look at policies that waits
+        # for brokers. What that look would ack is refused then, and is due again the next time.
+        try:
+            self._consumption.close()
+        finally:
+            self._skips.close()
+
+    def _place(self, message: Acked) -> tuple[SourcePartition, int]:
+        if isinstance(message, Message):
+            return message._where, message.offset  # noqa: SLF001 - kept from its users alone
+        position = Position.parse(message) if isinstance(message, str) else message
+        # The cursor takes whole numbers: one of a table may be a float, or NumPy's.
+        return position.within(self._topics), index(position.offset)

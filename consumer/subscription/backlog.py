@@ -1,0 +1,466 @@
+"""Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.consumer.subscription.ages import limits_ms, older_than
+from sequitur.consumer.subscription.claims import ClaimWatch, Hold
+from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.frontier_watch import FrontierWatch
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.stored_records import (
+    StoredRecords,
+    StoredSubscriptions,
+    nothing_stored,
+)
+from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.arrivals import arrivals
+from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.error_codes import Request, action_of
+from sequitur.kafka.groups import ConsumerGroups
+from sequitur.kafka.partition import OutputPartition, SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from confluent_kafka import Message
+
+    from sequitur.base.outages import Outages
+    from sequitur.consumer.subscription.ages import Place
+    from sequitur.consumer.subscription.claims import Claim
+    from sequitur.consumer.subscription.compacted_topic import FollowedPartition
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.kafka.settings import KafkaSettings
+
+_POLL_S: Final = 0.1
+_RECORDS: Final = 1_000
+_PATIENCE_S: Final = 60.0
+_MOST_AGES: Final = 100_000
+_FIGURES: Final = 64
+"""So many ages are read in a round for the sake of a figure alone."""
+
+
+class Surveyor:
+    """Takes surveys of a cluster.
+
+    Args:
+        kafka: How to reach the brokers.
+        replication_factor: How many replicas topics of subscriptions get that are not there; -1
+            for the broker's default.
+        outages: How long what passes is waited for.
+        clock: Monotonic seconds, by which owners are taken for gone.
+
+    Attributes:
+        kafka: How to reach the brokers.
+        registry: The registry in Kafka.
+        cursors: The cursors in Kafka.
+        topics: Further questions.
+        groups: Further questions.
+        watch: What this process has seen of the subscriptions' claims.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        *,
+        replication_factor: int = -1,
+        outages: Outages | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.kafka = kafka
+        self.registry = RegistryStore(kafka, replication_factor=replication_factor, outages=outages)
+        self.cursors = CursorStore(kafka, replication_factor=replication_factor, outages=outages)
+        self.topics = KafkaTopics(kafka, outages)
+        self.groups = ConsumerGroups(kafka, outages)
+        self.watch = ClaimWatch(lambda name: bool(self.groups.connected([name])), clock)
+        self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
+        self._frontiers = FrontierWatch()
+
+    def survey(
+        self,
+        wanted: Collection[str] | None = None,
+        *,
+        now_ms: int | None = None,
+        registry: Registry | None = None,
+        known: StoredSubscriptions | None = None,
+        times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
+    ) -> Survey:
+        """Ask for all there is of topics and of the subscriptions on them, but for ages.
+
+        Args:
+            wanted: Topics; by default all that subscriptions are on. Those that are not there are
+                left out.
+            now_ms: The time; by default this machine's.
+            registry: What is registered; by default it is read.
+            known: What is stored of the subscriptions; by default it is read.
+            times: Returns the times of each topic, for `since`.
+
+        Raises:
+            StateFormatError: A record of the registry is of another version.
+            TopicError: The brokers do not answer.
+        """
+        if registry is None:
+            registry = self.registry.read()
+        topics = registry.topics() if wanted is None else sorted(set(wanted))
+        names = sorted({one.name for topic in topics for one in registry.on(topic)})
+        # Cursors before ends: else an ack could lie beyond the end that was asked.
+        found = self.stored(registry, names) if known is None else known
+        stored, claims = found.stored, found.claims
+        now_ms = wall_clock_ms() if now_ms is None else now_ms
+        # Before records are read: of a topic that is made anew meanwhile it is seen next time.
+        ids = self.topics.ids(topics)
+        extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
+        sizes = log_sizes(self.kafka, extents.logs)
+        logs = {one: Log(*ends, sizes.get(one)) for one, ends in extents.logs.items()}
+        connected, untold = self._connected(claims)
+        return Survey(
+            now_ms=now_ms,
+            registry=registry,
+            connected=connected,
+            untold={**untold, **found.untold},
+            seen_ms={
+                name: claim.seen_ms for name, claim in claims.items() if claim.seen_ms is not None
+            },
+            leaderless=extents.leaderless,
+            logs=logs,
+            held={name: one.cursors for name, one in stored.items()},
+            epochs={name: one.state.epoch for name, one in stored.items()},
+            ids=ids,
+            since=extents.since,
+            damaged=found.damaged,
+            jobs={
+                name: one.state.frontier_ms for name, one in stored.items() if one.state.checkpoint
+            },
+            of_gone_logs=gone_logs(stored, logs, ids),
+        )
+
+    def _connected(self, claims: Mapping[str, Claim]) -> tuple[frozenset[str], dict[str, str]]:
+        """Return the subscriptions that may have an owner, and of which that is not told, and why.
+
+        Of claims of the first form the consumer groups tell, which have their names.
+        """
+        first = [name for name, claim in claims.items() if claim.is_first_form]
+        members, untold = self.groups.members_of(first)
+        held = (
+            name
+            for name, claim in claims.items()
+            if not claim.is_first_form and self.watch.judge(name, claim) is not Hold.FREE
+        )
+        return frozenset({*members, *held}), untold
+
+    def look(
+        self, name: str, followed: FollowedPartition
+    ) -> Callable[[], tuple[Hold, Claim | None]]:
+        """Return what reads a subscription's claim and judges it.
+
+        Args:
+            name: The subscription.
+            followed: The partition of its records.
+        """
+
+        def look() -> tuple[Hold, Claim | None]:
+            claim = StoredRecords(followed.read()).claim(name)
+            return self.watch.judge(name, claim), claim
+
+        return look
+
+    def judged(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        now_ms: int | None = None,
+        registry: Registry | None = None,
+        is_detected: bool = False,
+    ) -> Survey:
+        """Return a survey that says what is older than the limits of its topics.
+
+        Args:
+            topics: As for `survey`.
+            now_ms: The time; by default this machine's.
+            registry: What is registered; by default it is read.
+            is_detected: Whether slow subscriptions are looked for, and what is near its deletion.
+
+        Raises:
+            StateFormatError: A record of the registry is of another version.
+            TopicError: The brokers do not answer.
+        """
+
+        def times(registry: Registry, now_ms: int) -> dict[str, set[int]]:
+            wanted = registry.topics() if topics is None else topics
+            own = self.topics.known_retentions(wanted) if is_detected else {}
+            return {
+                topic: limits_ms(
+                    registry.policies_of(topic),
+                    now_ms=now_ms,
+                    retention_ms=own[topic].time_ms if topic in own else None,
+                    is_detected=is_detected,
+                )
+                for topic in wanted
+            }
+
+        found = self.survey(topics, now_ms=now_ms, registry=registry, times=times)
+        if is_detected:
+            now_s = time.monotonic()
+            standing = self._frontiers.standing(found.jobs, found.caught_up, now_s)
+            found = replace(found, standing=standing)
+        return self.with_limits(found)
+
+    def with_limits(self, survey: Survey) -> Survey:
+        """Return a survey of `judged` with what is older than limits of what is not acked now.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        places = survey.places()
+        oldest: dict[Place, int] = {}
+
+        def read(wanted: Collection[Place]) -> dict[Place, int]:
+            oldest.update(self._timestamps(survey, wanted))
+            return oldest
+
+        # Figures of quotas by age, as far as they come at no great cost.
+        read([
+            (where, min(offsets))
+            for where, offsets in places.items()
+            if offsets and survey.registry.policies_of(where.topic).backlog_quota.limit_s
+        ][:_FIGURES])  # fmt: skip
+        older = older_than(places, survey.since, read)
+        return replace(survey, oldest_ms=oldest, older_than_ms=older)
+
+    def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
+        """Return a survey with the ages of what is not acked; what is known is not asked again.
+
+        Args:
+            survey: Of topics.
+            names: The subscriptions whose ages are asked for; by default all.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found = survey.places(names)
+        places = [(where, offset) for where, offsets in found.items() for offset in offsets]
+        return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
+
+    def _timestamps(self, survey: Survey, places: Collection[Place]) -> dict[Place, int]:
+        """Read timestamps of the first messages from places on; those of `_ages` are known."""
+        known, ids = {}, survey.ids
+        for where, offset in places:
+            key = ids.get(where.topic, ""), where.partition, offset
+            if key in self._ages:
+                known[where, offset] = self._ages[key]
+        ends = {where: log.end for where, log in survey.logs.items()}
+        told = timestamps_from(self.kafka, set(places) - known.keys(), ends)
+        if len(self._ages) > _MOST_AGES:
+            self._ages.clear()
+        for (where, offset), stamp_ms in {**known, **told}.items():
+            if where.topic in ids:
+                self._ages[ids[where.topic], where.partition, offset] = stamp_ms
+        return {**known, **told}
+
+    def stored(self, registry: Registry, names: Collection[str]) -> StoredSubscriptions:
+        """Return what is stored of subscriptions that are registered.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found = self.cursors.read_all(names, registry.partition_of)
+        for name in set(names) - found.stored.keys() - found.damaged.keys():
+            found.damaged[name] = nothing_stored(name)
+        return found
+
+    def delete(
+        self,
+        name: str,
+        change: Callable[[Registry, CursorOwner], Changes],
+        *,
+        force: bool = False,
+        followed: FollowedPartition | None = None,
+    ) -> None:
+        """Delete a subscription's record and cursors, both or neither.
+
+        Args:
+            name: Which.
+            change: Returns what deletes the record, by who removes the cursors.
+            force: Fence whoever has it.
+            followed: The partition of its records, as far as it was read.
+
+        Raises:
+            SubscriptionConnectedError: It has an owner, or may have one.
+            SubscriptionFencedError: Somebody has taken it over meanwhile.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        noted = self.registry.read().partition_of(name)
+        watch = None if force else self.watch
+        with self.cursors.take(
+            name, watch=watch, partition=noted, followed=followed, to_remove=True
+        ) as owner:
+
+            def confirmed(registry: Registry) -> Changes:
+                owner.confirm()
+                return change(registry, owner)
+
+            owner.remove(by=partial(self.registry.change, confirmed, subscription=name))
+
+
+def gone_logs(
+    stored: Mapping[str, StoredSubscription],
+    logs: Mapping[SourcePartition, Log],
+    ids: Mapping[str, str],
+) -> frozenset[tuple[str, SourcePartition]]:
+    """Return subscription and partition of the cursors that are those of an earlier topic."""
+    return frozenset(
+        (name, where)
+        for name, found in stored.items()
+        for where, one in found.cursors.items()
+        if where in logs and _is_of_gone_log(found.state, one, logs[where], ids)
+    )
+
+
+def _is_of_gone_log(
+    state: SubscriptionState, one: PartitionCursor, log: Log, ids: Mapping[str, str]
+) -> bool:
+    """Tell whether a cursor is that of a topic that was deleted, and another has its name."""
+    topic = one.cursor.identity.topic
+    is_another = topic in state.topics and topic in ids and state.topics[topic] != ids[topic]
+    # Of some subscriptions the ids are not known. A cursor is asked for before the log's end.
+    return is_another or one.cursor.committed_offset > log.end
+
+
+def log_sizes(
+    kafka: KafkaSettings, partitions: Collection[SourcePartition]
+) -> dict[SourcePartition, int]:
+    """Return the bytes of partitions' logs, as their leaders have them.
+
+    Those that cannot be had are left out: without the right to describe the cluster it is all.
+    """
+    if not partitions:
+        return {}
+    wanted = [OutputPartition(*one) for one in partitions]
+    # An estimate is not worth to fail for, and the next round asks again.
+    with contextlib.suppress(RetriableError, FatalError):
+        connections = kept_connections(kafka)
+        connections.run(connections.leaders.refresh({one.topic for one in wanted}))
+        found = connections.run(connections.leaders.log_sizes(wanted))
+        return {SourcePartition(*where): size for where, size in found.items()}
+    return {}
+
+
+def timestamps_from(
+    kafka: KafkaSettings,
+    places: Collection[tuple[SourcePartition, int]],
+    ends: Mapping[SourcePartition, int],
+) -> dict[tuple[SourcePartition, int], int]:
+    """Return the timestamp of the first record from each place on; those without one are left out.
+
+    Args:
+        kafka: How to reach the brokers.
+        places: Partitions and offsets.
+        ends: The offset behind the last record of each partition.
+
+    Raises:
+        TopicError: The brokers do not answer.
+    """
+    found: dict[tuple[SourcePartition, int], int] = {}
+    left = {(OutputPartition(*where), offset) for where, offset in places}
+    known_ends = {OutputPartition(*where): end for where, end in ends.items()}
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while left:
+        if time.monotonic() > deadline_s:
+            raise UnansweredError(f"no leader tells the ages of messages in {_PATIENCE_S:g} s")
+        try:
+            connections = kept_connections(kafka)
+            connections.run(connections.leaders.refresh({where.topic for where, _ in left}))
+            told = connections.run(connections.leaders.timestamps(sorted(left), known_ends))
+        except RetriableError:
+            told = {}
+        except FatalError as error:
+            raise TopicError(f"the ages of messages cannot be read: {error}") from error
+        for (where, offset), stamp_ms in told.items():
+            if stamp_ms is not None:
+                found[SourcePartition(*where), offset] = stamp_ms
+        left -= told.keys()
+        if told:
+            deadline_s = time.monotonic() + _PATIENCE_S
+        elif left:
+            time.sleep(_POLL_S)
+    return found
+
+
+@contextlib.contextmanager
+def reader(kafka: KafkaSettings, **options: Any) -> Iterator[Consumer]:
+    """Give a consumer of committed records that belongs to no group."""
+    consumer = Consumer(
+        {
+            **kafka.librdkafka(),
+            "group.id": "sequitur-reader",  # required; nothing is committed under it
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50,
+            # A partition that had sent enough is asked again after a second otherwise, though it
+            # is read from another offset by then.
+            "fetch.queue.backoff.ms": 5,
+            **options,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def place_of(message: Message) -> SourcePartition:
+    """Return the partition that a message is of."""
+    return SourcePartition(str(message.topic()), int(message.partition() or 0))
+
+
+def read_spans(
+    consumer: Consumer, spans: Mapping[SourcePartition, tuple[int, int]]
+) -> Iterator[Message]:
+    """Read the records from one offset to before another of partitions.
+
+    Args:
+        consumer: That of `reader`.
+        spans: First offset and the one behind the last, of each partition.
+
+    Raises:
+        TopicError: The brokers refuse, or do not answer.
+    """
+    left = {where: stop for where, (first, stop) in spans.items() if first < stop}
+    consumer.assign([TopicPartition(*where, spans[where][0]) for where in left])
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while left:
+        for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
+            where, error = place_of(message), message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                if action_of(Request.TOPICS, error.code()).is_waited_for:
+                    continue
+                raise TopicError(f"topic {where.topic!r} cannot be read: {error}")
+            if where not in left:
+                continue
+            deadline_s = time.monotonic() + _PATIENCE_S
+            offset = int(message.offset() or 0)
+            if error is not None or offset >= left[where]:
+                del left[where]
+                continue
+            yield message
+            # What is behind the last record of a span may be markers, of which none is told.
+            if offset + 1 >= left[where]:
+                del left[where]
+        if time.monotonic() > deadline_s:
+            raise UnansweredError(f"no record of {min(left).topic!r} in {_PATIENCE_S:g} s")

@@ -1,0 +1,412 @@
+"""One round of all checks: quota, time to live, expiration, detection.
+
+A subscription without an owner gets its acks here: it is taken over for that. One that has an
+owner, or may have one, is left alone: that one makes these acks itself, see `skipping`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
+from sequitur.consumer.subscription.expiry import is_unused
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import NOTED_EACH_MS, Registry
+from sequitur.consumer.subscription.registry_store import BacklogStates
+from sequitur.consumer.subscription.skipping import cuts, quota_checks, skip
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
+from sequitur.errors import (
+    SubscriptionConnectedError,
+    SubscriptionFencedError,
+    TopicError,
+    UnansweredError,
+    UnknownSubscriptionError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.quota import QuotaCheck
+    from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
+    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.kafka.partition import SourcePartition
+
+VALID_FOR_MS: Final = 30_000
+"""So long producers wait for the next round; then they go on."""
+_HALF_DONE: Final = (
+    "its reset was not ended: its consumer, or the next command, ends it; until then nothing of it "
+    "expires, is evicted or deleted"
+)
+_OF_BEFORE: Final = "and what is acked is of messages of the one before: reset the subscription"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRound:
+    """What a round found and did.
+
+    Attributes:
+        now_ms: When it was.
+        quotas: The backlog of each topic beside its quota.
+        acked: What was acked for subscriptions without a consumer; in a dry run what would be.
+        findings: What was found and done, in words.
+        expired: The subscriptions that were deleted.
+    """
+
+    now_ms: int
+    quotas: tuple[QuotaCheck, ...] = ()
+    acked: tuple[DueAck, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    expired: tuple[str, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "now_ms": self.now_ms,
+            "backlogs": [
+                {
+                    "topic": one.topic,
+                    "backlogSize": one.size_bytes + one.held_bytes,
+                    "heldSize": one.held_bytes,
+                    "isEstimate": one.is_estimate,
+                    "age_s": one.age_s,
+                    "proximity": one.proximity,
+                    "isExceeded": one.is_exceeded,
+                    "subscription": one.subscription,
+                    **one.quota.to_document(),
+                }
+                for one in self.quotas
+            ],
+            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
+            "findings": [one.to_document() for one in self.findings],
+            "expired": list(self.expired),
+        }
+
+
+class _TakenCursors:
+    """The cursors of a subscription that was taken over to ack what is due."""
+
+    def __init__(self, owner: CursorOwner, survey: Survey) -> None:
+        stored = owner.stored
+        self.name = owner.subscription
+        epoch = survey.registry.require(self.name).epoch
+        self.state = SubscriptionState(epoch=epoch) if stored is None else stored.state
+        self._owner = owner
+        self._survey = survey
+        self._cursors = {} if stored is None else dict(stored.cursors)
+        self._changed: set[SourcePartition] = set()
+
+    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
+        return {where: one.copy() for where, one in self._cursors.items()}
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        if where not in self._cursors:  # none was stored: it begins where the log does
+            start = self._survey.logs[where].start
+            self._cursors[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
+        self._cursors[where].cursor.ack_cumulative(stop - 1, end=end)
+        self._changed.add(where)
+
+    def store(self) -> None:
+        self._owner.write(
+            replace(self.state, written_ms=self._survey.now_ms),
+            [self._cursors[where] for where in sorted(self._changed)],
+        )
+
+
+class Checks:
+    """Rounds of checks. One process at a time: see `watch`.
+
+    Args:
+        surveyor: Asks Kafka.
+        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
+            name none; None: they are not.
+        valid_for_ms: How long producers wait for the next round before they go on.
+        dry_run: Tell what is to be done, and do nothing.
+    """
+
+    def __init__(
+        self,
+        surveyor: Surveyor,
+        *,
+        copy_to: str | None = None,
+        valid_for_ms: int = VALID_FOR_MS,
+        dry_run: bool = False,
+    ) -> None:
+        self._surveyor = surveyor
+        self._copy_to = copy_to
+        self._valid_for_ms = valid_for_ms
+        self._is_dry = dry_run
+        self._states: BacklogStates | None = None
+        self._told: set[str] | None = None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._states is not None:
+            self._states.close()
+
+    def run(self, *, now_ms: int | None = None) -> CheckRound:
+        """Make all checks once.
+
+        Args:
+            now_ms: The time; by default this machine's.
+
+        Raises:
+            StateFormatError: A record of the registry is of another version.
+            SubscriptionFencedError: Another process makes the checks now.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        survey = self._surveyor.judged(now_ms=now_ms, is_detected=True)
+        acked, findings = [], []
+        wanted = cuts(survey)
+        survey = self._with_ages_of_reset(survey, wanted)
+        for record in list(survey.registry.subscriptions.values()):
+            if record.name in survey.untold or not due_acks(survey, record, wanted):
+                continue
+            survey, done, found = self._ack(survey, record, wanted)
+            acked += done
+            findings += found
+        if acked and not self._is_dry:
+            survey = self._surveyor.with_limits(survey)
+        checks = quota_checks(survey)
+        if not self._is_dry:
+            self._publish(checks, survey.now_ms)
+        findings += [_over_quota(one) for one in checks if one.is_exceeded]
+        findings += _detected(survey)
+        findings += _lost(survey)
+        findings += self._near_deletion(survey)
+        findings += [
+            Finding(FindingKind.DAMAGED, None, name, why)
+            for name, why in sorted(survey.damaged.items())
+        ]
+        findings += _unknown(survey)
+        expired = self._expire(survey)
+        findings += [
+            Finding(FindingKind.EXPIRED_SUBSCRIPTION, None, name, "nobody used it")
+            for name in expired
+        ]
+        if not self._is_dry:
+            self._note_connected(survey)
+        return CheckRound(
+            survey.now_ms, tuple(checks), tuple(acked), tuple(findings), tuple(expired)
+        )
+
+    def _with_ages_of_reset(self, survey: Survey, wanted: Cuts) -> Survey:
+        """Return the survey with the ages that say what resets have asked for, where it matters."""
+        names = {
+            record.name
+            for where, stop in wanted.alive_from.items()
+            for record in survey.registry.on(where.topic)
+            if record.reset_ms is not None and survey.first_unacked(record.name, where) < stop
+        }
+        return self._surveyor.with_oldest(survey, names) if names else survey
+
+    def _ack(
+        self, survey: Survey, record: SubscriptionRecord, wanted: Cuts
+    ) -> tuple[Survey, list[DueAck], list[Finding]]:
+        """Ack what is due to a subscription, unless it has a consumer."""
+        due = due_acks(survey, record, wanted)
+        if self._is_dry:
+            return survey, due, _acked(due)
+        if record.name in survey.connected:
+            return survey, [], [_owned(record.name, due)]
+        try:
+            # Judged again, since to take it over would fence a consumer that has come meanwhile.
+            with self._surveyor.cursors.take(
+                record.name, watch=self._surveyor.watch, partition=record.partition
+            ) as owner:
+                taken = _TakenCursors(owner, survey)
+                due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
+                survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
+        except (SubscriptionConnectedError, SubscriptionFencedError):
+            return survey, [], [_owned(record.name, due)]
+        except UnansweredError:
+            raise
+        except TopicError as error:  # such as a copy that is too large: others' checks go on
+            return survey, [], [Finding(FindingKind.FAILED, None, record.name, str(error))]
+        return survey, due, _acked(due)
+
+    def _near_deletion(self, survey: Survey) -> list[Finding]:
+        """Return what the topics' own retention will soon delete though it is not acked."""
+        found = []
+        for topic, own in self._surveyor.topics.known_retentions(survey.topics()).items():
+            for record in survey.registry.on(topic):
+                found += near_deletion(
+                    survey.backlog(topic),
+                    subscription=record.name,
+                    now_ms=survey.now_ms,
+                    time_ms=own.time_ms,
+                    size_bytes=own.size_bytes,
+                )
+        return found
+
+    def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
+        """Tell producers; of topics that have lost their quota the record is deleted."""
+        limited = [one for one in checks if one.has_limit]
+        states = {
+            one.topic: one.state(now_ms=now_ms, valid_for_ms=self._valid_for_ms) for one in limited
+        }
+        if self._told is None:  # by others before this one: they may have died, or been cut off
+            self._told = self._surveyor.registry.told_topics()
+        gone = self._told - states.keys()
+        if not states and not gone:
+            return
+        if self._states is None:
+            self._surveyor.registry.ensure()
+            self._states = BacklogStates(self._surveyor.kafka)
+        self._states.write({**states, **dict.fromkeys(gone)})
+        self._told = set(states)
+
+    def _expire(self, survey: Survey) -> list[str]:
+        """Delete the subscriptions that nobody uses; return their names."""
+        expired = []
+        for record in survey.registry.subscriptions.values():
+            is_connected = record.name in survey.connected or record.name in survey.untold
+            if not is_unused(
+                survey.registry,
+                record,
+                is_connected=is_connected,
+                now_ms=survey.now_ms,
+                seen_ms=survey.seen_ms.get(record.name),
+            ):
+                continue
+            if self._is_dry or self._delete_unused(record.name, survey.now_ms):
+                expired.append(record.name)
+        return expired
+
+    def _delete_unused(self, name: str, now_ms: int) -> bool:
+        """Delete a subscription if it is unused still; whether it was."""
+        is_deleted, group = False, ""
+
+        def delete(registry: Registry, owner: CursorOwner) -> Changes:
+            nonlocal is_deleted, group
+            record = registry.require(name)
+            group = record.group
+            is_deleted = is_unused(
+                registry, record, is_connected=False, now_ms=now_ms, seen_ms=owner.seen_ms
+            )
+            return registry.deleted(name) if is_deleted else {}
+
+        try:
+            self._surveyor.delete(name, delete)
+        except (UnknownSubscriptionError, SubscriptionConnectedError, SubscriptionFencedError):
+            return False
+        if is_deleted:
+            # A group that has a member keeps its offsets, and other checks go on.
+            with contextlib.suppress(TopicError):
+                self._surveyor.groups.delete(group)
+        return is_deleted
+
+    def _note_connected(self, survey: Survey) -> None:
+        """Write when subscriptions were last connected whose claims do not say that."""
+        for name in survey.connected - survey.seen_ms.keys():
+            record = survey.registry.require(name)
+            if survey.now_ms - record.last_connected_ms >= NOTED_EACH_MS:
+                self._surveyor.registry.change(
+                    partial(Registry.connected, name=name, now_ms=survey.now_ms), subscription=name
+                )
+
+
+def _detected(survey: Survey) -> list[Finding]:
+    found = []
+    for topic in survey.topics():
+        backlog = survey.backlog(topic)
+        thresholds = survey.registry.policies_of(topic).thresholds
+        for record in survey.registry.on(topic):
+            if record.name in survey.damaged:
+                continue
+            cursors = survey.cursors(record.name, topic)
+            found += detect(
+                backlog, cursors, thresholds, subscription=record.name, now_ms=survey.now_ms
+            )
+    return found
+
+
+def _unknown(survey: Survey) -> list[Finding]:
+    """Return what cannot be judged; the rest is."""
+    kind, registry = FindingKind.UNKNOWN, survey.registry
+    of_subscriptions = {**registry.unread, **survey.untold}
+    found = [
+        Finding(kind, None, name, f"{why}; nothing of it expires, is evicted or deleted")
+        for name, why in sorted(of_subscriptions.items())
+    ]
+    found += [
+        Finding(kind, topic, None, "its policies cannot be read; nothing expires or is deleted")
+        for topic in sorted(registry.unread_policies, key=str)
+    ]
+    found += [
+        Finding(kind, where.topic, None, f"partition {where.partition} has no leader")
+        for where in sorted(survey.leaderless)
+    ]
+    there = {where.topic for where in (*survey.logs, *survey.leaderless)}
+    found += [
+        Finding(kind, topic, record.name, "the topic is not there, or may not be described")
+        for record in registry.subscriptions.values()
+        for topic in sorted(set(record.topics) - there)
+    ]
+    found += [
+        Finding(kind, None, record.name, f"it is being reset, or {_HALF_DONE}")
+        for record in registry.subscriptions.values()
+        if survey.is_being_reset(record)
+    ]
+    found += [
+        Finding(kind, topic, name, f"the topic was created anew, {_OF_BEFORE}")
+        for name, topic in sorted({(name, where.topic) for name, where in survey.of_gone_logs})
+    ]
+    return found
+
+
+def _lost(survey: Survey) -> list[Finding]:
+    """Return what was deleted though it is not acked, and no consumer has passed yet."""
+    found = []
+    for where in sorted(survey.logs):
+        for record in survey.registry.on(where.topic):
+            if lost := survey.deleted_unacked(record.name, where):
+                start = survey.logs[where].start
+                sentence = (
+                    f"partition {where.partition} begins at {start}: at most {lost:,} messages "
+                    "were deleted before they were acked"
+                )
+                figures = {"partition": where.partition, "lostAtMost": lost}
+                found.append(Finding(FindingKind.LOST, where.topic, record.name, sentence, figures))
+    return found
+
+
+def _over_quota(check: QuotaCheck) -> Finding:
+    return Finding(
+        FindingKind.BACKLOG_QUOTA,
+        check.topic,
+        check.subscription,
+        check.state(now_ms=0, valid_for_ms=0).figures,
+        {"policy": check.quota.policy.value, "proximity": check.proximity},
+    )
+
+
+def _acked(due: Iterable[DueAck]) -> list[Finding]:
+    return [
+        Finding(
+            one.why,
+            one.topic,
+            one.subscription,
+            one.sentence,
+            {"partition": one.partition, "first": one.first, "stop": one.stop,
+             "messages": one.messages},
+        )
+        for one in due
+    ]  # fmt: skip
+
+
+def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
+    messages = sum(one.messages for one in due)
+    return Finding(
+        FindingKind.OWNED,
+        None,
+        subscription,
+        f"it has a consumer, which acks {messages:,} messages that have expired or are evicted",
+        {"messages": messages},
+    )

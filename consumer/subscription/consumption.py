@@ -1,0 +1,497 @@
+"""A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
+
+All state is behind one lock, and four conditions are built on it. No request to Kafka is made under
+the lock, so a broker that is away stops receivers only once they have all that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.consumer.subscription.cursor_writes import CursorWrites
+from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
+from sequitur.kafka.arrivals import sizes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from confluent_kafka import Message
+
+    from sequitur.consumer.subscription.cursor_stats import CursorStats
+    from sequitur.consumer.subscription.dead_letters import DeadLetters
+    from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
+    from sequitur.consumer.subscription.opening import OpenedSubscription, SubscriptionOpening
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.partition_reader import Arrival, PartitionReader
+    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.kafka.partition import SourcePartition
+
+_POLL_S: Final = 0.1
+_MOST_AT_ONCE: Final = 500
+_SENDS_EACH_S: Final = 1.0
+"""While there is no room for messages the group's offsets are sent so often."""
+_LOOKS_EACH_S: Final = 0.25
+"""So often the writing thread looks whether a takeover is known: calls learn of it from there."""
+NEW_PARTITIONS_EACH_S: Final = 5.0
+
+_logger: Final = logging.getLogger("sequitur.subscription")
+_of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
+
+
+class Consumption:
+    """Threads begin with it and end with `close`, or when they cannot go on.
+
+    Args:
+        opening: Knows the partitions.
+        opened: What this process has.
+        reader: Reads them.
+        dispatch: Holds what was read.
+        letters: Writes what has failed too often.
+        refill: The reader goes on when there is room for so many messages.
+        write_interval_s: How often cursors are written.
+    """
+
+    def __init__(
+        self,
+        opening: SubscriptionOpening,
+        opened: OpenedSubscription,
+        reader: PartitionReader,
+        dispatch: Dispatch[Message],
+        letters: DeadLetters | None = None,
+        *,
+        refill: int,
+        write_interval_s: float,
+    ) -> None:
+        self._opening = opening
+        self._owner = opened.owner
+        self._state = opened.state
+        self._reader = reader
+        self._letters = letters
+        self._refill = refill
+        self._write_interval_s = write_interval_s
+
+        self._lock = threading.Lock()
+        self._has_messages = threading.Condition(self._lock)
+        self._has_room = threading.Condition(self._lock)
+        self._is_due = threading.Condition(self._lock)
+        self._is_written = threading.Condition(self._lock)
+        # From here on all of it changes only under the lock.
+        self._dispatch = dispatch
+        self._partitions = opened.partitions
+        self._unread = set(opened.partitions)
+        self._writes = CursorWrites(opened.partitions)
+        self._failure: Exception | None = None
+        self._origin: TracebackType | None = None
+        self._ends = False
+        self._is_closed = False
+        self._was_out = False
+        self.dead_letters = 0
+
+        self._threads = [
+            threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
+            for what, work in (("reader", self._read), ("writer", self._write))
+        ]
+        _of_this_process.add(self)
+        for thread in self._threads:
+            thread.start()
+
+    def receive(self, most: int, timeout_s: float | None) -> list[HandedOut[Message]]:
+        """Return the next messages, as many as there are; none if none comes within the time.
+
+        Args:
+            most: No more than so many.
+            timeout_s: How long to wait for the first; None for ever.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                self._check()
+                now_s = time.monotonic()
+                # One that was paused may have been taken over from: the next renewal tells.
+                is_over = self._owner.lease.is_over
+                handed = [] if is_over else self._dispatch.take(now_s * 1000, most)
+                if self._dispatch.room >= self._refill:
+                    self._has_room.notify()
+                if handed and not self._was_out:
+                    # Whatever ends this process soon has been out, and is to be stored as such.
+                    self._was_out = True
+                    self._request()
+                if handed or (until_s is not None and now_s >= until_s):
+                    return handed
+                change_ms = self._dispatch.next_change_ms()
+                changes_s = None if change_ms is None or is_over else change_ms / 1000
+                renewed_s = now_s + _LOOKS_EACH_S if is_over else None
+                first_s = min(
+                    (one for one in (until_s, changes_s, renewed_s) if one is not None),
+                    default=None,
+                )
+                self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
+
+    def ack(self, offsets: Mapping[SourcePartition, Sequence[int]]) -> int:
+        """Ack messages, all or none; return how many were not acked before."""
+        self._learn_ends({where: max(some) for where, some in offsets.items()})
+        with self._lock:
+            self._check()
+            for where, some in offsets.items():
+                self._partitions[where].check_acks(some)
+            added = 0
+            for where, some in offsets.items():
+                added += self._partitions[where].ack(some)
+                self._dispatch.ack(where, some)
+            self._let_go_on()
+            return added
+
+    def ack_cumulative(self, where: SourcePartition, offset: int) -> int:
+        """Ack a message and all before it; return how many were not acked before."""
+        self._learn_ends({where: offset})
+        with self._lock:
+            self._check()
+            added = self._partitions[where].ack_cumulative(offset)
+            self._dispatch.ack_cumulative(where, offset)
+            self._let_go_on()
+            return added
+
+    def negative_ack(
+        self, where: SourcePartition, offset: int, redelivery_count: int | None
+    ) -> bool:
+        """Have a message handed out again; False if it is not out, or is so anew."""
+        with self._lock:
+            self._check()
+            self._require(where)
+            now_ms = time.monotonic() * 1000
+            failed = self._dispatch.negative_ack(
+                where, offset, now_ms, redelivery_count=redelivery_count
+            )
+            self._let_go_on()
+            return failed
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Write what was acked so far, and return when it is stored.
+
+        Raises:
+            UnansweredError: The brokers do not answer.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            self._check()
+            request = self._request()
+            while not self._writes.is_met(request):
+                left_s = None if until_s is None else until_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise UnansweredError(f"acks are not stored after {timeout_s:g} s")
+                self._is_written.wait(None if left_s is None else _wait_s(left_s))
+                self._check_failure()
+
+    def stats(self) -> tuple[dict[SourcePartition, CursorStats], int, DispatchCounts, bool]:
+        """Return the cursors' counts, how much is out, what was counted, and whether it is blocked.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        with self._lock:
+            self._check()
+            partitions = list(self._partitions)
+        ends = self._opening.topics.high_watermarks(partitions)
+        with self._lock:
+            for where, end in ends.items():
+                self._partitions[where].know_end(end)
+            cursors = {
+                where: part.cursor.stats(part.end) for where, part in self._partitions.items()
+            }
+            dispatch = self._dispatch
+            return cursors, dispatch.unacked, replace(dispatch.counts), dispatch.is_blocked
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._owner.subscription
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share."""
+        return self._state
+
+    def copies(self) -> dict[SourcePartition, PartitionCursor]:
+        """Return the cursors as they are now, for others to look at."""
+        with self._lock:
+            self._check()
+            return {where: part.copy() for where, part in self._partitions.items()}
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        """Ack all messages before an offset; those that wait are not handed out any more.
+
+        Args:
+            where: The partition.
+            stop: The offset.
+            end: The offset behind the partition's last message.
+        """
+        with self._lock:
+            self._check()
+            part = self._partitions.get(where)
+            if part is None or stop <= part.cursor.committed_offset:
+                return
+            part.know_end(end)
+            part.pass_over(stop)
+            self._dispatch.ack_cumulative(where, stop - 1)
+            self._let_go_on()
+
+    def store(self) -> None:
+        """Have the writing thread write cursors now."""
+        with self._lock:
+            self._request()
+
+    def close(self) -> None:
+        """Write what was acked, and end.
+
+        Raises:
+            SubscriptionFencedError: Another process has taken the subscription over, and acks that
+                were not stored are void.
+            TopicError: The brokers refuse, or do not answer: acks were not stored.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._end()
+        for thread in self._threads:
+            thread.join()
+        if self._writes.acks_left():
+            self._check_failure()
+            if self._writes.refusal is not None:
+                raise self._writes.refusal
+
+    def end_in_fork(self) -> None:
+        """End in a process that was forked: it has none of the threads, and acks would be lost."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the other one
+        self._ends = self._is_closed = True
+        # An earlier failure stays: its traceback may be the last that holds clients of librdkafka,
+        # and to let go of one of these here ends the process.
+        if self._failure is None:
+            self._failure = SubscriptionClosedError(
+                f"subscription {self._owner.subscription!r} was opened by the process that this "
+                "one was forked from: use it there, or open one here"
+            )
+
+    def _learn_ends(self, offsets: Mapping[SourcePartition, int]) -> None:
+        """Ask where partitions end if acks lie beyond what is known of them."""
+        with self._lock:
+            self._check()
+            for where in offsets:
+                self._require(where)
+            beyond = [one for one, offset in offsets.items() if offset >= self._partitions[one].end]
+        if not beyond:
+            return
+        ends = self._opening.topics.high_watermarks(beyond)
+        with self._lock:
+            for where, end in ends.items():
+                self._partitions[where].know_end(end)
+
+    def _request(self) -> int:
+        """Have the writing thread write cursors now; return the request's number."""
+        request = self._writes.request()
+        self._is_due.notify()
+        return request
+
+    def _require(self, where: SourcePartition) -> None:
+        if where not in self._partitions:
+            raise PositionRangeError(
+                f"partition {where.partition} of {where.topic!r} is not known to the subscription"
+            )
+
+    def _check(self) -> None:
+        """Check that this process may go on.
+
+        Raises:
+            SubscriptionClosedError: It was closed.
+            SubscriptionFencedError: Another process has taken it over.
+        """
+        self._check_failure()
+        if self._ends:
+            raise SubscriptionClosedError(
+                f"subscription {self._owner.subscription!r} was closed: open it again"
+            )
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(self._origin)
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            if self._failure is None:
+                # Each call raises it: without what earlier ones have put on its traceback.
+                self._failure, self._origin = error, error.__traceback__
+            self._end()
+
+    def _end(self) -> None:
+        self._ends = True
+        for condition in (self._has_messages, self._has_room, self._is_due, self._is_written):
+            condition.notify_all()
+
+    def _let_go_on(self) -> None:
+        """Wake up whoever waits for what an ack has made possible."""
+        self._has_messages.notify_all()
+        if self._dispatch.room >= self._refill:
+            self._has_room.notify()
+
+    def _read(self) -> None:
+        """Read for as long as there is room: the first thread's work."""
+        try:
+            while True:
+                with self._lock:
+                    has_room = self._has_room.wait_for(
+                        lambda: self._ends or self._dispatch.room >= self._refill, _SENDS_EACH_S
+                    )
+                    if self._ends:
+                        return
+                if not has_room:
+                    self._reader.send_offsets()
+                    continue
+                with self._lock:
+                    room = min(self._dispatch.room, _MOST_AT_ONCE)
+                    new = {
+                        where: self._partitions[where].cursor.committed_offset
+                        for where in self._unread
+                    }
+                    self._unread.clear()
+                if new:
+                    self._reader.add(new)
+                with suppress(UnansweredError):  # it is asked again
+                    arrivals = self._reader.read(room, _POLL_S)
+                    with self._lock:
+                        self._take_in(arrivals)
+        except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
+            self._fail(error)
+        finally:
+            self._threads[1].join()  # the last acks have offsets, too
+            self._reader.close()
+
+    def _take_in(self, arrivals: Iterable[Arrival]) -> None:
+        read = set()
+        for arrival in arrivals:
+            where, first, offset, messages, is_deleted = arrival
+            part = self._partitions[where]
+            read.add(where)
+            lost = part.cursor.counts.lost
+            size = sizes_of(messages)
+            for new in part.read(first, arrival.offsets, size, is_deleted=is_deleted):
+                these = messages[new.start - offset : new.stop - offset]
+                self._dispatch.add(
+                    where,
+                    new,
+                    [one.key() for one in these],
+                    these,
+                    redeliveries=part.redeliveries,
+                )
+            if lost := part.cursor.counts.lost - lost:
+                _logger.warning(
+                    "%s: %s-%d begins at %d: at most %d messages were deleted before they were "
+                    "acked", self.name, *where, offset, lost,
+                )  # fmt: skip
+        for where in read:
+            self._partitions[where].count_sizes()
+        if read:
+            self._has_messages.notify_all()
+
+    def _write(self) -> None:
+        """Write cursors every so often, and look for what is new: the second thread's work."""
+        writes_s = time.monotonic() + self._write_interval_s
+        looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
+        try:
+            while True:
+                now_s = time.monotonic()
+                with self._lock:
+                    pause_s = min(writes_s - now_s, _LOOKS_EACH_S, self._owner.lease.due_in_s)
+                    self._is_due.wait_for(
+                        lambda: self._ends or self._writes.is_requested, max(pause_s, 0)
+                    )
+                    ends = self._ends
+                    writes = ends or self._writes.is_requested or time.monotonic() >= writes_s
+                self._owner.check()
+                if self._letters is not None and not ends:
+                    self._write_letters(self._letters)
+                if writes:
+                    self._write_once()
+                    writes_s = time.monotonic() + self._write_interval_s
+                if ends:
+                    return
+                # By that alone it learns that a command has reset or deleted the subscription.
+                with suppress(UnansweredError):  # it is tried again
+                    self._owner.renew()
+                if time.monotonic() >= looks_s:
+                    self._look_for_partitions()
+                    looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._fail(error)
+        finally:
+            if self._letters is not None:
+                self._letters.close()
+            self._owner.close()
+
+    def _write_letters(self, letters: DeadLetters) -> None:
+        """Write what has failed too often to the topic for it, and ack what is there."""
+        with self._lock:
+            dead = self._dispatch.dead()
+        written = letters.write(dead)
+        with self._lock:
+            for where, offset in written:
+                self._partitions[where].ack([offset])
+                self._dispatch.ack(where, [offset])
+            self.dead_letters += len(written)
+            if written:
+                self._let_go_on()
+
+    def _write_once(self) -> None:
+        """Write the cursors that have changed since they were written."""
+        with self._lock:
+            for where in self._dispatch.touched:
+                self._partitions[where].changes += 1
+            self._dispatch.touched.clear()
+            write = self._writes.next(self._dispatch.redeliveries)
+        try:
+            if write.cursors:
+                self._store(write.cursors)
+        except UnansweredError as error:
+            with self._lock:
+                self._writes.refused(write, error)
+                self._is_written.notify_all()
+            return
+        with self._lock:
+            self._writes.stored(write)
+            self._is_written.notify_all()
+
+    def _store(self, cursors: list[PartitionCursor]) -> None:
+        """Write cursors, and what they share."""
+        self._owner.write(replace(self._state, written_ms=wall_clock_ms()), cursors)
+
+    def _look_for_partitions(self) -> None:
+        """Take up partitions that were added; end where a topic is not the one of before."""
+        try:
+            added = self._opening.added(self._partitions, self._state.topics)
+        except UnansweredError:
+            return  # it is asked again
+        with self._lock:
+            self._partitions |= added
+            self._unread |= added.keys()
+            self._has_room.notify()
+
+
+def _wait_s(left_s: float) -> float:
+    """Return how long to wait at a time: Python refuses what is longer, such as infinity."""
+    return min(max(left_s, 0), threading.TIMEOUT_MAX)
+
+
+def _end_in_fork() -> None:
+    for one in _of_this_process:
+        one.end_in_fork()
+
+
+os.register_at_fork(after_in_child=_end_in_fork)

@@ -1,0 +1,350 @@
+"""Cursors are moved by an administrator: reset, skip, expire. Planned first, then carried out.
+
+To carry a plan out takes the subscription over, so of two administrators at once one is refused. It
+is refused as long as the subscription has an owner, unless it is told to take it away from that
+one: a job then stops by name, and goes on from the new cursors when it is started again.
+
+A reset writes the cursors first and the registry behind them. Whoever finds cursors of a newer
+epoch than the registry's has found a reset whose process died in between: `finish_reset` ends it.
+Until then nothing expires and nothing is evicted (`Survey.is_being_reset`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.moves import (
+    CursorMove,
+    MoveTotals,
+    forward_move,
+    reset_move,
+    skip_stop,
+)
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.position import Edge, ToTime, places_of
+from sequitur.consumer.subscription.standing import (
+    await_no_owner,
+    standing_of,
+    standing_with,
+)
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_records import nothing_stored
+from sequitur.errors import PositionRangeError, SubscriptionChangedError, SubscriptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.position import ResetTarget
+    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.consumer.subscription.registry_store import RegistryStore
+    from sequitur.consumer.subscription.standing import Standing
+    from sequitur.kafka.partition import SourcePartition
+
+
+class MoveKind(StrEnum):
+    """Why cursors move."""
+
+    RESET = "reset"
+    SKIP = "skip"
+    EXPIRE = "expire"
+
+
+_Moves: TypeAlias = "Callable[[Standing], list[CursorMove]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done to the cursors of a subscription; `CursorMoves.carry_out` does it.
+
+    Attributes:
+        kind: Why.
+        standing: The subscription when this was planned.
+        moves: What it means then.
+        make: Returns what it means for the cursors as they are.
+    """
+
+    kind: MoveKind
+    standing: Standing
+    moves: tuple[CursorMove, ...]
+    make: _Moves
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self.standing.record.name
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return _document(self.kind, self.name, self.standing.epoch, self.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was done to the cursors of a subscription.
+
+    Attributes:
+        kind: Why.
+        name: The subscription's name.
+        epoch: The epoch that it is in now.
+        moves: What it meant.
+    """
+
+    kind: MoveKind
+    name: str
+    epoch: int
+    moves: tuple[CursorMove, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return _document(self.kind, self.name, self.epoch, self.moves)
+
+
+def _document(kind: MoveKind, name: str, epoch: int, moves: Sequence[CursorMove]) -> dict[str, Any]:
+    totals = MoveTotals.of(moves)
+    return {
+        "subscription": name,
+        "kind": kind.value,
+        "epoch": epoch,
+        "messages": totals.messages,
+        "acked": totals.acked,
+        "skipped": totals.skipped,
+        "gone": totals.gone,
+        "moves": [one.to_document() for one in moves],
+    }
+
+
+def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -> None:
+    """Have the registry name the epoch that a subscription's cursors are of.
+
+    The last act of a reset; also that of one whose process died before it, so that a job calls it
+    when it starts.
+
+    Args:
+        registry: The registry.
+        name: The subscription.
+        state: What its cursors share.
+
+    Raises:
+        UnknownSubscriptionError: It was deleted meanwhile.
+        TopicError: The brokers refuse, or do not answer.
+    """
+
+    def note(known: Registry) -> Changes:
+        return known.reset(name, epoch=state.epoch, now_ms=state.written_ms)
+
+    registry.change(note, subscription=name)
+
+
+class CursorMoves:
+    """Moves the cursors of subscriptions.
+
+    Args:
+        surveyor: Asks Kafka.
+    """
+
+    def __init__(self, surveyor: Surveyor) -> None:
+        self._surveyor = surveyor
+
+    def plan_reset(self, name: str, target: ResetTarget) -> Plan:
+        """Return what it means to begin anew elsewhere, with nothing acked behind that.
+
+        Raises:
+            UnknownSubscriptionError: There is no such subscription.
+            PositionRangeError: A position is not there.
+            CursorError: What is stored was changed, or is of another version.
+            TopicError: The brokers do not answer.
+        """
+
+        def make(standing: Standing) -> list[CursorMove]:
+            logs = standing.survey.logs
+            return [
+                reset_move(standing.held(where).cursor, where, logs[where], offset)
+                for where, offset in sorted(self._begins(standing, target).items())
+            ]
+
+        return self._plan(MoveKind.RESET, name, make)
+
+    def plan_skip(
+        self,
+        name: str,
+        count: int | None,
+        *,
+        only: Callable[[SourcePartition], bool] = lambda _where: True,
+    ) -> Plan:
+        """Return what it means to skip messages that are not acked, the oldest of each partition.
+
+        Args:
+            name: The subscription.
+            count: How many of each partition; None for all.
+            only: Says of which partitions.
+
+        Raises:
+            UnknownSubscriptionError: There is no such subscription.
+            PositionRangeError: There is no such partition.
+            CursorError: What is stored was changed, or is of another version.
+            TopicError: The brokers do not answer.
+        """
+
+        def stop(standing: Standing, where: SourcePartition) -> int:
+            return skip_stop(standing.held(where).cursor, standing.survey.logs[where], count)
+
+        return self._plan_forward(MoveKind.SKIP, name, stop, only)
+
+    def plan_expire(self, name: str, older_than_s: int, *, time_ms: int | None = None) -> Plan:
+        """Return what it means to ack messages up to before the first that is not too old.
+
+        Args:
+            name: The subscription.
+            older_than_s: Seconds; by the timestamps of records.
+            time_ms: The time; by default this machine's.
+
+        Raises:
+            UnknownSubscriptionError: There is no such subscription.
+            CursorError: What is stored was changed, or is of another version.
+            TopicError: The brokers do not answer.
+        """
+        since_ms = (wall_clock_ms() if time_ms is None else time_ms) - older_than_s * 1000
+        alive_from: dict[SourcePartition, int] = {}
+
+        def stop(standing: Standing, where: SourcePartition) -> int:
+            if where not in alive_from:
+                alive_from.update(
+                    self._surveyor.topics.offsets_since(standing.partitions, since_ms)
+                )
+            return alive_from[where]
+
+        return self._plan_forward(MoveKind.EXPIRE, name, stop, lambda _where: True)
+
+    def carry_out(self, plan: Plan, *, fence: bool = False) -> Moved:
+        """Do what was planned, on the cursors as they are then.
+
+        Args:
+            plan: What.
+            fence: Also if the subscription has a consumer: that one stops by name, and goes on from
+                the new cursors when it is started again.
+
+        Raises:
+            SubscriptionConnectedError: It has a consumer.
+            SubscriptionChangedError: Somebody else has changed it since it was planned.
+            SubscriptionFencedError: Somebody else has taken it over meanwhile.
+            UnknownSubscriptionError: It was deleted meanwhile.
+            CursorError: What is stored was changed, or is of another version.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        name, registry = plan.name, self._surveyor.registry
+        noted = registry.read().require(name).partition
+        cursors = self._surveyor.cursors
+        followed = (
+            cursors.follow(name, partition=noted)
+            if fence
+            else await_no_owner(self._surveyor, name, partition=noted)
+        )
+        watch = None if fence else self._surveyor.watch
+        with cursors.take(name, watch=watch, partition=noted, followed=followed) as owner:
+            standing = standing_with(self._surveyor, name, owner.stored)
+            _refuse_changed(plan.standing, standing, fence=fence)
+            moves = tuple(plan.make(standing))
+            state = replace(standing.state, epoch=standing.epoch, written_ms=wall_clock_ms())
+            if plan.kind is MoveKind.RESET:
+                # A topic that is made anew later is known by its id not to be the one of now.
+                ids = self._surveyor.topics.ids(standing.record.topics)
+                state = SubscriptionState(
+                    epoch=standing.epoch + 1,
+                    written_ms=wall_clock_ms(),
+                    topics={**standing.state.topics, **ids},
+                )
+                owner.write(state, _reset(name, standing, moves))
+            else:
+                moved = [one for one in moves if one.target > one.committed]
+                if moved:
+                    owner.write(state, [_forwarded(standing, one) for one in moved])
+        if state.epoch > standing.record.epoch:
+            finish_reset(registry, name, state)
+        return Moved(plan.kind, name, state.epoch, moves)
+
+    def _plan_forward(
+        self,
+        kind: MoveKind,
+        name: str,
+        stop: Callable[[Standing, SourcePartition], int],
+        only: Callable[[SourcePartition], bool],
+    ) -> Plan:
+        def make(standing: Standing) -> list[CursorMove]:
+            wanted = [where for where in standing.partitions if only(where)]
+            if not wanted:
+                raise PositionRangeError(f"subscription {name!r} has no such partition")
+            if standing.stored is None:
+                raise SubscriptionError(nothing_stored(name))
+            return [
+                forward_move(
+                    standing.held(where).cursor,
+                    where,
+                    standing.survey.logs[where],
+                    stop(standing, where),
+                )
+                for where in wanted
+            ]
+
+        return self._plan(kind, name, make)
+
+    def _plan(self, kind: MoveKind, name: str, make: _Moves) -> Plan:
+        standing = standing_of(self._surveyor, name)
+        return Plan(kind, standing, tuple(make(standing)), make)
+
+    def _begins(self, standing: Standing, target: ResetTarget) -> dict[SourcePartition, int]:
+        """Return where cursors are to begin; partitions that stay as they are are left out.
+
+        Of a topic that was created anew none stays: what is acked is of messages that are gone.
+        """
+        logs = standing.survey.logs
+        if isinstance(target, Edge):
+            earliest = target is Edge.EARLIEST
+            return {where: log.start if earliest else log.end for where, log in logs.items()}
+        if isinstance(target, ToTime):
+            found = self._surveyor.topics.offsets_since(standing.partitions, target.time_ms)
+            return {where: min(found[where], log.end) for where, log in logs.items()}
+        gone = {where: logs[where].start for _name, where in standing.survey.of_gone_logs}
+        return gone | places_of(target.positions, standing.record.topics, logs.keys())
+
+
+def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
+    """Refuse what was planned for other cursors; those of a job that runs move all the time.
+
+    Raises:
+        SubscriptionChangedError: Somebody else has changed them.
+    """
+    name = found.record.name
+    if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
+        raise SubscriptionChangedError(
+            f"subscription {name!r} was reset meanwhile: it is in epoch {found.epoch}, and this "
+            f"was for epoch {planned.epoch}; nothing was changed"
+        )
+    if not fence and found.state != planned.state:
+        raise SubscriptionChangedError(
+            f"the cursors of subscription {name!r} have moved meanwhile: look again; nothing was "
+            "changed"
+        )
+
+
+def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[PartitionCursor]:
+    """Return all cursors of the new epoch; of those that stay, what was read comes again."""
+    cursors = {
+        one.where: PartitionCursor.begin(CursorIdentity(name, *one.where), one.target)
+        for one in moves
+    }
+    for where in standing.partitions:
+        if where not in cursors:
+            cursors[where] = standing.held(where)
+            cursors[where].cursor.rewind()
+    return list(cursors.values())
+
+
+def _forwarded(standing: Standing, move: CursorMove) -> PartitionCursor:
+    held = standing.held(move.where)
+    held.cursor.ack_cumulative(move.target - 1, end=move.end)
+    return held._replace(sizes=held.sizes.behind(held.cursor.committed_offset))

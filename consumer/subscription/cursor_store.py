@@ -1,0 +1,614 @@
+"""Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.
+
+The topic is the truth: all of a subscription's cursors are written to it in one transaction, under
+a transactional id that one process owns at a time. The group's offsets follow, for Kafka's own
+tools: the lag that they show is then what was not processed. Nothing is read from them, since Kafka
+forgets them a week after the group is empty; ADR 29 has more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from confluent_kafka import TopicPartition
+
+from sequitur.base.backoff import Backoff
+from sequitur.base.outages import brief_outages
+from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FollowedPartition
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.group_offsets import GroupOffsets, OwnersThread
+from sequitur.consumer.subscription.position import Position
+from sequitur.consumer.subscription.stored_pieces import in_metadata
+from sequitur.consumer.subscription.stored_records import (
+    StoredRecords,
+    StoredSubscription,
+    StoredSubscriptions,
+    cursor_key,
+    cursor_of_key,
+    cursor_value,
+    is_record_of,
+    owner_key,
+    place_of,
+    state_key,
+    what_helps,
+)
+from sequitur.errors import (
+    ConsumerError,
+    CursorError,
+    SubscriptionConnectedError,
+    SubscriptionError,
+    SubscriptionFencedError,
+    TopicError,
+    UnansweredError,
+)
+from sequitur.kafka.partition import SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from sequitur.base.outages import Outages
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.consumer.subscription.stored_records import KnownCursors
+    from sequitur.kafka.settings import KafkaSettings
+
+CURSOR_TOPIC: Final = "sequitur-cursors"
+_PARTITIONS: Final = 8
+_NOTHING: Final = StoredRecords({})
+_FEW: Final = 4
+"""Of more partitions than these the topic is read whole."""
+_PATIENCE_S: Final = 60.0
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
+
+WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
+
+
+def transactional_id(subscription: str) -> str:
+    """Return what the owner of a subscription owns."""
+    return f"sequitur-subscription/{subscription}"
+
+
+class CursorStore:
+    """The cursors of all subscriptions of a cluster.
+
+    Args:
+        kafka: How to reach the brokers.
+        replication_factor: How many replicas the topic gets if it is not there; -1 for the
+            broker's default.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+    ) -> None:
+        self._kafka = kafka
+        self._outages = outages
+        self._replication_factor = replication_factor
+        self._topic = CompactedTopic(kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages)
+        self._known: KnownCursors = {}
+
+    def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
+        """Return what is stored of a subscription; None if nothing is.
+
+        Args:
+            subscription: Its name.
+            partition: The one that the registry names; None: it is looked for in all.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+            TopicError: The brokers do not answer.
+        """
+        if not self._topic.exists():
+            return None
+        return self._place(subscription, partition)[1].subscription(subscription)
+
+    def read_all(
+        self, names: Collection[str], partition_of: Callable[[str], int | None] = lambda _name: None
+    ) -> StoredSubscriptions:
+        """Return what is stored of subscriptions, to be looked at only.
+
+        A cursor that has not changed since is the same object each time.
+
+        Args:
+            names: Which.
+            partition_of: Returns the partition that the registry names; None: it is looked for in
+                all.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found = StoredSubscriptions()
+        wanted = set(names)
+        self._known = {
+            one: known for one, known in self._known.items() if one.subscription in wanted
+        }
+        for name, records in self._read_all(names, partition_of):
+            try:
+                if (one := records.subscription(name)) is not None:
+                    found.stored[name] = one
+            except ConsumerError as error:
+                found.damaged[name] = f"{error}; {what_helps(error)}"
+            try:
+                if (claim := records.claim(name)) is not None:
+                    found.claims[name] = claim
+            except ConsumerError as error:
+                found.untold[name] = str(error)
+        return found
+
+    def _read_all(
+        self, names: Collection[str], partition_of: Callable[[str], int | None]
+    ) -> Iterator[tuple[str, StoredRecords]]:
+        """Return the records among which those of each subscription are; none is read twice."""
+        if not names or not self._topic.exists():
+            return
+        known = {name: partition_of(name) for name in sorted(names)}
+        wanted = {one for one in known.values() if one is not None}
+        read: dict[int, StoredRecords] = {}
+        if None in known.values() or len(wanted) > _FEW:
+            read = self._read(known=self._known)
+        else:
+            for one in wanted:
+                read |= self._read(one, self._known)
+        for name, noted in known.items():
+            place = place_of(read, name, 0) if noted is None else noted
+            yield name, read.get(place, _NOTHING)
+
+    def _place(self, name: str, noted: int | None) -> tuple[int, StoredRecords]:
+        """Return the partition of a subscription's records, and what is there."""
+        read = self._read(noted)
+        place = place_of(read, name, self._home(name, noted))
+        return place, read.get(place, _NOTHING)
+
+    def _home(self, name: str, noted: int | None) -> int:
+        """Return the partition of the topic where records are written of which none is found."""
+        if noted is not None and noted < (self._topic.partitions() or 0):
+            return noted
+        return self._topic.partition_of(name)
+
+    def _read(
+        self, partition: int | None = None, known: KnownCursors | None = None
+    ) -> dict[int, StoredRecords]:
+        return {
+            one: StoredRecords({key: kept.value for key, kept in records.items()}, known)
+            for one, records in self._topic.read_apart(partition).items()
+        }
+
+    def places(
+        self, subscription: str, *, partition: int | None = None
+    ) -> dict[SourcePartition, Position]:
+        """Return the partition and offset of the record that each stored cursor is in; see `read`.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        if not self._topic.exists():
+            return {}
+        found = self._topic.read_records(self._place(subscription, partition)[0])
+        places = {}
+        for key, record in found.items():
+            match cursor_of_key(key):
+                case (name, where) if name == subscription:
+                    places[where] = Position(record.partition, record.offset)
+        return places
+
+    def follow(self, subscription: str, *, partition: int | None = None) -> FollowedPartition:
+        """Return the partition of a subscription's records, to be read on; see `read`.
+
+        Raises:
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self._topic.ensure(replication_factor=self._replication_factor)
+        if partition is None:
+            return FollowedPartition(self._topic, self._place(subscription, None)[0])
+        return FollowedPartition(self._topic, self._home(subscription, partition))
+
+    def take(
+        self,
+        subscription: str,
+        *,
+        lease: HeldLease | None = None,
+        watch: ClaimWatch | None = None,
+        partition: int | None = None,
+        followed: FollowedPartition | None = None,
+        offsets: GroupOffsets | None = None,
+        to_remove: bool = False,
+    ) -> CursorOwner:
+        """Become the owner of a subscription; whoever was is fenced.
+
+        Args:
+            subscription: Its name.
+            lease: Holds the subscription for so long with each write; None for one that does not.
+            watch: Judges whether there is an owner, who is not to be fenced; None: anybody is.
+            partition: The one that the registry names; None: what is stored is looked for in all.
+            followed: The partition of its records, as far as it was read: an owner that writes much
+                is replaced sooner. None: it is read once what a dead owner has left open is ended.
+            offsets: Takes the offsets for the group, where the caller has a consumer that sends
+                them, and renews the lease; None: a thread of the owner does both.
+            to_remove: What is stored may be damaged: it is only removed.
+
+        Raises:
+            SubscriptionConnectedError: It has an owner.
+            CursorError: What is stored was changed, or is of another version.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self._topic.ensure(replication_factor=self._replication_factor)
+        if followed is not None:
+            followed.read()
+        return CursorOwner(
+            self._kafka,
+            self._topic,
+            partial(self.follow, subscription, partition=partition),
+            self._home(subscription, partition) if followed is None else followed.partition,
+            subscription,
+            followed=followed,
+            lease=lease or HeldLease(0),
+            watch=watch,
+            offsets=offsets,
+            to_remove=to_remove,
+            outages=self._outages,
+        )
+
+
+class CursorOwner:
+    """Whoever may write a subscription's cursors.
+
+    Attributes:
+        lease: How long it has the subscription for.
+        stored: What was stored when it became the owner, or by itself since; None if nothing was.
+        partition: The partition of the cursors' topic that this is in, or is to be.
+        group: Id of the subscription's consumer group.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topic: CompactedTopic,
+        follow: Callable[[], FollowedPartition],
+        home: int,
+        subscription: str,
+        *,
+        followed: FollowedPartition | None,
+        lease: HeldLease,
+        watch: ClaimWatch | None,
+        offsets: GroupOffsets | None,
+        to_remove: bool,
+        outages: Outages | None,
+    ) -> None:
+        self.subscription = subscription
+        self._kafka = kafka
+        self._outages = outages or brief_outages()
+        self._is_taken = False
+        self._is_proven = True
+        self._topic = topic
+        self.partition = home
+        self._lock = threading.RLock()
+        self.lease = lease
+        self._claim = Claim.begin(lease.lease_s, None)
+        self._offsets = offsets or GroupOffsets(self._outages.tell)
+        self._thread: OwnersThread | None = None
+        self.stored: StoredSubscription | None = None
+        self.group = ""
+        self._generation = -1
+        self._chunks: dict[SourcePartition, frozenset[bytes]] = {}
+        self._writer = self._new_writer()
+        try:
+            # Behind the id: what a former owner has left open is ended, and hides nothing.
+            followed = followed or follow()
+            if followed.partition != home:
+                self.partition = followed.partition
+                self._writer.close()
+                self._writer = self._new_writer()
+            self._take_over(followed, watch, to_remove=to_remove)
+            if offsets is None:
+                self._thread = OwnersThread(
+                    kafka, self.group, self._offsets, self.renew, self._outages.tell
+                )
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def seen_ms(self) -> int | None:
+        """When an owner was last there, as far as claims tell."""
+        return self._claim.seen_ms
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether somebody else is known to have taken the subscription over."""
+        return self._is_taken
+
+    def check(self) -> None:
+        """Check that nobody is known to have taken the subscription over.
+
+        Raises:
+            SubscriptionFencedError: Somebody has.
+        """
+        if self.is_fenced:
+            raise self._lost()
+
+    def write(
+        self,
+        state: SubscriptionState,
+        cursors: Iterable[PartitionCursor],
+        *,
+        removed: Iterable[SourcePartition] = (),
+        by: WriteRecords | None = None,
+    ) -> None:
+        """Store cursors, and what they share; cursors that are not named stay as they are.
+
+        Args:
+            state: What they share.
+            cursors: The cursors.
+            removed: Partitions whose cursors are deleted, but for those that are in `cursors`.
+            by: Writes the records, all or nothing, with others that belong to them.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over; nothing is
+                written.
+            SubscriptionError: The cursors are another subscription's.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        with self._lock:
+            self._write_cursors(state, cursors, removed, by or self._write)
+
+    def _write_cursors(
+        self,
+        state: SubscriptionState,
+        cursors: Iterable[PartitionCursor],
+        removed: Iterable[SourcePartition],
+        write: WriteRecords,
+    ) -> None:
+        self.check()
+        offsets: list[TopicPartition] = []
+        written: dict[SourcePartition, PartitionCursor] = {}
+        chunks: dict[SourcePartition, frozenset[bytes]] = {}
+        generation = self._generation + 1
+        value = state.encode(generation=generation, group=self.group)
+        records = [self._record(state_key(self.subscription), value)]
+        for one in cursors:
+            identity = one.cursor.identity
+            if identity.subscription != self.subscription:
+                raise SubscriptionError(f"this is the cursor of {identity}")
+            where = SourcePartition(identity.topic, identity.partition)
+            pieces = in_metadata(
+                one.cursor,
+                generation=generation,
+                carried=one.sizes.encode(),
+                redeliveries=one.redeliveries,
+            )
+            value = cursor_value(pieces.offset, pieces.metadata)
+            records += [self._record(key, part) for key, part in pieces.chunks]
+            records.append(self._record(cursor_key(self.subscription, where), value))
+            chunks[where] = frozenset(key for key, _ in pieces.chunks)
+            records += [
+                self._record(key, None)
+                for key in self._chunks.get(where, frozenset()) - chunks[where]
+            ]
+            offsets.append(TopicPartition(*where, pieces.offset, pieces.metadata))
+            written[where] = one
+        deleted = set(removed) - written.keys()
+        for where in deleted:
+            keys = {cursor_key(self.subscription, where), *self._chunks.get(where, ())}
+            records += [self._record(key, None) for key in keys]
+        write(records)
+        self._offsets.set(offsets)
+        self._generation = generation
+        before = {} if self.stored is None else self.stored.cursors
+        left = {where: one for where, one in before.items() if where not in deleted}
+        self._chunks |= chunks
+        for where in deleted:
+            self._chunks.pop(where, None)
+        self.stored = StoredSubscription(state, {**left, **written})
+
+    def renew(self) -> None:
+        """Write the claim alone, if nothing was written for long.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        with self._lock:
+            if self.lease.lease_s and self.lease.due_in_s <= 0:
+                self.check()
+                self._write([])
+
+    def release(self) -> None:
+        """Say that the subscription has no owner any more, if brokers answer."""
+        with self._lock, contextlib.suppress(TopicError, SubscriptionFencedError):
+            is_able = self._is_proven and not self._writer.is_over
+            if self.lease.lease_s and is_able and not self.is_fenced:
+                self._claim = self._claim.released(wall_clock_ms())
+                self._writer.write([self._claim_record()])
+
+    def remove(self, *, by: WriteRecords | None = None) -> None:
+        """Delete all that is stored of the subscription, but for the group's offsets.
+
+        Args:
+            by: Writes the records, all or nothing, with others that belong to them.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        with self._lock:
+            self.check()
+            # Of a topic that has grown other partitions may hold older ones.
+            (by or partial(self._write, claims=False))(
+                [
+                    self._record(key, None)._replace(partition=partition)
+                    for partition, found in self._topic.read_apart().items()
+                    for key in found
+                    if is_record_of(key, self.subscription)
+                ]
+            )
+            self.stored, self._chunks = None, {}
+
+    def close(self) -> None:
+        """Let go of the subscription."""
+        self.release()
+        if self._thread is not None:
+            self._thread.close()
+        self._writer.close()
+
+    def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
+        """Write records, by another client where one's transaction failed, as long as that passes.
+
+        Args:
+            records: What is written.
+            claims: Whether the claim is written with them.
+
+        Raises:
+            SubscriptionFencedError: Somebody else has taken the subscription over.
+        """
+
+        def attempt() -> None:
+            while True:
+                if self._writer.is_over:
+                    # First: a new client ends what the failed one has left open, which hides the
+                    # claim. Whoever this takes the id from has the claim, and takes it back.
+                    self._writer.close()
+                    self._writer = self._new_writer()
+                    self._is_proven = False
+                if not self._is_proven:
+                    self.confirm()
+                    self._is_proven = True
+                begun_s = self.lease.now_s()
+                try:
+                    self._writer.write([*records, *(self._next_claim() if claims else ())])
+                except SubscriptionFencedError:
+                    # By another process, or by a broker that ended what took too long.
+                    self.confirm()
+                else:
+                    self.lease.renewed(begun_s)
+                    return
+
+        self._outages.outlast(
+            attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
+        )
+
+    def confirm(self) -> None:
+        """Check with the brokers that nobody has claimed the subscription since.
+
+        Raises:
+            SubscriptionFencedError: Somebody has.
+            TopicError: The brokers do not answer.
+        """
+        if not self._is_claimed():
+            self._is_taken = True
+            self._offsets.forget()
+            raise self._lost()
+
+    def _next_claim(self) -> list[TopicWrite]:
+        """Return the claim as it is written next."""
+        self._claim = self._claim.renewed(wall_clock_ms())
+        return [self._claim_record()]
+
+    def _claim_record(self) -> TopicWrite:
+        return self._record(owner_key(self.subscription), self._claim.encode())
+
+    def _take_over(
+        self, followed: FollowedPartition, watch: ClaimWatch | None, *, to_remove: bool
+    ) -> None:
+        """Read what is stored, and claim the subscription.
+
+        A former owner that writes between the two is refused, finds no newer claim than its own,
+        and takes the transactional id back, since brokers end transactions in the same way. This
+        process came later: it begins again.
+        """
+        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        while True:
+            # Behind the id: what former owners write from now on is refused, and is not missed.
+            found = StoredRecords(followed.read())
+            known = StoredRecords({}) if to_remove else found
+            before = (known if watch is None else found).claim(self.subscription)
+            if watch is not None and watch.judge(self.subscription, before) is not Hold.FREE:
+                raise SubscriptionConnectedError(held_by(self.subscription, before))
+            self.stored = known.subscription(self.subscription)
+            self._generation = known.newest_generation(self.subscription)
+            self.group = known.group(self.subscription)
+            self._chunks = known.chunks(self.subscription)
+            if not self._claim.count:
+                self._claim = Claim.begin(self.lease.lease_s, before)
+            begun_s = self.lease.now_s()
+            try:
+                self._writer.write(self._next_claim())
+            except (SubscriptionFencedError, UnansweredError) as error:
+                is_over = time.monotonic() > deadline_s
+                # What another process has fenced is ended, and hides no claim.
+                if watch is None and not is_over and isinstance(error, SubscriptionFencedError):
+                    is_over = self._is_claimed_anew(followed, before)
+                if is_over:
+                    raise
+                failures += 1
+                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+                self._writer.close()
+                self._writer = self._new_writer()
+            else:
+                self.lease.renewed(begun_s)
+                if self.lease.lease_s:  # nobody may have looked after them for a week
+                    self._offsets.set(known.offsets(self.subscription))
+                return
+
+    def _is_claimed_anew(self, followed: FollowedPartition, before: Claim | None) -> bool:
+        """Tell whether somebody else has become the owner since a claim was read."""
+        claim = StoredRecords(followed.read()).claim(self.subscription)
+        lives = {self._claim.life} if before is None else {self._claim.life, before.life}
+        return before is not None if claim is None else claim.life not in lives
+
+    def _lost(self) -> SubscriptionFencedError:
+        """Say that the subscription is somebody else's, and why, where that can be known."""
+        state, own = None, self.stored
+        with contextlib.suppress(TopicError, CursorError):
+            records = StoredRecords(self._topic.read(self.partition))
+            state = records.state(self.subscription)
+            if state is None and own is not None:
+                return SubscriptionFencedError(
+                    f"subscription {self.subscription!r} was deleted; nothing was written"
+                )
+        if state is not None and own is not None and state.epoch != own.state.epoch:
+            return SubscriptionFencedError(
+                f"subscription {self.subscription!r} was reset: it is in epoch {state.epoch}, and "
+                f"acks of epoch {own.state.epoch} are refused; nothing was written"
+            )
+        return SubscriptionFencedError(
+            f"subscription {self.subscription!r} was taken over by another process, which goes on "
+            "from what was acked last; nothing was written"
+        )
+
+    def _is_claimed(self) -> bool:
+        """Tell whether nobody has become the owner since."""
+        with contextlib.suppress(CursorError):  # a newer version's
+            claim = StoredRecords(self._topic.read(self.partition)).claim(self.subscription)
+            return claim is not None and claim.life == self._claim.life
+        return False
+
+    def _new_writer(self) -> FencedWriter:
+        return FencedWriter(
+            self._kafka,
+            transactional_id(self.subscription),
+            name=f"subscription {self.subscription!r}",
+            writes_to=(self._topic.name, self.partition),
+            outages=self._outages,
+        )
+
+    def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
+        return TopicWrite(self._topic.name, self.partition, key, value)
+
+
+def held_by(subscription: str, claim: Claim | None) -> str:
+    """Say that a subscription has an owner, and who it is."""
+    owner = None if claim is None else claim.owner
+    return f"subscription {subscription!r} has a consumer" + (f" ({owner})" if owner else "")

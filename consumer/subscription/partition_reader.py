@@ -1,0 +1,170 @@
+"""Reads partitions from where it is told on, and says between which offsets there is nothing.
+
+Its consumer sends the offsets of the subscription's group, too: a client is a connection to each
+broker, and some threads.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sequitur.consumer.subscription.group_offsets import CLOSE_S, GroupOffsets
+from sequitur.errors import SubscriptionError, TopicError
+from sequitur.kafka.arrivals import arrivals as arrivals_of
+from sequitur.kafka.error_codes import Action, Request, action_of
+from sequitur.kafka.partition import SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import Message
+
+    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.kafka.settings import KafkaSettings
+
+_FETCH_WAIT_MS: Final = 100
+_CLOSE_POLL_S: Final = 0.1
+_MOST_READ_AHEAD_KB: Final = 16_384
+
+
+class Arrival(NamedTuple):
+    """What was found in a partition.
+
+    Attributes:
+        where: The partition.
+        first: From here on nothing is there, up to before `offset`.
+        offset: That of the first message; where reading has got to if there is none.
+        messages: The messages, which lie together.
+        is_deleted: Whether the log begins at `offset` now: what was before may have been messages.
+    """
+
+    where: SourcePartition
+    first: int
+    offset: int
+    messages: list[Message]
+    is_deleted: bool = False
+
+    @property
+    def offsets(self) -> range:
+        """Offsets of the messages."""
+        return range(self.offset, self.offset + len(self.messages))
+
+
+class PartitionReader:
+    """Reads committed records. One thread at a time.
+
+    Args:
+        kafka: How to reach the brokers.
+        topics: Tells where a partition begins and ends when its records are gone.
+        group: The group whose offsets it sends; else it is named to the brokers, and that is all.
+        offsets: What the group is to have.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topics: KafkaTopics,
+        group: str,
+        offsets: GroupOffsets | None = None,
+    ) -> None:
+        self._topics = topics
+        self._offsets = offsets or GroupOffsets(len)
+        self._next: dict[SourcePartition, int] = {}
+        self._lost: set[SourcePartition] = set()
+        self._consumer = Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,
+                "on_commit": self._offsets.answered,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
+                "queued.max.messages.kbytes": _MOST_READ_AHEAD_KB,
+            }
+        )
+
+    def add(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Read further partitions, each from an offset on."""
+        self._next |= positions
+        self._consumer.incremental_assign(
+            [TopicPartition(*where, offset) for where, offset in positions.items()]
+        )
+
+    def read(self, count: int, timeout_s: float) -> list[Arrival]:
+        """Return what comes within a time; of each partition in order.
+
+        Raises:
+            SubscriptionError: A partition ends before what is to be read next.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self.send_offsets()
+        arrivals = [self._found_again(where) for where in sorted(self._lost)]
+        try:
+            messages = arrivals_of(self._consumer, count, timeout_s=timeout_s)
+        except KafkaException as error:
+            raise TopicError(f"the subscription's topics cannot be read: {error}") from error
+        together: tuple[str, int, int] | None = None
+        for message in messages:
+            reason, offset = message.error(), cast("int", message.offset())
+            topic, partition = cast("str", message.topic()), cast("int", message.partition())
+            if together == (topic, partition, offset) and reason is None:
+                arrivals[-1].messages.append(message)
+                self._next[arrivals[-1].where] = offset + 1
+                together = topic, partition, offset + 1
+                continue
+            together, where = None, SourcePartition(topic, partition)
+            if reason is None or reason.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
+                first = self._next.get(where)
+                if first is None or offset < first:
+                    continue  # read before the position was changed
+                found = [message] if reason is None else []
+                arrivals.append(Arrival(where, first, offset, found))
+                self._next[where] = offset + len(found)
+                together = topic, partition, self._next[where]
+            elif (action := action_of(Request.POSITION, reason.code())) is Action.GO_WITHOUT:
+                self._lost.add(where)
+            elif not action.is_waited_for:
+                raise TopicError(f"{where.topic}-{where.partition} cannot be read: {reason}")
+        return arrivals
+
+    def send_offsets(self) -> None:
+        """Send what the group is to have; the answer comes while something is read."""
+        self._offsets.send(self._consumer)
+
+    def close(self) -> None:
+        """Let go of the connection, once the group has its offsets, if that is soon."""
+        deadline_s = time.monotonic() + CLOSE_S
+        self._consumer.unassign()
+        while not self._offsets.is_settled and time.monotonic() < deadline_s:
+            self.send_offsets()
+            self._consumer.poll(_CLOSE_POLL_S)
+        self._consumer.close()
+
+    def _found_again(self, where: SourcePartition) -> Arrival:
+        """Read on where the partition begins now: retention, or somebody, has deleted records.
+
+        Raises:
+            SubscriptionError: It ends before what is to be read next.
+            TopicError: The brokers do not answer; it is tried again with the next call.
+        """
+        first = self._next[where]
+        begins = self._topics.low_watermarks([where])[where]
+        ends = self._topics.high_watermarks([where])[where]
+        if ends < first:
+            raise SubscriptionError(
+                f"{where.topic}-{where.partition} ends before {ends}, and the subscription has "
+                f"read up to before {first}: the topic was created anew, or brokers have lost "
+                "records; reset the subscription"
+            )
+        offset = max(first, begins)
+        self._lost.discard(where)
+        self._next[where] = offset
+        self._consumer.incremental_unassign([TopicPartition(*where)])
+        self._consumer.incremental_assign([TopicPartition(*where, offset)])
+        return Arrival(where, first, offset, [], is_deleted=True)

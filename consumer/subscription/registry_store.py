@@ -1,0 +1,217 @@
+"""The registry in its compacted topic, and its one way to be changed.
+
+A subscription is created and deleted in one transaction with its cursors, which stand in another
+topic: it is never there by half.
+
+Whoever changes a record takes its transactional id, reads the registry, and writes. Somebody who
+does the same meanwhile takes the id away, and the write is refused: what was read is old. Then it
+is begun again. So of two admins each sees what the other has done to that record, and consumers of
+many subscriptions that are opened at once do not wait for each other. All policies have one id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from sequitur.base.backoff import Backoff
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.registry import Registry
+from sequitur.errors import ControlRecordError, SubscriptionFencedError, UnansweredError
+from sequitur.kafka.control import CONTROL_TOPIC, key_of, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sequitur.base.outages import Outages
+    from sequitur.consumer.subscription.registry import Changes
+    from sequitur.kafka.control import BacklogState
+    from sequitur.kafka.settings import KafkaSettings
+
+REGISTRY_ID: Final = "sequitur-registry"
+"""The transactional id under which policies are changed."""
+BACKLOG_ID: Final = "sequitur-registry/backlog"
+"""That under which backlog states are written: they come again and again, and would otherwise take
+the registry away from whoever changes it."""
+_OF_SUBSCRIPTION: Final = f"{REGISTRY_ID}/subscription/"
+_PARTITION: Final = 0
+_PATIENCE_S: Final = 60.0
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
+
+
+class RegistryStore:
+    """The registry of a cluster.
+
+    Args:
+        kafka: How to reach the brokers.
+        replication_factor: How many replicas the topic gets if it is not there; -1 for the
+            broker's default.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+    ) -> None:
+        self._kafka = kafka
+        self._outages = outages
+        self._replication_factor = replication_factor
+        self._topic = CompactedTopic(kafka, CONTROL_TOPIC, partitions=1, outages=outages)
+
+    def ensure(self) -> None:
+        """Create the topic if it is missing.
+
+        Raises:
+            TopicError: It cannot be created, or the one that is there is not compacted.
+        """
+        self._topic.ensure(replication_factor=self._replication_factor)
+
+    def read(self) -> Registry:
+        """Return what is registered; nothing where the topic is not there yet.
+
+        Raises:
+            StateFormatError: A record is not one that this version knows.
+            TopicError: The brokers do not answer.
+        """
+        return Registry.of(self._topic.read())
+
+    def told_topics(self) -> set[str]:
+        """Return the topics whose producers are told of a backlog, by whomever.
+
+        Raises:
+            TopicError: The brokers do not answer.
+        """
+        found: set[str] = set()
+        for key in self._topic.read():
+            with contextlib.suppress(ControlRecordError):
+                found |= {topic for topic in (topic_of(key),) if topic is not None}
+        return found
+
+    def change(
+        self,
+        make: Callable[[Registry], Changes],
+        beside: Sequence[TopicWrite] = (),
+        *,
+        subscription: str | None = None,
+    ) -> Registry:
+        """Change the registry.
+
+        Args:
+            make: Gets the registry and returns what is to be written; raises what is wrong with
+                that. It is asked again if somebody else has changed the record meanwhile.
+            beside: Records of other topics to write with it, all or nothing.
+            subscription: Whose record is changed; None for policies.
+
+        Returns:
+            The registry as it was before the change.
+
+        Raises:
+            StateFormatError: A record is not one that this version knows.
+            SubscriptionFencedError: Others have changed it again and again.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        self.ensure()
+        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        tried: list[tuple[Registry, Changes]] = []
+        while True:
+            try:
+                return self._changed(make, beside, subscription, tried)
+            except (SubscriptionFencedError, UnansweredError) as error:
+                is_lost = bool(tried) or isinstance(error, SubscriptionFencedError)
+                if not is_lost or time.monotonic() > deadline_s:
+                    raise
+                failures += 1
+                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+
+    def _changed(
+        self,
+        make: Callable[[Registry], Changes],
+        beside: Sequence[TopicWrite],
+        subscription: str | None,
+        tried: list[tuple[Registry, Changes]],
+    ) -> Registry:
+        """Make a change; `tried` holds those of which nobody knows whether they were written."""
+        writer = FencedWriter(
+            self._kafka,
+            REGISTRY_ID if subscription is None else f"{_OF_SUBSCRIPTION}{subscription}",
+            name="the registry of subscriptions",
+            writes_to=(CONTROL_TOPIC, _PARTITION),
+            beside={(one.topic, one.partition) for one in beside},
+            outages=self._outages,
+        )
+        try:
+            records = self._topic.read()
+            for before, changes in tried:
+                if all(records.get(key) == value for key, value in changes.items()):
+                    return before
+            registry = Registry.of(records)
+            changes = make(registry)
+            if changes:
+                changed = (
+                    TopicWrite(CONTROL_TOPIC, _PARTITION, key, value)
+                    for key, value in changes.items()
+                )
+                writer.write([*changed, *beside])
+        except UnansweredError:
+            if writer.is_over:
+                tried.append((registry, changes))
+            raise
+        else:
+            return registry
+        finally:
+            writer.close()
+
+
+class BacklogStates:
+    """What producers are told about backlogs; the newest that was opened alone may write.
+
+    Args:
+        kafka: How to reach the brokers.
+        outages: How long what passes is waited for.
+
+    Raises:
+        TopicError: The brokers refuse, or do not answer.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._kafka = kafka
+        self._outages = outages
+        self._writer = self._new_writer()
+
+    def write(self, states: Mapping[str, BacklogState | None]) -> None:
+        """Write the state of topics; None deletes that of a topic without a quota.
+
+        Raises:
+            SubscriptionFencedError: Somebody else writes them now.
+            TopicError: The brokers refuse, or do not answer.
+        """
+        records = [
+            TopicWrite(
+                CONTROL_TOPIC, _PARTITION, key_of(topic), None if state is None else state.encode()
+            )
+            for topic, state in states.items()
+        ]
+        if not records:
+            return
+        try:
+            self._writer.write(records)
+        except UnansweredError:
+            # The client may be over; one that was fenced is not replaced.
+            self._writer.close()
+            self._writer = self._new_writer()
+            self._writer.write(records)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._writer.close()
+
+    def _new_writer(self) -> FencedWriter:
+        return FencedWriter(
+            self._kafka,
+            BACKLOG_ID,
+            name="states of backlogs",
+            writes_to=(CONTROL_TOPIC, _PARTITION),
+            outages=self._outages,
+        )

@@ -1,0 +1,164 @@
+"""Acks of messages that nobody processes: their time to live is over, or a quota evicts them.
+
+Whoever owns a subscription's cursors makes these acks, in order with its own: a job and an open
+`Subscription` each for itself, and the checks for one that has no consumer.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.expiry import ttl_cutoff_ms
+from sequitur.consumer.subscription.quota import age_cutoff_ms, check_quota, cuts_by_size
+from sequitur.consumer.subscription.skipped_copies import copy_skipped
+from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
+from sequitur.kafka.partition import SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.policies import PoliciesInForce
+    from sequitur.consumer.subscription.quota import QuotaCheck
+    from sequitur.consumer.subscription.registry import SubscriptionRecord
+    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.consumer.subscription.survey import Survey
+
+
+class OwnCursors(Protocol):
+    """The cursors of a subscription that this process owns."""
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share."""
+
+    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
+        """Return the cursors as they are now."""
+
+    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+        """Ack all messages before an offset; `end` is behind the partition's last one."""
+
+    def store(self) -> None:
+        """Have the cursors written."""
+
+
+def quota_checks(survey: Survey) -> list[QuotaCheck]:
+    """Return the backlog of each topic beside its quota."""
+    return [
+        check_quota(
+            survey.settled_backlog(topic),
+            survey.registry.policies_of(topic).backlog_quota,
+            now_ms=survey.now_ms,
+        )
+        for topic in survey.topics()
+    ]
+
+
+def cuts(survey: Survey) -> Cuts:
+    """Return up to where messages are to be acked that nobody processes.
+
+    Args:
+        survey: Of the topics, judged.
+    """
+    evicted: dict[SourcePartition, int] = {}
+    alive_from: dict[SourcePartition, int] = {}
+    for check in quota_checks(survey):
+        partitions = survey.partitions(check.topic)
+        ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
+        cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
+        if cutoff_ms is not None:
+            alive_from |= {one: survey.since[one, cutoff_ms] for one in partitions}
+        if not check.evicts:
+            continue
+        if check.is_too_large and check.quota.limit_bytes is not None:
+            by_size = cuts_by_size(survey.settled_backlog(check.topic), check.quota.limit_bytes)
+            evicted |= {
+                one: by_size[one.partition] for one in partitions if one.partition in by_size
+            }
+        if check.is_too_old and check.quota.limit_s is not None:
+            since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
+            for one in partitions:
+                evicted[one] = max(survey.since[one, since_ms], evicted.get(one, 0))
+    return Cuts(evicted, alive_from)
+
+
+def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> list[DueAck]:
+    """Ack what has expired, or is evicted, of a subscription of this process.
+
+    Args:
+        surveyor: Asks Kafka.
+        own: The subscription's cursors.
+        topics: The topics that it is on.
+
+    Returns:
+        What was acked; nothing of a subscription that is not in the registry.
+
+    Raises:
+        ConsumerError: What is stored was changed, or is of another version.
+        ReorderError: The brokers do not answer, or another process has taken the subscription.
+    """
+    registry = surveyor.registry.read()
+    record = registry.subscriptions.get(own.name)
+    if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):
+        return []
+    survey = surveyor.judged(topics, registry=registry)
+    return skip(surveyor, own, survey, record, cuts(survey))
+
+
+def skip(
+    surveyor: Surveyor,
+    own: OwnCursors,
+    survey: Survey,
+    record: SubscriptionRecord,
+    wanted: Cuts,
+    *,
+    copy_to: str | None = None,
+) -> list[DueAck]:
+    """Ack what is due of a subscription by its own cursors, which may be newer than the survey.
+
+    Args:
+        surveyor: Asks Kafka.
+        own: The subscription's cursors.
+        survey: Of its topics.
+        record: What is registered of it.
+        wanted: Up to where messages are acked that nobody processes.
+        copy_to: Topic that messages are copied to before they are evicted, where the subscription
+            names none; None: they are not.
+
+    Returns:
+        What was acked.
+
+    Raises:
+        SubscriptionFencedError: Another process has taken the subscription over.
+        TopicError: The brokers refuse, or do not answer.
+    """
+    copy_to = record.evicted_topic or copy_to
+    survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
+    if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
+        survey = surveyor.with_oldest(survey, [record.name])
+    due = due_acks(survey, record, wanted)
+    for where, acks in groupby(due, lambda one: SourcePartition(one.topic, one.partition)):
+        of_partition = list(acks)
+        evicted = [one for one in of_partition if one.why is FindingKind.EVICTED]
+        # Copies that are evicted themselves are not copied again: that would have no end.
+        if copy_to not in {None, where.topic} and evicted:
+            surveyor.topics.require(copy_to)  # a producer waits half a minute for a topic
+            cursor = survey.held_of(record.name, where).cursor
+            copy_skipped(surveyor.kafka, copy_to, evicted, cursor)
+        own.expire(where, of_partition[-1].stop, end=survey.logs[where].end)
+    if due:
+        own.store()
+    return due
+
+
+def _may_skip(policies: PoliciesInForce) -> bool:
+    """Tell whether anything may expire or be evicted."""
+    quota = policies.backlog_quota
+    return bool(policies.message_ttl_s) or (quota.limit_bytes, quota.limit_s) != (None, None)

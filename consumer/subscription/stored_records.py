@@ -1,0 +1,277 @@
+"""What the records of the cursors' topic mean: state, owner, cursors and chunks of subscriptions.
+
+A key is a JSON list of its kind and the subscription's name, and of topic and partition for a
+cursor; that of a chunk is `chunk_key`'s. The value of a cursor is the offset that its group commits
+and the metadata beside it, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from confluent_kafka import TopicPartition
+
+from sequitur.consumer.subscription.claims import Claim
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.registry import group_of_new
+from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.state import SubscriptionState, read_state
+from sequitur.consumer.subscription.stored_pieces import is_chunk_of, read_pointer, read_stored
+from sequitur.errors import ConsumerError, CursorDamagedError, CursorVersionError
+from sequitur.kafka.partition import SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_STATE: Final = "state"
+_OWNER: Final = "owner"
+_CURSOR: Final = "cursor"
+_MOST_KEYS: Final = 1 << 16
+"""They are read again with each round of checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    """All that is stored of a subscription, as of one moment.
+
+    Attributes:
+        state: What its cursors share.
+        cursors: The cursor of each partition that has one.
+    """
+
+    state: SubscriptionState
+    cursors: Mapping[SourcePartition, PartitionCursor]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscriptions:
+    """What is stored of several subscriptions.
+
+    Attributes:
+        stored: What is stored, by name; absent where nothing is.
+        damaged: Of which it was changed, or is of another version, and what is wrong with it.
+        claims: The claim of the newest owner of each that has one.
+        untold: Whose claim cannot be read, and why.
+    """
+
+    stored: dict[str, StoredSubscription] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored but claims."""
+        return not self.stored and not self.damaged
+
+
+def nothing_stored(subscription: str) -> str:
+    """Say that a subscription is registered and nothing tells how far it has got."""
+    return (
+        f"subscription {subscription!r} is registered, and nothing is stored of it: its cursors "
+        "were deleted, or an older version has not ended its creation. Reset it, which says where "
+        "it goes on, or delete it"
+    )
+
+
+def what_helps(error: ConsumerError) -> str:
+    """Say what helps where cursors cannot be read."""
+    if isinstance(error, CursorVersionError):
+        return "run the version that has written it"
+    return "only a deletion helps"
+
+
+def state_key(subscription: str) -> bytes:
+    """Return the key of what a subscription's cursors share."""
+    return _key(_STATE, subscription)
+
+
+def owner_key(subscription: str) -> bytes:
+    """Return the key under which a subscription's newest owner stands."""
+    return _key(_OWNER, subscription)
+
+
+def cursor_key(subscription: str, where: SourcePartition) -> bytes:
+    """Return the key of a subscription's cursor of a partition."""
+    return _key(_CURSOR, subscription, *where)
+
+
+def cursor_value(offset: int, metadata: str) -> bytes:
+    """Return the value of a cursor's record."""
+    return f"{offset}\n{metadata}".encode()
+
+
+@lru_cache(_MOST_KEYS)
+def cursor_of_key(key: bytes) -> tuple[str, SourcePartition] | None:
+    """Return whose cursor a key is of, and of which partition; None for other keys."""
+    match _parts(key):
+        case [kind, str(name), str(topic), int(partition)] if kind == _CURSOR:
+            return name, SourcePartition(topic, partition)
+    return None
+
+
+def is_record_of(key: bytes, subscription: str) -> bool:
+    """Tell whether a record is a subscription's, whole or not."""
+    parts = _parts(key)
+    if parts is None:
+        return is_chunk_of(key, subscription)
+    return parts[0] in {_STATE, _OWNER, _CURSOR} and parts[1] == subscription
+
+
+KnownCursors: TypeAlias = (
+    "dict[CursorIdentity, tuple[tuple[str, list[bytes], int], PartitionCursor]]"
+)
+"""Of each cursor its metadata, its chunks and the offset, and what they say."""
+
+
+class StoredRecords:
+    """The newest records of a partition of the topic, or of several.
+
+    Args:
+        found: Value by key.
+        known: Cursors that were read before, with what they were read from; it is kept up to date.
+    """
+
+    def __init__(self, found: Mapping[bytes, bytes], known: KnownCursors | None = None) -> None:
+        self._found = found
+        self._known: KnownCursors = {} if known is None else known
+        self._cursors: dict[str, dict[SourcePartition, bytes]] = {}
+        for key, value in found.items():
+            if (cursor := cursor_of_key(key)) is not None:
+                name, where = cursor
+                self._cursors.setdefault(name, {})[where] = value
+
+    def holds(self, subscription: str) -> bool:
+        """Tell whether anything is stored of a subscription but a claim."""
+        return state_key(subscription) in self._found
+
+    def claim(self, subscription: str) -> Claim | None:
+        """Return the claim of a subscription's newest owner; None if there was none.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        value = self._found.get(owner_key(subscription))
+        return None if value is None else Claim.decode(value, subscription)
+
+    def state(self, subscription: str) -> SubscriptionState | None:
+        """Return what a subscription's cursors share; None if nothing is stored.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        value = self._found.get(state_key(subscription))
+        return None if value is None else SubscriptionState.decode(value)
+
+    def subscription(self, name: str) -> StoredSubscription | None:
+        """Return what is stored of a subscription; None if nothing is.
+
+        Raises:
+            CursorError: It was changed, or is of another version.
+        """
+        state = self.state(name)
+        if state is None:
+            return None
+        cursors = {}
+        for where, (offset, metadata) in sorted(self._committed(name).items()):
+            identity = CursorIdentity(name, *where)
+            pointer = read_pointer(metadata)
+            keys = [] if pointer is None else pointer.keys(identity)
+            chunks = [self._found[key] for key in keys if key in self._found]
+            source = metadata, chunks, offset
+            known = self._known.get(identity)
+            if known is None or known[0] != source:
+                stored = read_stored(metadata, chunks, identity, offset=offset)
+                sizes = CountedSizes.decode(stored.carried)
+                part = PartitionCursor(stored.cursor, sizes, stored.redeliveries)
+                known = self._known[identity] = source, part
+            cursors[where] = known[1]
+        return StoredSubscription(state, cursors)
+
+    def offsets(self, name: str) -> list[TopicPartition]:
+        """Return what the subscription's group is to have committed."""
+        found = self._committed(name).items()
+        return [TopicPartition(*where, *committed) for where, committed in found]
+
+    def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
+        """Return the keys of the chunks of each of a subscription's cursors that has some."""
+        chunks = {}
+        for where, (_, metadata) in self._committed(name).items():
+            pointer = read_pointer(metadata)
+            if pointer is not None:
+                chunks[where] = frozenset(pointer.keys(CursorIdentity(name, *where)))
+        return chunks
+
+    def newest_generation(self, name: str) -> int:
+        """Return the greatest number that a writing had; -1 before the first."""
+        pointers = (read_pointer(text) for _, text in self._committed(name).values())
+        of_chunks = max((one.generation for one in pointers if one is not None), default=-1)
+        value = self._found.get(state_key(name))
+        return of_chunks if value is None else max(of_chunks, read_state(value).generation)
+
+    def age(self, name: str) -> tuple[int, int]:
+        """Return what is greater of two that are stored of a subscription the later it was written.
+
+        That is the generation, which no clock gives. Those that format 1 has written have none: of
+        two such ones the time counts.
+
+        Raises:
+            CursorError: What is stored was changed, or is of another version.
+        """
+        found = read_state(self._found[state_key(name)])
+        return found.generation, found.state.written_ms
+
+    def group(self, name: str) -> str:
+        """Return the consumer group that a subscription has, or is to have."""
+        value = self._found.get(state_key(name))
+        return group_of_new(name) if value is None else read_state(value).group or name
+
+    def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
+        """Return offset and metadata of each cursor of a subscription."""
+        committed = {}
+        for where, value in self._cursors.get(name, {}).items():
+            offset, line, metadata = value.decode(errors="replace").partition("\n")
+            if not line or not offset.isdecimal():
+                raise CursorDamagedError(
+                    f"{CursorIdentity(name, *where)}: what is stored is no cursor"
+                )
+            committed[where] = int(offset), metadata
+        return committed
+
+
+def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
+    """Return the partition of the topic that a subscription's records are in, or are to be.
+
+    Args:
+        read: The records of each partition.
+        name: The subscription.
+        home: The one that new ones of its name go to. Those from before the topic has grown stay
+            where they are; of several the newest count, and what cannot be read counts as such.
+    """
+
+    def age(partition: int) -> tuple[float, int]:
+        try:
+            return read[partition].age(name)
+        except ConsumerError:
+            return math.inf, 0
+
+    holders = (one for one, records in read.items() if records.holds(name))
+    return max(holders, key=age, default=home)
+
+
+def _key(*parts: str | int) -> bytes:
+    return json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parts(key: bytes) -> list[str | int] | None:
+    """Read a key back; None for that of a chunk."""
+    try:
+        found = json.loads(key)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and len(found) > 1 else None

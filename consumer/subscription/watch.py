@@ -1,0 +1,198 @@
+"""Checks again and again, by one process of a cluster at a time.
+
+A backlog grows when the job is down, so the checks run beside it, too: in `sequitur subscription
+watch`, and in each job. Who makes them is settled by a consumer group on the topic of the registry,
+which has one partition: whoever is assigned it. When that one dies the partition goes to another.
+One that was cut off and goes on has lost the transactional id of the backlog states, and stops.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from confluent_kafka import Consumer
+
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import VALID_FOR_MS, Checks
+from sequitur.errors import ConsumerError, SubscriptionFencedError, UnansweredError
+from sequitur.kafka.control import CONTROL_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import TopicPartition
+
+    from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.kafka.settings import KafkaSettings
+
+CHECKS_GROUP: Final = "sequitur-subscription-checks"
+INTERVAL_S: Final = 1.0
+"""Producers are to know of a backlog within two seconds."""
+_POLL_S: Final = 0.2
+_SESSION_MS: Final = 10_000
+_LONGEST_ROUND_MS: Final = 600_000
+_STALE_AFTER_ROUNDS: Final = 10
+
+
+class Leadership:
+    """A seat among those who can make the checks; one of them is told to.
+
+    Args:
+        kafka: How to reach the brokers. The topic of the registry is there.
+        group: Name of the consumer group.
+    """
+
+    def __init__(self, kafka: KafkaSettings, group: str = CHECKS_GROUP) -> None:
+        self._leads = threading.Event()
+        self._consumer = Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "session.timeout.ms": _SESSION_MS,
+                "heartbeat.interval.ms": _SESSION_MS // 5,
+                "max.poll.interval.ms": _LONGEST_ROUND_MS,
+                "allow.auto.create.topics": False,
+            }
+        )
+        self._consumer.subscribe(
+            [CONTROL_TOPIC],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._revoked,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one makes the checks."""
+        return self._leads.is_set()
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Take note of who leads now; to be called again and again.
+
+        Args:
+            timeout_s: How long news is waited for.
+
+        Returns:
+            Whether this one makes the checks.
+        """
+        self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
+        return self.leads
+
+    def close(self) -> None:
+        """Leave, so that another one leads at once."""
+        self._leads.clear()
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.assign(partitions)
+        consumer.pause(partitions)
+        if partitions:
+            self._leads.set()
+
+    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._leads.clear()
+        consumer.unassign()
+
+
+class LedChecks:
+    """The checks of one process: begun when it leads, and closed when it leads no more.
+
+    Args:
+        make: Begins them.
+    """
+
+    def __init__(self, make: Callable[[], Checks]) -> None:
+        self._make = make
+        self._checks: Checks | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self) -> CheckRound:
+        """Make one round, as the process that leads; see `Checks.run`.
+
+        After an error the next round begins them anew: whoever leads now goes on, brokers that were
+        away come back.
+        """
+        if self._checks is None:
+            self._checks = self._make()
+        try:
+            return self._checks.run()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of them: this process does not lead."""
+        if self._checks is not None:
+            self._checks.close()
+            self._checks = None
+
+
+def watch(
+    kafka: KafkaSettings,
+    *,
+    tell: Callable[[CheckRound], object],
+    stop: Callable[[], bool] = bool,
+    interval_s: float = INTERVAL_S,
+    copy_to: str | None = None,
+    replication_factor: int = -1,
+    dry_run: bool = False,
+    warn: Callable[[str], object] = len,
+    group: str = CHECKS_GROUP,
+    **options: Any,
+) -> None:
+    """Make all checks again and again, while this process is the one that makes them.
+
+    Args:
+        kafka: How to reach the brokers.
+        tell: Gets each round.
+        stop: Says whether to stop; asked several times a second.
+        interval_s: Seconds from the beginning of a round to that of the next.
+        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
+            name none; None: they are not.
+        replication_factor: How many replicas topics of subscriptions get that are not there; -1
+            for the broker's default.
+        dry_run: Tell what is to be done, and do nothing.
+        warn: Gets a line when the brokers do not answer, or another process has taken over.
+        group: Name of the consumer group by which one process is chosen.
+        options: Further arguments of `Checks`.
+
+    Raises:
+        TopicError: The brokers refuse.
+    """
+    surveyor = Surveyor(kafka, replication_factor=replication_factor)
+    surveyor.registry.ensure()
+    options.setdefault(
+        "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
+    )
+    due_s = 0.0
+    with (
+        Leadership(kafka, group) as leadership,
+        LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
+    ):
+        while not stop():
+            if not leadership.poll(_POLL_S):
+                checks.close()
+                continue
+            if time.monotonic() < due_s:
+                continue
+            due_s = time.monotonic() + interval_s
+            try:
+                tell(checks.run())
+            except (SubscriptionFencedError, UnansweredError, ConsumerError) as error:
+                # What was written by a newer version is told of until it is understood.
+                warn(str(error))

@@ -1,0 +1,1 @@
+"""What every other part rests on: settings, flags, units, retries, log, programs."""

@@ -1,0 +1,153 @@
+"""Waiting for what passes by itself: brokers that are away, partitions without a leader.
+
+All requests that the driver makes to Kafka share one `Outages`. It knows how long to wait, logs
+each wait, and tells the metrics since when the job has been waiting.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from sequitur.base.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
+_BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
+_BRIEFLY_S: Final = 30.0
+_TOLD_EACH_S: Final = 30.0
+_TOLD_AFTER_S: Final = 1.0
+"""A leader that moves is not worth a line."""
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the job's log
+
+
+def _sleep(pause_s: float) -> bool:
+    time.sleep(pause_s)
+    return False
+
+
+def brief_outages() -> Outages:
+    """Return outages for requests outside of a job: half a minute, and nothing logged."""
+    return Outages(_BRIEFLY_S, 0, wait=_sleep, tell=len)
+
+
+class Outages:
+    """How long to wait for what is expected to pass, and how much of that is left.
+
+    Args:
+        patience_s: How long one thing is waited for.
+        restarts: How often the query may be restarted until a step is done.
+        wait: Waits for so many seconds; whether waiting is to be given up.
+        tell: Gets a line for the log.
+        clock: Monotonic seconds.
+
+    Attributes:
+        restarted: How often the query was restarted in all.
+        tell: Gets a line for the log.
+    """
+
+    def __init__(
+        self,
+        patience_s: float,
+        restarts: int,
+        *,
+        wait: Callable[[float], bool],
+        tell: Callable[[str], object] = _print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.restarted = 0
+        self._patience_s = patience_s
+        self._restarts = restarts
+        self._wait = wait
+        self.tell = tell
+        self._clock = clock
+        self._waits: dict[object, float] = {}
+        self._fruitless = 0
+
+    @property
+    def waiting_s(self) -> float:
+        """For how long the job has been waiting now; 0 when it is not."""
+        # Steps that are staged and steps that go out wait side by side.
+        since_s = min(self._waits.copy().values(), default=None)
+        return 0.0 if since_s is None else self._clock() - since_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether waiting is to be given up."""
+        return self._wait(0)
+
+    def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
+        """Return the answer to a question; ask again while what fails is expected to pass.
+
+        Args:
+            ask: Asks it.
+            passes: Says in words what is waited for; None for an error that will not pass.
+
+        Raises:
+            Exception: What `ask` raised last, when it will not pass, has not passed within the
+                patience, or waiting is to be given up.
+        """
+        begun_s, this = self._clock(), object()
+        told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
+        is_told = False
+        try:
+            while True:
+                try:
+                    answer = ask()
+                except Exception as error:
+                    why, now_s = passes(error), self._clock()
+                    left_s = begun_s + self._patience_s - now_s
+                    if why is None or left_s <= 0:
+                        raise
+                    self._waits[this] = begun_s
+                    if now_s - told_s >= _TOLD_EACH_S:
+                        self.tell(f"waiting for Kafka, {left_s:.0f} s more at most: {why}")
+                        told_s, is_told = now_s, True
+                    failures += 1
+                    if self._wait(_BETWEEN_ATTEMPTS.delay_ms(failures) / 1000):
+                        raise
+                else:
+                    if is_told:
+                        self.tell(f"Kafka answers again, after {self._clock() - begun_s:.0f} s")
+                    return answer
+        finally:
+            self._waits.pop(this, None)
+
+    def step_is_done(self) -> None:
+        """Note that a step is done: all restarts are allowed again."""
+        self._fruitless = 0
+
+    def may_restart(self, why: str) -> bool:
+        """Wait before the query is restarted; False when no restart is left, or it is to stop.
+
+        Args:
+            why: Why the query ended.
+        """
+        if self._fruitless >= self._restarts:
+            return False
+        self._fruitless += 1
+        pause_s = _BETWEEN_RESTARTS.delay_ms(self._fruitless) / 1000
+        self.restarted += 1
+        self.tell(
+            f"the query restarts in {pause_s:g} s ({self._fruitless} of {self._restarts} "
+            f"times without a step): {why}"
+        )
+        return not self.pause(pause_s)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait; whether waiting is to be given up."""
+        this = object()
+        self._waits[this] = self._clock()
+        try:
+            return self._wait(seconds)
+        finally:
+            del self._waits[this]

@@ -1,0 +1,541 @@
+"""The driver's requests to Kafka beside Spark's: topics, their partitions and offsets."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from sequitur.base.outages import brief_outages
+from sequitur.errors import TopicError
+from sequitur.kafka.admin_answers import action_to, answered
+from sequitur.kafka.error_codes import Action, Request
+from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.topics import TopicCreation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from sequitur.base.outages import Outages
+    from sequitur.kafka.settings import KafkaSettings
+
+    T = TypeVar("T")
+
+_TIMEOUT_S: Final = 30.0
+_LEARNS_IN_S: Final = 5.0
+_KNOWN_FOR_S: Final = 60.0
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Internal topics: Spark subscribes to none of them by a pattern."""
+_BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
+"""What brokers before 3.6 have instead of the two others."""
+_BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
+_AHEAD: Final = ("message.timestamp.after.max.ms", _BOTH_WAYS)
+_RETENTION: Final = ("retention.ms",)
+_RETAINED: Final = "retention.bytes"
+_NO_LIMIT: Final = -1
+_PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
+_DEFAULT_EXPIRY_MS: Final = 86_400_000
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # has no annotations
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # likewise
+_NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTimestamps:
+    """What a topic does with the timestamps of records.
+
+    Attributes:
+        are_kept: Whether records keep those they are sent with. Not so with
+            `message.timestamp.type = LogAppendTime`; taken as not so without the right to ask.
+        oldest_ms: So far behind now they may be: records further behind are refused, or soon
+            deleted by retention. None without a limit, or without the right to ask.
+        newest_ms: So far ahead of now they may be; None as above.
+    """
+
+    are_kept: bool
+    oldest_ms: int | None
+    newest_ms: int | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration.
+
+        Half of each limit is left: as time to read before retention deletes, for the duration of a
+        step until its last batch arrives, and for clocks that differ.
+        """
+        behind = [*_BEHIND, *(_RETENTION if "delete" in config.get("cleanup.policy", "") else ())]
+        return cls(
+            are_kept=config.get("message.timestamp.type") == "CreateTime",
+            oldest_ms=_half_of_least(config, behind),
+            newest_ms=_half_of_least(config, _AHEAD),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRetention:
+    """What the brokers delete of a topic by themselves, whoever has not read it.
+
+    Attributes:
+        time_ms: Records that are older; None if time does not matter.
+        size_bytes: What is beyond so many bytes of a partition; None if size does not matter.
+        is_compacted: Records of whose key there is a newer one.
+        deletes: Whether records may be deleted by offset, too.
+        is_known: Whether the brokers tell of it; not without the right to ask.
+    """
+
+    time_ms: int | None = None
+    size_bytes: int | None = None
+    is_compacted: bool = False
+    deletes: bool = True
+    is_known: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration."""
+        if not config:
+            return cls(is_known=False)
+        policies = config.get("cleanup.policy", "delete")
+        if "delete" not in policies:
+            return cls(is_compacted="compact" in policies, deletes=False)
+        time_ms, size = (int(config.get(name, _NO_LIMIT)) for name in (*_RETENTION, _RETAINED))
+        return cls(
+            time_ms=None if time_ms <= _NO_LIMIT else time_ms,
+            size_bytes=None if size <= _NO_LIMIT else size,
+            is_compacted="compact" in policies,
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """What it is, in the words of the settings."""
+        return self.limits if self.is_known else ["settings that may not be read"]
+
+    @property
+    def limits(self) -> list[str]:
+        """Its limits that are known, in the words of the settings."""
+        told = []
+        if self.time_ms is not None:
+            told.append(f"retention.ms = {self.time_ms}")
+        if self.size_bytes is not None:
+            told.append(f"retention.bytes = {self.size_bytes}")
+        return told
+
+
+class Extents(NamedTuple):
+    """Where the partitions of topics begin and end.
+
+    Attributes:
+        logs: The first offset that is there, and the one behind the last.
+        leaderless: Partitions that have no leader now; they are none of `logs`.
+        since: The first offset whose timestamp is not before a time, by partition and time; the
+            end where there is none.
+    """
+
+    logs: dict[SourcePartition, tuple[int, int]]
+    leaderless: frozenset[SourcePartition]
+    since: dict[tuple[SourcePartition, int], int]
+
+
+def _one_a_partition(
+    partitions: Iterable[SourcePartition], times: Mapping[str, Iterable[int]]
+) -> list[dict[SourcePartition, int]]:
+    """Return partitions and times so that a request names none twice: brokers refuse that."""
+    found: list[dict[SourcePartition, int]] = []
+    for where in partitions:
+        for number, time_ms in enumerate(sorted(set(times.get(where.topic, ())))):
+            if number == len(found):
+                found.append({})
+            found[number][where] = time_ms
+    return found
+
+
+def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
+    limits = [int(config.get(name, _NO_LIMIT)) for name in names]
+    least = min((limit for limit in limits if limit > _NO_LIMIT), default=None)
+    return None if least is None else least // 2
+
+
+class KafkaTopics:
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`.
+
+    Args:
+        kafka: How to reach the brokers.
+        outages: How long what passes is waited for.
+    """
+
+    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+        self._admin = AdminClient(kafka.librdkafka())
+        self._outages = outages or brief_outages()
+        self._known: dict[str, tuple[float, dict[str, str]]] = {}
+
+    def partitions(self, topic: str) -> int | None:
+        """Number of partitions of a topic, None when there is no such topic."""
+        # All topics and not this one: asking for one by name may create it.
+        return self._all().get(topic)
+
+    def counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Number of partitions of each of some topics; those that are not there are left out."""
+        there = self._all()
+        return {topic: there[topic] for topic in topics if topic in there}
+
+    def extents(
+        self, topics: Iterable[str], times: Mapping[str, Iterable[int]] | None = None
+    ) -> Extents:
+        """Return where the partitions of topics begin and end, of those that are there.
+
+        One request a leader for each of these, and for each time. A topic that is deleted
+        meanwhile, and a partition that loses its leader, are left out when all is asked again.
+
+        Args:
+            topics: The topics.
+            times: Of each topic the times in epoch milliseconds that offsets are asked for.
+        """
+        wanted = set(topics)
+
+        def ask() -> Extents:
+            found = {
+                SourcePartition(topic, number): one.leader >= 0
+                for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
+                if topic in wanted
+                for number, one in listed.partitions.items()
+            }
+            led = sorted(where for where, is_led in found.items() if is_led)
+            starts = self._listed_offsets(dict.fromkeys(led, _EARLIEST))
+            ends = self._listed_offsets(dict.fromkeys(led, _LATEST))
+            since = {}
+            for at_once in _one_a_partition(led, times or {}):
+                specs = {one: OffsetSpec.for_timestamp(max(ms, 0)) for one, ms in at_once.items()}
+                for one, offset in self._listed_offsets(specs).items():
+                    # What is written meanwhile is left out.
+                    before_end = min(offset, ends[one]) if offset >= 0 else ends[one]
+                    since[one, at_once[one]] = before_end
+            return Extents(
+                {one: (starts[one], ends[one]) for one in led},
+                frozenset(where for where, is_led in found.items() if not is_led),
+                since,
+            )
+
+        return self._told(Request.TOPICS, _NO_OFFSETS, ask)
+
+    def matching(
+        self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
+    ) -> dict[str, int]:
+        """Number of partitions of each topic that a pattern matches; at least one does.
+
+        Args:
+            pattern: As the setting has it, for the error.
+            matches: Whether a topic's name matches it.
+            written: Topics that must not match, since the job writes them.
+
+        Raises:
+            TopicError: None does, one does that must not, or the brokers do not answer.
+        """
+        if own := next(filter(matches, written), None):
+            raise TopicError(f"input_pattern {pattern!r} matches {own!r}, which the job writes")
+        found = {
+            topic: partitions
+            for topic, partitions in self._all().items()
+            if topic not in _INTERNAL and matches(topic)
+        }
+        if not found:
+            raise TopicError(f"input_pattern {pattern!r} matches no topic")
+        return found
+
+    def _all(self) -> dict[str, int]:
+        topics = self._told(
+            Request.TOPICS,
+            "the brokers do not list their topics",
+            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
+        )
+        # For a topic with partitions an error only means that leaders are unknown for now.
+        return {
+            name: len(found.partitions)
+            for name, found in topics.items()
+            if found.partitions or not found.error
+        }
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the brokers' ids of topics: a topic that is recreated gets another.
+
+        Topics that are not there, or may not be described, are left out; and so are all where
+        brokers give no ids.
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
+
+        def ask() -> dict[str, str]:
+            asked = TopicCollection(wanted)
+            described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+            found: dict[str, str] = {}
+            for topic, answer in described.items():
+                try:
+                    given = answer.result(_TIMEOUT_S).topic_id
+                except KafkaException as error:
+                    if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
+                        raise
+                    continue
+                if given.get_most_significant_bits() or given.get_least_significant_bits():
+                    found[topic] = str(given)
+            return found
+
+        return self._told(Request.TOPIC_IDS, "the brokers do not describe the topics", ask)
+
+    def require(self, topic: str) -> int:
+        """Number of partitions of a topic that must be there.
+
+        Raises:
+            TopicError: It is not.
+        """
+        partitions = self.partitions(topic)
+        if partitions is None:
+            raise TopicError(f"input topic {topic!r} does not exist")
+        return partitions
+
+    @staticmethod
+    def check_partitions(topic: str, found: int | None, wanted: int | None) -> None:
+        """Check that a topic that is there has as many partitions as the setting says, if it does.
+
+        Raises:
+            TopicError: It has not.
+        """
+        if found is not None and wanted not in {None, found}:
+            raise TopicError(
+                f"topic {topic!r} has {found} partitions, not output_partitions = {wanted}: "
+                "leave the setting out, or name another topic"
+            )
+
+    def ensure(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> int:
+        """Create a topic if it is missing; return its number of partitions.
+
+        Args:
+            topic: Its name.
+            partitions: How many it gets.
+            replication_factor: How many replicas each gets; -1 for the broker's default.
+            config: Settings of its own.
+
+        Raises:
+            TopicError: It cannot be created.
+        """
+        there = self.partitions(topic)
+        if there is not None:
+            return there
+
+        def create() -> bool:
+            creation = TopicCreation(
+                self._admin,
+                topic,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=config,
+            )
+            return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
+
+        is_new = self._told(Request.TOPIC_OF_JOB, f"topic {topic!r} cannot be created", create)
+        return partitions if is_new else self.require(topic)
+
+    def record_limit(self, topic: str) -> RecordLimit:
+        """Return what a topic takes of one record; a broker's default without the right to ask.
+
+        The brokers are asked again after a minute.
+        """
+        return RecordLimit.of(self._known_configuration(topic))
+
+    def require_keyless(self, topic: str) -> None:
+        """Check that a topic takes records without a key, as late and bad rows may be.
+
+        Raises:
+            TopicError: It is compacted, or the brokers do not answer.
+        """
+        if self.record_limit(topic).needs_key:
+            raise TopicError(
+                f"topic {topic!r} is compacted (cleanup.policy), and takes no record without a "
+                "key, which a late or bad row need not have: set cleanup.policy = delete there, "
+                "or name another topic"
+            )
+
+    def is_compacted(self, topic: str) -> bool:
+        """Tell whether a topic keeps the newest record of each key; so without the right to ask."""
+        policy = self._configuration(topic).get("cleanup.policy", "compact")
+        return policy.split(",") == ["compact"]
+
+    def timestamps(self, topic: str) -> TopicTimestamps:
+        """Return what a topic does with timestamps."""
+        return TopicTimestamps.of(self._configuration(topic))
+
+    def producer_expiry_ms(self) -> int:
+        """Return how long brokers remember a producer, after its newest record's timestamp.
+
+        Their default without the right to ask.
+        """
+        brokers = self._told(
+            Request.TOPICS,
+            "the brokers do not tell of each other",
+            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).brokers,
+        )
+        told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
+        return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
+
+    def _known_configuration(self, topic: str) -> dict[str, str]:
+        return self._known_configurations([topic]).get(topic, {})
+
+    def _known_configurations(
+        self, topics: Collection[str], *, may_be_gone: bool = False
+    ) -> dict[str, dict[str, str]]:
+        """Return settings of topics, a minute old at most; none without the right to ask."""
+        now_s = time.monotonic()
+        self._known = {
+            topic: known for topic, known in self._known.items() if now_s - known[0] < _KNOWN_FOR_S
+        }
+        asked = [topic for topic in topics if topic not in self._known]
+        for topic, found in self._configurations(asked, may_be_gone=may_be_gone).items():
+            self._known[topic] = now_s, found
+        return {topic: self._known[topic][1] for topic in topics if topic in self._known}
+
+    def _configuration(self, name: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
+        """Return settings, with the brokers' defaults; none without the right to ask for them."""
+        return self._configurations([name], kind)[name]
+
+    def _configurations(
+        self,
+        names: Sequence[str],
+        kind: ResourceType = ResourceType.TOPIC,
+        *,
+        may_be_gone: bool = False,
+    ) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+
+        def describe() -> dict[str, dict[str, str]]:
+            wanted = [ConfigResource(kind, name) for name in names]
+            asked = self._admin.describe_configs(wanted, request_timeout=_TIMEOUT_S)
+            found = {}
+            for one, answer in asked.items():
+                try:
+                    entries = answer.result(_TIMEOUT_S)
+                except KafkaException as error:
+                    if may_be_gone and action_to(Request.TOPIC_IDS, error) is Action.GO_WITHOUT:
+                        continue
+                    if action_to(Request.TOPIC_CONFIGS, error) is not Action.GO_WITHOUT:
+                        raise
+                    entries = {}
+                found[one.name] = {name: str(entry.value) for name, entry in entries.items()}
+            return found
+
+        what = f"{kind.name.lower()} {names[0]!r}{' and others' if names[1:] else ''}"
+        return self._told(Request.TOPIC_CONFIGS, f"the settings of {what} cannot be read", describe)
+
+    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Return the offset behind the last record of each partition."""
+        return self._offsets(partitions, _LATEST)
+
+    def offsets_since(
+        self, partitions: Iterable[SourcePartition], time_ms: int
+    ) -> dict[SourcePartition, int]:
+        """Return of each partition the first offset whose timestamp is not before a time.
+
+        Where there is none it is the offset behind the last record. Records that are written
+        meanwhile are left out.
+        """
+        wanted = list(partitions)
+        ends = self.high_watermarks(wanted)
+        found = self._offsets(wanted, OffsetSpec.for_timestamp(max(time_ms, 0)))
+        return {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
+
+    def delete_before(self, offsets: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Delete the records before an offset of each partition; return where logs begin then.
+
+        Raises:
+            TopicError: The brokers refuse, or do not answer.
+        """
+        wanted = [TopicPartition(*where, offset) for where, offset in offsets.items()]
+        if not wanted:
+            return {}
+
+        def ask() -> dict[SourcePartition, int]:
+            deleted = self._admin.delete_records(wanted, request_timeout=_TIMEOUT_S)
+            return {
+                SourcePartition(asked.topic, asked.partition): answer.result(
+                    _TIMEOUT_S
+                ).low_watermark
+                for asked, answer in deleted.items()
+            }
+
+        return self._told(Request.TOPICS, "records cannot be deleted", ask, learns=True)
+
+    def own_retention(self, topic: str) -> OwnRetention:
+        """Return what the brokers delete of a topic by themselves."""
+        return OwnRetention.of(self._configuration(topic))
+
+    def known_retentions(self, topics: Collection[str]) -> dict[str, OwnRetention]:
+        """Return `own_retention` of topics that are there; they are asked again after a minute."""
+        found = self._known_configurations(topics, may_be_gone=True)
+        return {topic: OwnRetention.of(one) for topic, one in found.items()}
+
+    def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Return the offset of the first record that is still there of each partition."""
+        return self._offsets(partitions, _EARLIEST)
+
+    def _offsets(
+        self, partitions: Iterable[SourcePartition], which: OffsetSpec
+    ) -> dict[SourcePartition, int]:
+        wanted = dict.fromkeys(partitions, which)
+        if not wanted:
+            return {}
+        return self._told(
+            Request.TOPICS, _NO_OFFSETS, lambda: self._listed_offsets(wanted), learns=True
+        )
+
+    def _listed_offsets(
+        self, wanted: Mapping[SourcePartition, OffsetSpec]
+    ) -> dict[SourcePartition, int]:
+        if not wanted:
+            return {}
+        asked = {TopicPartition(*where): which for where, which in wanted.items()}
+        found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+        return {
+            SourcePartition(one.topic, one.partition): answer.result(_TIMEOUT_S).offset
+            for one, answer in found.items()
+        }
+
+    def _told(
+        self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
+    ) -> T:
+        """Wait for the brokers' answer; see `answered`.
+
+        Args:
+            request: What is asked.
+            message: The error's text if they do not answer.
+            ask: Asks them.
+            learns: Have the client fetch metadata of all topics before it asks again. Spark learns
+                of a new partition before this client, which refreshes its metadata rarely.
+        """
+        return answered(
+            self._outages,
+            request,
+            message,
+            ask,
+            timeout_s=_TIMEOUT_S,
+            before_next=self._learn if learns else bool,
+        )
+
+    def _learn(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._admin.list_topics(timeout=_LEARNS_IN_S)

@@ -1,0 +1,173 @@
+"""The control record of a topic: what its producers are to do about a backlog, without any I/O.
+
+Whoever checks quotas writes one for each topic into a compacted topic of one partition, again and
+again while it holds; producers read it. Key and value are JSON in UTF-8::
+
+    ["backlog","orders"]
+    {"format":1,"issued_ms":1700000000000,"valid_for_ms":30000,"policy":"producer_request_hold",
+     "subscription":"billing","backlog_bytes":12582912,"limit_bytes":10485760}
+
+A record counts for a limited time only, from when a producer reads it: producers of a topic are not
+to stand still for ever since the one who checks has died. The policies have Pulsar's names.
+Pulsar's third policy, `consumer_backlog_eviction`, asks nothing of producers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from sequitur.errors import ControlRecordError
+
+CONTROL_TOPIC: Final = "sequitur-subscriptions"
+
+ProducerPolicy = Literal["producer_request_hold", "producer_exception"]
+
+PROXIMITY_FROM: Final = 0.5
+"""From this share of a quota on its proximity is shown: below it there is nothing to look at."""
+
+_KIND: Final = "backlog"
+_FORMAT: Final = 1
+_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+_NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ToDo(enum.Enum):
+    """What a producer does with an event for a topic."""
+
+    GO_ON = enum.auto()
+    """Accept it."""
+    HOLD = enum.auto()
+    """Wait until the backlog has room."""
+    REFUSE = enum.auto()
+    """Raise at once."""
+
+
+_TO_DO: Final[dict[ProducerPolicy, ToDo]] = {
+    "producer_request_hold": ToDo.HOLD,
+    "producer_exception": ToDo.REFUSE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogState:
+    """The backlog of a topic beside its quota, at one moment.
+
+    Attributes:
+        issued_ms: When it was found, by the issuer's clock, in epoch milliseconds: for people, and
+            to tell states apart. Nothing is judged by it, since clocks differ.
+        valid_for_ms: How long it counts from its arrival on.
+        policy: What producers are to do; None while the backlog is within its quota.
+        subscription: Whose backlog it is, the largest.
+        backlog_bytes: Bytes of the backlog.
+        limit_bytes: The quota by size; None or negative without one.
+        age_s: Age of the oldest event in the backlog.
+        limit_s: The quota by age; None or negative without one.
+    """
+
+    issued_ms: _NotNegative
+    valid_for_ms: _NotNegative
+    policy: ProducerPolicy | None = None
+    subscription: str | None = None
+    backlog_bytes: _NotNegative | None = None
+    limit_bytes: int | None = None
+    age_s: _Seconds | None = None
+    limit_s: float | None = None
+
+    def encode(self) -> bytes:
+        """Return the value of the control record; what is None is absent."""
+        given = {name: part for name, part in _fields(self).items() if part is not None}
+        return msgspec.json.encode({"format": _FORMAT, **given})
+
+    @classmethod
+    def decode(cls, topic: str, value: bytes) -> BacklogState:
+        """Read the value of a control record. Fields that it does not know are left alone.
+
+        Args:
+            topic: The topic of its key, for the error.
+            value: The bytes.
+
+        Raises:
+            ControlRecordError: They are no state, or one of another format.
+        """
+        try:
+            version = msgspec.json.decode(value, type=_Version).format
+            if version == _FORMAT:
+                return msgspec.json.decode(value, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ControlRecordError(f"backlog of topic {topic!r}", str(error)) from error
+        raise ControlRecordError(
+            f"backlog of topic {topic!r}", f"format {version}, expected {_FORMAT}"
+        )
+
+    @property
+    def to_do(self) -> ToDo:
+        """What a producer of the topic is to do while it counts."""
+        return ToDo.GO_ON if self.policy is None else _TO_DO[self.policy]
+
+    @property
+    def proximity(self) -> float | None:
+        """The backlog as a share of its quota, the larger of size and age; None without a quota."""
+        pairs = ((self.backlog_bytes, self.limit_bytes), (self.age_s, self.limit_s))
+        shares = [
+            amount / limit
+            for amount, limit in pairs
+            if amount is not None and limit is not None and limit > 0
+        ]
+        return max(shares, default=None)
+
+    @property
+    def figures(self) -> str:
+        """The backlog and its quota in words, for people."""
+        told = []
+        if self.backlog_bytes is not None and self.limit_bytes is not None:
+            told.append(f"{_size(self.backlog_bytes)} of at most {_size(self.limit_bytes)}")
+        if self.age_s is not None and self.limit_s is not None:
+            told.append(f"the oldest event {self.age_s:g} s of at most {self.limit_s:g} s")
+        whose = f" of subscription {self.subscription!r}" if self.subscription else ""
+        return f"the backlog{whose} is over its quota: {', '.join(told) or 'no figures given'}"
+
+
+class _Version(msgspec.Struct):
+    """What each format has."""
+
+    format: int
+
+
+def key_of(topic: str) -> bytes:
+    """Return the key of a topic's control record."""
+    return msgspec.json.encode([_KIND, topic])
+
+
+def topic_of(key: bytes | None) -> str | None:
+    """Return the topic whose backlog a record tells of; None for other records of that topic.
+
+    Raises:
+        ControlRecordError: It says that it tells of a backlog, and does not say of which topic.
+    """
+    try:
+        parts = msgspec.json.decode(key or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # whatever it is, it is no backlog
+    match parts:
+        case [kind, str(topic)] if kind == _KIND:
+            return topic
+        case [kind, *_] if kind == _KIND:
+            raise ControlRecordError(f"key {key!r}", 'expected ["backlog", TOPIC]')
+        case _:
+            return None
+
+
+def _fields(state: BacklogState) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+
+
+def _size(value: int) -> str:
+    unit, size = next((one for one in _UNITS if value >= one[1]), ("bytes", 1))
+    return f"{value / size:.4g} {unit}" if size > 1 else f"{value} bytes"

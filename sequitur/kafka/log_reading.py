@@ -1,0 +1,323 @@
+"""Reading a partition's log from its leader, as a consumer does: where it ends, and its batches.
+
+A consumer sees only what all in-sync replicas have (what is below the high watermark).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import errors as kafka_errors
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+
+from sequitur.errors import FatalError, LogRangeError, RetriableError
+from sequitur.kafka.error_codes import Action, Request, action_of, meaning_of
+from sequitur.kafka.sequences import following
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from sequitur.kafka.identity import Identity
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+_ANY_REPLICA: Final = -1
+_DEBUGGING_REPLICA: Final = -2
+_REPLICATION_POLLS: Final = 20
+_REPLICATION_POLL_S: Final = 0.1
+_READ_UNCOMMITTED: Final = 0
+_READ_COMMITTED: Final = 1
+_FETCH_BYTES: Final = 8 << 20
+_FETCH_WAIT_MS: Final = 500
+_NAMES_A_REPLICA: Final = 11
+"""Version of a fetch answer."""
+
+
+async def log_ends(
+    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
+) -> dict[tuple[str, int], int]:
+    """Return the offset behind the last record that readers see, of partitions of one leader.
+
+    Partitions whose end the broker cannot tell at the moment are left out.
+
+    Raises:
+        RetriableError: The leader does not answer.
+        FatalError: A topic may not be read.
+    """
+    wanted = [(topic, [(one, LATEST) for one in some]) for topic, some in partitions.items()]
+    answer = await ask(OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, wanted))
+    return {
+        (topic, partition): int(offset)
+        for topic, found in answer.topics
+        for partition, code, _timestamp, offset, *_more in found
+        if not _passes(code, topic, partition)
+    }
+
+
+async def until_replicated(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int
+) -> None:
+    """Wait until all in-sync replicas have what the partition's leader has now.
+
+    Raises:
+        RetriableError: They do not within some seconds, or the leader does not answer.
+        FatalError: The topic may not be read.
+    """
+    end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
+    for _ in range(_REPLICATION_POLLS):
+        if await offset_at(ask, topic, partition, LATEST) >= end:
+            return
+        await asyncio.sleep(_REPLICATION_POLL_S)
+    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+
+
+async def offset_at(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    time_ms: int,
+    *,
+    replica: int = _ANY_REPLICA,
+) -> int:
+    """Return the first offset from a time on, of what is replicated or of all that there is."""
+    topics = [(topic, [(partition, time_ms)])]
+    answer = await ask(OffsetRequest(replica, _READ_UNCOMMITTED, topics))
+    for _topic, partitions in answer.topics:
+        for _partition, code, _timestamp, offset, *_more in partitions:
+            _check(code, topic, partition)
+            return int(offset)
+    raise RetriableError(f"{topic}-{partition}: the answer left it out")
+
+
+async def batches_behind(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    offset: int,
+    end: int | None = None,
+) -> AsyncIterator[Any]:
+    """Yield the batches from an offset on, up to an end.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has, or its end.
+        end: Where to end; without it where the log ends for readers at first.
+
+    Raises:
+        RetriableError: The leader does not answer, is none any more, or does not know that readers
+            see as much.
+        FatalError: The topic may not be read.
+    """
+    while end is None or offset < end:
+        answer = await ask(
+            FetchRequest(
+                _FETCH_WAIT_MS, 1, _FETCH_BYTES, _READ_UNCOMMITTED,
+                [(topic, [(partition, offset, _FETCH_BYTES)])],
+            )
+        )  # fmt: skip
+        for _topic, partitions in answer.topics:
+            for _partition, code, high_watermark, *_, data in partitions:
+                _check(code, topic, partition)
+                end = high_watermark if end is None else end
+                if high_watermark < end:
+                    # A new leader learns late how much is replicated.
+                    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+                records = MemoryRecords(bytes(data or b""))
+                while records.has_next() and (batch := records.next_batch()) is not None:
+                    offset = max(offset, batch.next_offset)
+                    yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Records that a reader of committed transactions sees.
+
+    Attributes:
+        records: Key and value of each, in the order of the log.
+        next_offset: Where to go on.
+        is_all: Whether the log has no more of them at the moment.
+    """
+
+    records: Sequence[tuple[bytes | None, bytes | None]]
+    next_offset: int
+    is_all: bool
+
+
+async def committed_behind(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int
+) -> Committed:
+    """Return some of the records from an offset on; where there are none, wait a moment for some.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has, or its end.
+
+    Raises:
+        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
+        FatalError: The topic may not be read.
+    """
+    found = await _fetched(ask, topic, partition, offset, wait_ms=_FETCH_WAIT_MS, size=_FETCH_BYTES)
+    records = [(record.key, record.value) for record in found.records()]
+    return Committed(records, found.next_offset, found.next_offset >= found.last_stable)
+
+
+async def timestamp_from(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, end: int
+) -> int | None:
+    """Return the timestamp of the first committed record from an offset on.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        offset: An offset that the log has.
+        end: Where to end.
+
+    Returns:
+        None if there is none before that end, or what is there is of an open transaction.
+
+    Raises:
+        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
+        FatalError: The topic may not be read.
+    """
+    while offset < end:
+        # The broker sends a batch at least, and so no more than that.
+        found = await _fetched(ask, topic, partition, offset, wait_ms=0, size=1)
+        for record in found.records():
+            return int(record.timestamp)
+        if found.next_offset <= offset:
+            return None
+        offset = found.next_offset
+    return None
+
+
+async def last_sequence_in_log(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    identity: Identity,
+    offset: int,
+) -> int | None:
+    """Return an identity's last sequence that readers see, by batches' headers.
+
+    Args:
+        ask: Sends a request to the partition's leader.
+        topic: The topic.
+        partition: The partition.
+        identity: The producer's id and epoch.
+        offset: Where to begin, if the log's last batch is another's.
+
+    Returns:
+        None without a batch of its from that offset on.
+
+    Raises:
+        LogRangeError: The log begins behind that offset, or ends before it, and has none of its
+            batches.
+        RetriableError: The leader does not answer, is none any more, or its replicas lag.
+        FatalError: The topic may not be read.
+    """
+    await until_replicated(ask, topic, partition)
+    start = await offset_at(ask, topic, partition, EARLIEST)
+    end = await offset_at(ask, topic, partition, LATEST)
+    last = None
+    # Most often nobody else writes there, and the last batch of all tells.
+    for begin in (max(start, end - 1), max(start, offset)):
+        async for batch in batches_behind(ask, topic, partition, begin, end):
+            if (batch.producer_id, batch.producer_epoch) == (identity.producer_id, identity.epoch):
+                last = following(batch.base_sequence, batch.last_offset_delta)
+        if last is not None:
+            return last
+    if not start <= offset <= end:
+        raise LogRangeError(
+            f"{topic}-{partition} holds offsets from {start} on, up to {end}, and not {offset}"
+        )
+    return None
+
+
+class _Fetched:
+    """What a broker has sent of a partition, for a reader of committed records.
+
+    Attributes:
+        last_stable: The first offset that is not for such readers yet.
+    """
+
+    def __init__(self, name: str, found: PartitionRecords, last_stable: int) -> None:
+        self._name = name
+        self._found = found
+        self.last_stable = last_stable
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records, each decoded when it is asked for.
+
+        Raises:
+            RetriableError: The bytes are damaged.
+        """
+        try:
+            yield from self._found
+        except kafka_errors.KafkaError as error:
+            raise RetriableError(f"reading {self._name}: {error}") from error
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on; behind what was yielded."""
+        return int(self._found.next_fetch_offset)
+
+
+async def _fetched(
+    ask: Callable[[Any], Awaitable[Any]],
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    wait_ms: int,
+    size: int,
+) -> _Fetched:
+    """Return the committed records that a broker sends from an offset on."""
+    answer = await ask(
+        FetchRequest(
+            wait_ms, 1, size, _READ_COMMITTED,
+            [(topic, [(partition, offset, size)])],
+        )
+    )  # fmt: skip
+    for _topic, partitions in answer.topics:
+        for _partition, code, _high_watermark, last_stable, *others, data in partitions:
+            _check(code, topic, partition)
+            # Version 11 names a replica to read from between these.
+            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
+            found = PartitionRecords(
+                TopicPartition(topic, partition), MemoryRecords(bytes(data or b"")), aborted,
+                offset, None, None, True, _READ_COMMITTED,
+            )  # fmt: skip
+            return _Fetched(f"{topic}-{partition}", found, last_stable)
+    raise RetriableError(f"{topic}-{partition}: the answer left it out")
+
+
+def _passes(code: int, topic: str, partition: int) -> bool:
+    """Whether an error passes by itself; one that does not is raised."""
+    action = action_of(Request.READ, code)
+    if action in (Action.DONE, Action.RETRY):
+        return action is Action.RETRY
+    raise FatalError(f"reading {topic}-{partition}: {meaning_of(code).name}")
+
+
+def _check(code: int, topic: str, partition: int) -> None:
+    if _passes(code, topic, partition):
+        raise RetriableError(f"reading {topic}-{partition}: {meaning_of(code).name}")

@@ -1,0 +1,256 @@
+"""What a cluster says of itself: its id, its brokers, and the topics that are asked for.
+
+aiokafka asks in a version that has neither the cluster's id nor those of topics, and lets brokers
+create the topics that are asked for. This client asks in version 10 (Kafka 2.8): it creates
+nothing, and notices a topic that was deleted and recreated.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary
+
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    AbstractType,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
+
+from sequitur.base.log import Logger
+from sequitur.kafka.error_codes import NO_ERROR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from io import BytesIO
+
+_NO_ID: Final = bytes(16)
+
+_log = Logger(__name__)
+
+NEEDED_VERSIONS: Final = {
+    0: ("Produce", 8),
+    1: ("Fetch", 4),
+    2: ("ListOffsets", 1),
+    3: ("Metadata", 10),
+    10: ("FindCoordinator", 1),
+    22: ("InitProducerId", 4),
+    32: ("DescribeConfigs", 1),
+    61: ("DescribeProducers", 0),
+}
+"""The requests that a producer sends, by Kafka's number, and the version that it needs."""
+
+
+def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
+    """Return what a broker does not know of what a producer needs; None if it knows all.
+
+    Args:
+        versions: The first and last version that it knows of each request, by Kafka's number.
+    """
+    lacking = [
+        f"{name} version {needed}"
+        for key, (name, needed) in NEEDED_VERSIONS.items()
+        if versions.get(key, (0, -1))[1] < needed
+    ]
+    if not lacking:
+        return None
+    return f"the broker does not know {', '.join(lacking)}: Kafka 3.0 or newer is needed"
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
+    """Sixteen bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        """As they are."""
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        """As they are."""
+        return data.read(16)
+
+
+class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The cluster, its brokers and the topics that were asked for."""
+
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition_index", Int32),
+                        ("leader_id", Int32),
+                        ("leader_epoch", Int32),
+                        ("replica_nodes", CompactArray(Int32)),
+                        ("isr_nodes", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("topic_authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """Which topics to tell of."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 10
+    RESPONSE_TYPE = MetadataResponseV10
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
+    """Ask for topics, and create none of them."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Collection[str]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
+        """Return the request in the version that the broker knows."""
+        topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
+        return request_struct_class(topics, False, False, False, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """An answer in the form that aiokafka's cluster takes."""
+
+    API_VERSION: ClassVar[int] = 1
+
+    brokers: list[Any]
+    controller_id: int
+    topics: list[Any]
+
+
+class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untyped
+    """aiokafka's client with our metadata request.
+
+    Attributes:
+        on_update: Called after each answer.
+        cluster_id: The cluster's id, once it is known.
+        topic_ids: The ids of the topics that were asked for and are there.
+        too_old: What the last broker that was asked does not know of what is needed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.on_update: Callable[[], None] = _nothing
+        self.cluster_id: str | None = None
+        self.topic_ids: dict[str, bytes] = {}
+        self.too_old: str | None = None
+        self._made_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+    def age_s(self, connection: Any) -> float:
+        """Return how old a connection is, at most; by a clock that is never set."""
+        now_s = time.monotonic()
+        return now_s - self._made_s.get(connection, now_s)
+
+    async def _get_conn(self, node_id: Any, **options: Any) -> Any:
+        connection = await super()._get_conn(node_id, **options)
+        if connection is not None:
+            self._made_s.setdefault(connection, time.monotonic())
+        return connection
+
+    async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
+        """Ask the brokers; whatever goes wrong is a failed update, and the next one is made."""
+        try:
+            return await self._ask_brokers(cluster_metadata, topics)
+        except Exception as error:  # noqa: BLE001 - else the client would never ask again
+            _log.warning("a metadata update failed", reason=repr(error))
+            cluster_metadata.failed_update(None)
+            return False
+
+    async def _ask_brokers(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
+        nodes = [broker.nodeId for broker in self.cluster.brokers()]
+        nodes += [node for node, _group in self._conns if node not in nodes]  # from bootstrapping
+        random.shuffle(nodes)
+        for node in nodes:
+            connection = await self._get_conn(node)
+            if connection is None:
+                continue
+            self.too_old = too_old(connection._versions)  # noqa: SLF001 - see `kafka.wire`
+            if self.too_old is not None:
+                continue
+            try:
+                answer = await connection.send(MetadataRequest(list(topics or ())))
+            except (kafka_errors.KafkaError, TimeoutError):
+                continue
+            if not answer.brokers:
+                return False
+            self._take(cluster_metadata, answer)
+            return True
+        cluster_metadata.failed_update(None)
+        return False
+
+    def _take(self, cluster_metadata: Any, answer: Any) -> None:
+        self.cluster_id = answer.cluster_id
+        topics: list[Any] = []
+        self.topic_ids.clear()
+        for code, name, topic_id, is_internal, partitions, *_ in answer.topics:
+            if code == NO_ERROR:
+                self.topic_ids[name] = topic_id
+            of_topic = [
+                (error, partition, leader, replicas, isr)
+                for error, partition, leader, _epoch, replicas, isr, *_ in partitions
+            ]
+            topics.append((code, name, is_internal, of_topic))
+        brokers = [tuple(broker[:4]) for broker in answer.brokers]
+        cluster_metadata.update_metadata(_Metadata(brokers, answer.controller_id, topics))
+        self.on_update()
+
+
+def _nothing() -> None:
+    """Nobody wants to know yet."""

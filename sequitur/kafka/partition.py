@@ -1,0 +1,22 @@
+"""Where rows go."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class OutputPartition(NamedTuple):
+    """A partition of an output topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.topic!r}"
+
+
+class SourcePartition(NamedTuple):
+    """A partition of a source topic."""
+
+    topic: str
+    partition: int

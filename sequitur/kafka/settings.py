@@ -1,0 +1,231 @@
+"""The section `[kafka]`: how to reach the brokers, in the words of each client."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from sequitur.base.section import Section
+from sequitur.errors import SettingsError
+from sequitur.kafka.tokens import aiokafka_provider, read_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.kafka.tokens import TokenProvider
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re.ASCII)
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+_TOKEN_LIFE_S: Final = 60.0
+"""How long librdkafka keeps a token whose lifetime is unknown."""
+
+
+class KafkaSettings(Section):
+    """How to reach the brokers. The same settings serve every client, each in its own words."""
+
+    title = "Brokers"
+    bootstrap_servers: str = Field(
+        description="Brokers to ask first, as host:port, separated by commas"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="How the connection is secured"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
+        Field(default=None, description="SASL mechanism, for the SASL protocols")
+    )
+    sasl_username: str | None = Field(default=None, description="User name for SASL")
+    sasl_password: SecretStr | None = Field(
+        default=None, description="Password for SASL; never printed"
+    )
+    sasl_token_file: Path | None = Field(
+        default=None,
+        description="File with the token for OAUTHBEARER, read again for each login",
+    )
+    ssl_ca: Path | None = Field(
+        default=None, description="PEM file of the trusted certificate authority"
+    )
+    ssl_certificate: Path | None = Field(default=None, description="PEM file of our certificate")
+    ssl_key: Path | None = Field(default=None, description="PEM file of our private key")
+    ssl_key_password: SecretStr | None = Field(
+        default=None, description="Password of the private key, if it has one; never printed"
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, value: str) -> str:
+        if any(_ADDRESS.fullmatch(address) is None for address in value.split(",")):
+            raise ValueError("expected host:port, several separated by commas")
+        return value
+
+    @field_validator("sasl_token_file", "ssl_ca", "ssl_certificate", "ssl_key")
+    @classmethod
+    def _is_there(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise ValueError("there is no such file")
+        return value
+
+    @model_validator(mode="after")
+    def _sasl_is_complete(self) -> KafkaSettings:
+        user = (self.sasl_username, self.sasl_password)
+        given = (self.sasl_mechanism, *user, self.sasl_token_file)
+        if not self.uses_sasl and any(part is not None for part in given):
+            raise ValueError(
+                f"sasl_* settings expect security_protocol SASL_PLAINTEXT or SASL_SSL, "
+                f"not {self.security_protocol}"
+            )
+        if self.sasl_mechanism == "OAUTHBEARER":
+            if user != (None, None):
+                raise ValueError("OAUTHBEARER expects a token, and no sasl_username")
+        elif self.sasl_token_file is not None:
+            raise ValueError("sasl_token_file expects sasl_mechanism OAUTHBEARER")
+        elif self.uses_sasl and None in (self.sasl_mechanism, *user):
+            raise ValueError(
+                f"security_protocol {self.security_protocol} expects sasl_mechanism, "
+                "sasl_username and sasl_password"
+            )
+        if self.ssl_key_password is not None and self.ssl_key is None:
+            raise ValueError("ssl_key_password is expected with ssl_key")
+        if (self.ssl_certificate is None) != (self.ssl_key is None):
+            raise ValueError("ssl_certificate and ssl_key are expected together")
+        return self
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the login is by SASL."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    def librdkafka(self) -> dict[str, Any]:
+        """These settings for confluent-kafka, in librdkafka's words.
+
+        Its own log, which goes to standard error, is off: what matters is raised as errors.
+        """
+        options: dict[str, Any] = {
+            "log_level": 0,
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+        }
+        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
+            options["sasl.mechanism"] = self.sasl_mechanism
+            options["sasl.username"] = self.sasl_username
+            options["sasl.password"] = self.sasl_password.get_secret_value()
+        if self.sasl_mechanism == "OAUTHBEARER":
+            token_file = self._token_file()
+            options["sasl.mechanism"] = self.sasl_mechanism
+            options["oauth_cb"] = lambda _: (read_token(token_file), time.time() + _TOKEN_LIFE_S)
+        if self.ssl_key_password is not None:
+            options["ssl.key.password"] = self.ssl_key_password.get_secret_value()
+        for name, path in self._pem_files("ssl.ca", "ssl.certificate", "ssl.key"):
+            options[f"{name}.location"] = str(path)
+        return options
+
+    def java(self) -> dict[str, str]:
+        """These settings for Kafka's Java client; Spark puts `kafka.` before each name.
+
+        PEM files are given by content, since Java takes a certificate and its key in one.
+
+        Raises:
+            SettingsError: The mechanism is OAUTHBEARER, which the Spark jobs do not support yet.
+        """
+        if self.sasl_mechanism == "OAUTHBEARER":
+            raise SettingsError(
+                "kafka.sasl_mechanism = 'OAUTHBEARER': producers log in by it, the Spark jobs do "
+                "not yet; expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+            )
+        options = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+        }
+        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
+            module = (
+                "org.apache.kafka.common.security.plain.PlainLoginModule"
+                if self.sasl_mechanism == "PLAIN"
+                else "org.apache.kafka.common.security.scram.ScramLoginModule"
+            )
+            user = _jaas_quoted(self.sasl_username)
+            password = _jaas_quoted(self.sasl_password.get_secret_value())
+            options["sasl.mechanism"] = self.sasl_mechanism
+            options["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+        for name, path in self._pem_files(
+            "ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"
+        ):
+            options[name] = path.read_text()
+            options[f"{name.split('.', 2)[0]}.{name.split('.', 2)[1]}.type"] = "PEM"
+        if self.ssl_key_password is not None:
+            options["ssl.key.password"] = self.ssl_key_password.get_secret_value()
+        return options
+
+    def aiokafka(self, token_provider: TokenProvider | None = None) -> dict[str, Any]:
+        """These settings for aiokafka's clients.
+
+        Args:
+            token_provider: Gives the token for OAUTHBEARER; the token file by default.
+
+        Raises:
+            SettingsError: A PEM file cannot be read, or there is no token for OAUTHBEARER.
+        """
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers.split(","),
+            "security_protocol": self.security_protocol,
+        }
+        if self.sasl_mechanism and self.sasl_username and self.sasl_password:
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_plain_username"] = self.sasl_username
+            options["sasl_plain_password"] = self.sasl_password.get_secret_value()
+        if self.sasl_mechanism == "OAUTHBEARER":
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_oauth_token_provider"] = aiokafka_provider(
+                token_provider or partial(_file_token, self._token_file())
+            )
+        elif token_provider is not None:
+            raise SettingsError("a token_provider is expected with sasl_mechanism OAUTHBEARER only")
+        if self.uses_tls:
+            from aiokafka.helpers import create_ssl_context  # noqa: PLC0415 - only TLS needs it
+
+            try:
+                options["ssl_context"] = create_ssl_context(
+                    cafile=self.ssl_ca,
+                    certfile=self.ssl_certificate,
+                    keyfile=self.ssl_key,
+                    password=self._key_password,  # without one, OpenSSL would ask the terminal
+                )
+            except (OSError, ValueError) as error:  # ssl's own errors are OSErrors
+                names = ("ssl_ca", "ssl_certificate", "ssl_key")
+                given = [f"{name} = {getattr(self, name)}" for name in names if getattr(self, name)]
+                raise SettingsError(f"no PEM files: {', '.join(given)}: {error}") from error
+        return options
+
+    def _key_password(self) -> str:
+        return "" if self.ssl_key_password is None else self.ssl_key_password.get_secret_value()
+
+    def _token_file(self) -> Path:
+        if self.sasl_token_file is None:
+            raise SettingsError(
+                "kafka.sasl_mechanism = 'OAUTHBEARER' expects sasl_token_file, or in code a "
+                "token_provider"
+            )
+        return self.sasl_token_file
+
+    def _pem_files(self, ca: str, certificate: str, key: str) -> Iterator[tuple[str, Path]]:
+        pairs = ((ca, self.ssl_ca), (certificate, self.ssl_certificate), (key, self.ssl_key))
+        return ((name, path) for name, path in pairs if path is not None)
+
+
+async def _file_token(path: Path) -> str:
+    return await asyncio.to_thread(read_token, path)
+
+
+def _jaas_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

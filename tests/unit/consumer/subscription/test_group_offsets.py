@@ -1,0 +1,103 @@
+"""The offsets of a group without members: sent behind each write, and again each day."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
+
+_DAY_S = 86_400
+_UNKNOWN_MEMBER_ID = 25
+
+
+class _Group:
+    """What a group has, and how it answers."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.told: list[str] = []
+        self.has: dict[int, int] = {}
+        self.offsets = GroupOffsets(self.told.append, lambda: self.now_s)
+
+    def set(self, **partitions: int) -> None:
+        self.offsets.set(
+            TopicPartition("t", int(number[1:]), offset) for number, offset in partitions.items()
+        )
+
+    def answers(self, error: int | None = None) -> int:
+        """Answer what is sent now; return how many partitions that was."""
+        sent = self.offsets.due()
+        if error is None:
+            self.has |= {one.partition: one.offset for one in sent}
+        self.offsets.answered(None if error is None else KafkaError(error), sent)
+        return len(sent)
+
+
+def test_only_the_newest_is_sent_and_again_each_day() -> None:
+    """Brokers forget the offsets of a group without members after a week."""
+    group = _Group()
+    group.set(p0=1, p1=5)
+    group.set(p0=2)
+    assert group.answers() == 2
+    assert group.has == {0: 2, 1: 5}
+    assert group.offsets.is_settled
+    assert group.answers() == 0
+    group.now_s = _DAY_S - 1
+    assert group.answers() == 0
+    group.now_s = _DAY_S
+    assert group.answers() == 2
+    assert group.offsets.is_settled
+
+
+def test_while_an_answer_is_outstanding_nothing_is_sent() -> None:
+    """Else an older offset could come last."""
+    group = _Group()
+    group.set(p0=1)
+    sent = group.offsets.due()
+    group.set(p0=2)
+    assert group.offsets.due() == []
+    group.offsets.answered(None, sent)
+    assert not group.offsets.is_settled
+    assert group.answers() == 1
+    assert group.has == {0: 2}
+
+
+def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
+    """It is somebody else's; acks are stored all the same."""
+    group = _Group()
+    group.set(p0=1, p1=1)
+    assert group.answers(_UNKNOWN_MEMBER_ID) == 2
+    assert group.answers() == 0  # not at once
+    group.set(p0=2)
+    group.now_s += 1
+    assert group.answers(_UNKNOWN_MEMBER_ID) == 2
+    assert len(group.told) == 1
+    assert "members of its own" in group.told[0]
+    group.now_s += 1
+    assert group.answers() == 2
+    assert group.has == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize("error", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, 16])
+def test_brokers_that_are_away_are_not_worth_a_line(error: int) -> None:
+    """What hinders others is told by them."""
+    group = _Group()
+    group.set(p0=1)
+    assert group.answers(error) == 1
+    assert group.told == []
+    group.now_s += 1
+    assert group.answers() == 1
+
+
+def test_one_that_was_taken_over_from_sends_nothing_more() -> None:
+    """Its offsets would stand for those of its successor."""
+    group = _Group()
+    group.set(p0=1)
+    sent = group.offsets.due()
+    group.set(p1=1)
+    group.offsets.forget()
+    group.offsets.answered(KafkaError(_UNKNOWN_MEMBER_ID), sent)
+    group.now_s += _DAY_S
+    assert group.answers() == 0
+    assert group.offsets.is_settled

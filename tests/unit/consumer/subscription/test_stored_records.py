@@ -1,0 +1,75 @@
+"""Where a subscription's records are in a topic that may have grown."""
+
+from __future__ import annotations
+
+import google_crc32c
+import pytest
+
+from sequitur.consumer import CursorDamagedError, CursorVersionError, SourcePartition
+from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_records import (
+    StoredRecords,
+    place_of,
+    state_key,
+    what_helps,
+)
+from tests.support.golden import golden_records
+
+_HOME = 7
+
+
+def _written(ms: int, *, generation: int = -1) -> StoredRecords:
+    """Return what was written then; without a generation, as by format 1."""
+    state = SubscriptionState(written_ms=ms).encode(generation=generation)
+    return StoredRecords({state_key("billing"): state})
+
+
+_OTHERS = StoredRecords({state_key("other"): SubscriptionState(written_ms=99).encode()})
+_NEWER = b'{"format":99}'
+_NEWER_FORMAT = StoredRecords({state_key("billing"): b'{"format":99}'})
+
+
+@pytest.mark.parametrize(
+    ("read", "place"),
+    [
+        ({}, _HOME),
+        ({1: _OTHERS}, _HOME),
+        ({_HOME: _written(9), 3: _written(5)}, _HOME),
+        ({_HOME: _written(5), 3: _written(9)}, 3),
+        ({_HOME: _written(9, generation=1), 3: _written(5, generation=2)}, 3),
+        ({_HOME: _written(9), 3: _written(5, generation=0)}, 3),
+        ({1: _OTHERS, 3: _written(5)}, 3),
+        ({1: _written(6), 3: _written(5)}, 1),
+        ({1: _written(6), 3: _NEWER_FORMAT}, 3),
+    ],
+    ids=[
+        *("nothing", "others", "at home", "by a later one of format 1", "clock went back"),
+        *("before there were generations", "before it has grown", "grown twice", "not readable"),
+    ],
+)
+def test_records_are_where_they_were_written(read: dict[int, StoredRecords], place: int) -> None:
+    """Which partition a name goes to depends on how many there are."""
+    assert place_of(read, "billing", _HOME) == place
+
+
+def test_what_a_newer_version_wrote_is_not_to_be_deleted() -> None:
+    """That version reads it; what is damaged nobody reads."""
+    with pytest.raises(CursorVersionError) as newer:
+        StoredRecords({state_key("s"): b"%08x" % google_crc32c.value(_NEWER) + _NEWER}).state("s")
+    assert what_helps(newer.value) == "run the version that has written it"
+    with pytest.raises(CursorDamagedError) as damaged:
+        _NEWER_FORMAT.state("billing")
+    assert what_helps(damaged.value) == "only a deletion helps"
+
+
+def test_cursors_of_fb84216_are_read() -> None:
+    """Its state has no generation: whatever is written from now on is newer."""
+    records = StoredRecords(golden_records("sequitur-cursors"))
+    found = records.subscription("billing")
+    assert found is not None
+    assert (found.state.epoch, found.state.written_ms) == (3, 1_700_000_100_000)
+    cursor = found.cursors[SourcePartition("orders", 0)].cursor
+    assert [*cursor.unacked_ranges(0, 10)] == [(3, 5), (9, 10)]
+    assert records.newest_generation("billing") == -1
+    assert (records.group("billing"), records.group("another")) == ("billing", "sequitur-another")
+    assert place_of({2: records, 3: _written(1, generation=0)}, "billing", _HOME) == 3

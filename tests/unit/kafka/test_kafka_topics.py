@@ -1,0 +1,181 @@
+"""The job's admin client, where no broker answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sequitur.base.outages import Outages
+from sequitur.consumer import SourcePartition
+from sequitur.errors import TopicError
+from sequitur.kafka import admin as kafka_topics
+from sequitur.kafka import topics as creation
+from sequitur.kafka.admin import KafkaTopics
+from sequitur.producer import FatalError, KafkaSettings, RetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _impatient() -> Outages:
+    return Outages(0, 0, wait=lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("ask", "complaint"),
+    [
+        (
+            lambda topics: topics.high_watermarks([SourcePartition("t", 0)]),
+            "do not list the topics' offsets: no answer in 0.01 s",
+        ),
+        (
+            lambda topics: topics.ensure("t", partitions=1, replication_factor=1),
+            "topic 't' cannot be created: no answer in 0.01 s",
+        ),
+    ],
+)
+def test_no_answer_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[KafkaTopics], Any], complaint: str
+) -> None:
+    """Our patience may end before the client's own: then there is no error of Kafka's to tell."""
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.01)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    silent: Future[Any] = Future()
+    admin = SimpleNamespace(
+        list_offsets=lambda wanted, **_: dict.fromkeys(wanted, silent),
+        list_topics=lambda **_: SimpleNamespace(topics={}),
+        create_topics=lambda _topics, **_: {"t": silent},
+    )
+    monkeypatch.setattr(topics, "_admin", admin)
+    with pytest.raises(TopicError, match=complaint):
+        ask(topics)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._NOENT,
+        KafkaError._TRANSPORT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    ],
+)
+def test_partitions_without_a_leader_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As long as patience goes; also where our client finds no leader to ask at all."""
+    where = SourcePartition("t", 0)
+    answers: list[Future[Any]] = [Future(), Future()]
+    answers[0].set_exception(KafkaException(KafkaError(code)))
+    answers[1].set_result(SimpleNamespace(offset=7))
+    patient = Outages(60, 0, wait=lambda _: False, tell=len)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
+    admin = SimpleNamespace(
+        list_offsets=lambda wanted, **_: dict.fromkeys(wanted, answers.pop(0)),
+        list_topics=lambda **_: SimpleNamespace(topics={}),
+    )
+    monkeypatch.setattr(topics, "_admin", admin)
+    assert topics.high_watermarks([where]) == {where: 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.NOT_CONTROLLER, RetriableError),
+        (KafkaError.REQUEST_TIMED_OUT, RetriableError),
+        (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError.INVALID_REPLICATION_FACTOR, FatalError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalError),
+    ],
+)
+async def test_a_topic_is_asked_for_again_if_what_hinders_it_passes(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    """A daemon that begins while the controller moves is not ended by that."""
+    answer: Future[Any] = Future()
+    answer.set_exception(KafkaException(KafkaError(code)))
+    admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
+    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(error, match="topic t could not be created"):
+        await creation.create_topic(kafka, "t", partitions=1, replication_factor=3)
+
+
+async def test_a_topic_that_is_there_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who create it at once both have it."""
+    answer: Future[Any] = Future()
+    answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+    admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
+    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    assert not await creation.create_topic(kafka, "t", partitions=1, replication_factor=1)
+
+
+class _Admin:
+    """A cluster of topics whose partitions have a leader each, or none, and end at 10."""
+
+    def __init__(self, **led: list[bool]) -> None:
+        self.led = led
+        self.asked: list[dict[tuple[str, int], int]] = []
+        self.deleted_meanwhile: str | None = None
+
+    def list_topics(self, **_: Any) -> Any:
+        def topic(leaders: list[bool]) -> Any:
+            found = {n: SimpleNamespace(leader=led - 1) for n, led in enumerate(leaders)}
+            return SimpleNamespace(partitions=found)
+
+        return SimpleNamespace(topics={name: topic(led) for name, led in self.led.items()})
+
+    def list_offsets(self, wanted: Any, **_: Any) -> dict[Any, Future[Any]]:
+        self.led.pop(self.deleted_meanwhile or "", None)
+        self.asked.append({(one.topic, one.partition): at._value for one, at in wanted.items()})
+        answers = {}
+        for one, at in wanted.items():
+            answers[one] = Future[Any]()
+            if one.topic == self.deleted_meanwhile:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+                answers[one].set_exception(KafkaException(error))
+            else:
+                offset = {-1: 10, -2: 3, 500: 7, 600: 12, 900: -1}[at._value]
+                answers[one].set_result(SimpleNamespace(offset=offset))
+        self.deleted_meanwhile = None
+        return answers
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaTopics, _Admin]:
+    """Topics `a` and `b`; the second partition of `a` has no leader."""
+    admin = _Admin(a=[True, False], b=[True])
+    patient = Outages(60, 0, wait=lambda _: False, tell=len)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
+    monkeypatch.setattr(topics, "_admin", admin)
+    return topics, admin
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions(
+    cluster: tuple[KafkaTopics, _Admin],
+) -> None:
+    """And once more for each further time of a topic; never for what has no leader."""
+    topics, admin = cluster
+    found = topics.extents(["a", "b", "gone"], {"a": [500], "b": [600, 500, 900]})
+    a, b = SourcePartition("a", 0), SourcePartition("b", 0)
+    assert found.logs == {a: (3, 10), b: (3, 10)}
+    assert found.leaderless == {SourcePartition("a", 1)}
+    # Where there is no such message, or it was written since, it is the end.
+    assert found.since == {(a, 500): 7, (b, 500): 7, (b, 600): 10, (b, 900): 10}
+    assert admin.asked == [{a: -2, b: -2}, {a: -1, b: -1}, {a: 500, b: 500}, {b: 600}, {b: 900}]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(
+    cluster: tuple[KafkaTopics, _Admin],
+) -> None:
+    """It holds up nobody who asks for all topics."""
+    topics, admin = cluster
+    admin.deleted_meanwhile = "a"
+    found = topics.extents(["a", "b"])
+    assert (set(found.logs), found.leaderless) == ({SourcePartition("b", 0)}, frozenset())
