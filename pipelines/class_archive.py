@@ -24,14 +24,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, program: str, java: Path, class_path: str, directory: Path) -> "ClassArchive":
-        """Name the archive of a program, a Java and a class path.
-
-        Args:
-            program: First part of its name.
-            java: The Java that runs it.
-            class_path: All that its classes depend on.
-            directory: Where a JVM writes it.
-        """
+        """Name the archive of a program, a Java and a class path."""
         stat = java.resolve().stat()
         key = f"{java.resolve()} {stat.st_size} {stat.st_mtime_ns} {class_path}"
         name = f"{program}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"

@@ -69,11 +69,7 @@ class LockedJar:
 
     @classmethod
     def parse(cls, coordinates: str, sha256: str) -> "LockedJar":
-        """Read ``organisation:name:revision`` and a hash.
-
-        Raises:
-            JarError: One of the two does not look like it.
-        """
+        """Read ``organisation:name:revision`` and a hash."""
         match = _COORDINATES.fullmatch(coordinates)
         if match is None:
             raise JarError(f"{coordinates!r} is not organisation:name:revision")
@@ -101,11 +97,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
-    """Return what the lock names for a group.
-
-    Raises:
-        JarError: The lock cannot be read, or has no such group.
-    """
+    """Return what the lock names for a group."""
     try:
         jars = tomllib.loads(lock_file.read_text("utf-8"))[group]
     except (OSError, ValueError) as error:
@@ -116,11 +108,7 @@ def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
 
 
 def read_roots(lock_file: Path = LOCK_FILE) -> dict[str, list[str]]:
-    """Return what the lock was resolved from: coordinates by group.
-
-    Raises:
-        JarError: The lock cannot be read, or has none.
-    """
+    """Return what the lock was resolved from: coordinates by group."""
     try:
         roots: dict[str, list[str]] = tomllib.loads(lock_file.read_text("utf-8"))[_ROOTS]
     except (OSError, ValueError, KeyError) as error:
@@ -129,14 +117,7 @@ def read_roots(lock_file: Path = LOCK_FILE) -> dict[str, list[str]]:
 
 
 def jars_of_spark(checkpoint: str) -> str:
-    """Return the paths of the jars that Spark needs for a job, as its options take them.
-
-    Args:
-        checkpoint: Where the job's is: Spark needs more of them to write to S3.
-
-    Raises:
-        JarError: The locked jars cannot be had.
-    """
+    """Return the paths of the jars that Spark needs for a job, as its options take them."""
     groups = ["spark", "s3"] if checkpoint.startswith(("s3:", "s3a:", "s3n:")) else ["spark"]
     return ",".join(str(path) for group in groups for path in locked_jars(group))
 
@@ -152,17 +133,6 @@ def locked_jars(
 
     A jar once verified is taken as such until its size or its time of change differs, so that a
     second call costs milliseconds and starts no Java. Calls at the same time wait for each other.
-
-    Args:
-        group: ``broker``, ``spark``, ``s3`` or ``hdfs``, or another that `lock_file` has.
-        lock_file: Another lock than the project's.
-        cache: Another folder than ``cache_directory()``.
-        fetch: Puts jars into a folder, at their ``file``; by default by Ivy.
-
-    Raises:
-        JarHashError: A jar is not the locked one; the file has been removed.
-        JarFetchError: A jar could not be fetched.
-        JavaError: There is no Java to fetch with.
     """
     jars = read_lock(group, lock_file)
     folder = (cache or cache_directory()) / "jars"
@@ -345,17 +315,6 @@ def write_lock(
     """Resolve the roots by Ivy, with descriptors, and write the lock from what that gave.
 
     The hashes are those of the jars as they arrive now: look at the difference before a commit.
-
-    Args:
-        moved: Coordinates of roots with their new versions; groups without one stay as they are,
-            unless none is moved.
-        lock_file: The lock.
-        resolve: Puts the jars of roots where a pattern says, with dependencies or without; by
-            default by Ivy.
-
-    Raises:
-        JarError: What is moved is no root of the lock.
-        JarFetchError: The jars cannot be had; the lock is as it was.
     """
     before = read_roots(lock_file)
     after = {group: [_moved(root, moved) for root in roots] for group, roots in before.items()}

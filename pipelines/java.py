@@ -29,12 +29,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of ``JAVA_HOME``, or else of ``PATH``.
-
-    Raises:
-        JavaError: There is none, it does not run, or it is older than ``MINIMUM_VERSION``; the
-            message says what to install.
-    """
+    """Return the Java of ``JAVA_HOME``, or else of ``PATH``."""
     home = environ.get("JAVA_HOME")
     if home:
         program = Path(home, "bin", "java")

@@ -62,16 +62,6 @@ def spark_submit_command(
 
     Options win over `spark-defaults.conf`, and that wins over our settings. Jars and Java options
     of all three join.
-
-    Args:
-        arguments: What the job itself gets, such as `--config job.toml`.
-        job: The job's file.
-        master: Spark master; None for `chosen_master` of the options.
-        options: Further Spark settings.
-        checkpoint: Where the job's is: Spark needs more jars to write to S3.
-
-    Raises:
-        JarError: The locked jars cannot be had.
     """
     options = options or {}
     defaults = _defaults()
@@ -97,12 +87,7 @@ def spark_submit_command(
 
 
 def chosen_master(options: Mapping[str, str], default: str = DEFAULT_MASTER) -> str:
-    """Return the Spark master of a job that is given none by a flag.
-
-    Args:
-        options: Its settings of Spark; then the file and the environment are asked.
-        default: The master where none of them has one.
-    """
+    """Return the Spark master of a job that is given none by a flag."""
     return {**_defaults(), **options}.get(MASTER) or os.environ.get("MASTER") or default
 
 
@@ -125,14 +110,7 @@ def _local_java_options(chosen: str) -> list[str]:
 
 
 def class_archive(directory: Path) -> ClassArchive:
-    """The archive of this Spark's classes; `sequitur.pipelines.spark_classes` writes it.
-
-    Args:
-        directory: Where a JVM writes it.
-
-    Raises:
-        JavaError: There is no Java.
-    """
+    """The archive of this Spark's classes; `sequitur.pipelines.spark_classes` writes it."""
     jars = SPARK_HOME / "jars"
     classes = f"{jars} {jars.stat().st_mtime_ns} {version('pyspark')}"
     return ClassArchive.of("spark", find_java().program, classes, directory)
@@ -151,11 +129,7 @@ def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_spark_submit(command: list[str]) -> NoReturn:
-    """Become `spark_submit_command`: the process is replaced, so signals and status are the job's.
-
-    Raises:
-        OSError: spark-submit cannot be started.
-    """
+    """Become `spark_submit_command`, so that signals and status are the job's."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, spark_submit_environment(os.environ))  # noqa: S606

@@ -92,17 +92,6 @@ def build_session(
     our settings, but for those that a job needs: where one of them differs, that is logged. Started
     by spark-submit, the session keeps the jars given there. Otherwise the locked jars, which are
     fetched if need be, are added to those that Spark has.
-
-    Args:
-        name: Application name, if Spark was told none.
-        master: Spark master, if not the one that Spark was told, or `local[2,4]`.
-        options: Further Spark settings; they win over all others.
-        checkpoint: Where the job's is: Spark needs more jars to write to S3.
-        leaves_ctrl_c: Ctrl-C does what it did before: PySpark's own handler shows two stacks.
-
-    Raises:
-        ConnectorMissingError: spark-submit was given no `--jars` with the Kafka connector.
-        JarError: The locked jars cannot be had.
     """
     options = {**(options or {}), **({MASTER: master} if master else {})}
     running = SparkContext._active_spark_context  # noqa: SLF001 - nothing else tells of it
@@ -149,9 +138,6 @@ def _told(options: Mapping[str, str]) -> dict[str, str]:
     """Start the JVM, if there is none, and return what Spark was told by its own ways.
 
     Before there is a JVM, nobody knows: Spark reads its files and flags there.
-
-    Args:
-        options: Given to a JVM that is started.
     """
     launch = SparkConf(loadDefaults=False)
     for key, value in options.items():

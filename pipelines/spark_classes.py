@@ -35,12 +35,7 @@ _JOB: Final = Path(__file__)
 
 
 def write_archive() -> bool:
-    """Write the archive, unless there is one; False when it could not be written.
-
-    Raises:
-        JavaError: There is no Java.
-        JarError: The locked jars cannot be had.
-    """
+    """Write the archive, unless there is one; False when it could not be written."""
     with tempfile.TemporaryDirectory() as folder:
         archive = class_archive(Path(folder))
         if archive.shared.exists():

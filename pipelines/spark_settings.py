@@ -34,25 +34,14 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what `spark-defaults.conf` says; nothing where there is none.
-
-    Args:
-        environ: Its `SPARK_CONF_DIR`, or the folder `conf` of its `SPARK_HOME`, has the file.
-    """
+    """Return what `spark-defaults.conf` says; nothing where there is none."""
     home = Path(environ.get("SPARK_HOME") or SPARK_HOME)
     folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
     return read_properties(folder / "spark-defaults.conf")
 
 
 def submitted(command: Sequence[str]) -> dict[str, str] | None:
-    """Return the flags that spark-submit was given, and the settings of --conf, by their names.
-
-    Args:
-        command: The command line of a JVM, word by word.
-
-    Returns:
-        None where that is not one of spark-submit.
-    """
+    """Return the flags that spark-submit was given, and the settings of --conf, by their names."""
     if _SUBMIT not in command:
         return None
     told = {}

@@ -46,21 +46,7 @@ _log = Logger(__name__)
 
 
 class Core:
-    """What runs between `start` and `close`.
-
-    Args:
-        wire: Connections to the brokers.
-        clock: Says what time records get.
-        identities: The producer id and epoch.
-        settings: How events are sent.
-        name: Goes into the event ids.
-        journal: Makes events outlive the process; None without one.
-        former: What the journal held at the start.
-        random: Spreads and jitters.
-        quota: Holds sends while their topic is over its backlog quota; None if quotas are not read.
-        on_given_up: Called with events that are given up; None if they are not stored.
-        on_failure: Called when a part fails: nothing is sent any more.
-    """
+    """What runs between `start` and `close`."""
 
     def __init__(
         self,
@@ -186,16 +172,7 @@ class Core:
         return self.barred.blocked_reason or waited_for
 
     async def route_with_room(self, topic: str, *, for_events: bool = True) -> Route:
-        """Wait for the topic's route, for its backlog quota, and for budget.
-
-        Args:
-            topic: The topic.
-            for_events: Whether events are to be accepted; quotas are about nothing else.
-
-        Raises:
-            BacklogQuotaError: The topic is over its backlog quota.
-            BrokerError: There is none, or no room, within `delivery_timeout`.
-        """
+        """Wait for the topic's route, for its backlog quota, and for budget."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.delivery_timeout.total_seconds()
         route = self.accumulator.routes.get(topic)
@@ -217,11 +194,7 @@ class Core:
                 return route
 
     async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has.
-
-        Raises:
-            BrokerError: It is not known within `delivery_timeout`.
-        """
+        """Return how many partitions a topic has."""
         route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
         return route.partitions
 
@@ -240,12 +213,7 @@ class Core:
         self.rounds.end_waits(reason)
 
     async def close(self, hurry: asyncio.Event, last_s: float) -> None:
-        """Wait for the answers until hurried; then set the other outcomes, and end.
-
-        Args:
-            hurry: Set when there is no more time to wait for brokers.
-            last_s: How long the journal may take for its last writes.
-        """
+        """Wait for the answers until hurried; then set the other outcomes, and end."""
         self._hold_nobody()
         hurried = asyncio.ensure_future(hurry.wait())
         completed = asyncio.ensure_future(self.all_completed())

@@ -17,26 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """One event that is not, or not surely, in the log, and that is not sent again.
-
-    Attributes:
-        topic: Where it was to go.
-        partition: Its partition; None when it was refused before it had one.
-        event_id: Its event id; None when it was refused before it had one.
-        key: Its key.
-        value: Its payload, whole; None is a tombstone.
-        headers: Its own headers, without the event id.
-        timestamp_ms: The timestamp of its record, milliseconds since 1970; None when it was refused
-            before it had one.
-        outcome: Its outcome.
-    """
+    """One event that is not, or not surely, in the log, and that is not sent again."""
 
     topic: str
-    partition: int | None
-    event_id: str | None
+    partition: int | None  # its partition; None when it was refused before it had one
+    event_id: str | None  # its event id; None when it was refused before it had one
     key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
+    value: bytes | None  # its payload, whole; None is a tombstone
+    headers: tuple[Header, ...]  # its own headers, without the event id
+    # the timestamp of its record, milliseconds since 1970; None when it was refused before it had
+    # one
     timestamp_ms: int | None
     outcome: NotPersisted | PossiblyPersisted
 

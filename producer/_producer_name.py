@@ -33,13 +33,7 @@ _MAX_HOST_LENGTH: Final = 63
 
 
 def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
-    """Return the name of a producer without a given name.
-
-    Args:
-        journal: The journal's directory, which need not be there yet; None without a journal: then
-            each life gets its own digits anyway.
-        host: Of this machine; asked of the system by default.
-    """
+    """Return the name of a producer without a given name."""
     if journal is None:
         return UNNAMED_PREFIX
     known = journal_producer(journal)

@@ -45,11 +45,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 def checked_all(records: Sequence[Record]) -> Sequence[Record]:
-    """`checked` of each.
-
-    Raises:
-        WrongRecordError: The first that is of a wrong type.
-    """
+    """`checked` of each."""
     found: list[Record] = []
     for index, record in enumerate(records):
         try:
@@ -60,11 +56,7 @@ def checked_all(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def checked(record: Record) -> Record:
-    """Refuse what no record can be made of, and copy bytes that may change: bytearray, memoryview.
-
-    Raises:
-        TypeError: A field is of a wrong type; the message names it and says what is expected.
-    """
+    """Refuse what no record can be made of, and copy bytes that may change."""
     value, key, headers = record.value, record.key, record.headers
     # By the type first: this is run for each event of `send`.
     if type(value) is not bytes or (key is not None and type(key) is not bytes):
@@ -139,15 +131,7 @@ def _kind(found: object) -> str:
 
 
 def records_of_arrow(data: Any) -> Iterator[Record]:
-    """Yield the rows of an Arrow table or record batch.
-
-    Args:
-        data: Has a column `value` (binary or string), and may have `key` (likewise), `headers`
-            (list of structs of name and value, or map), `partition` and `timestamp_ms` (integers).
-
-    Raises:
-        ValueError: There is no column `value`, or one of another name.
-    """
+    """Yield the rows of an Arrow table or record batch."""
     names = list(data.schema.names)
     if "value" not in names or not set(names) <= set(_COLUMNS):
         raise ValueError(f"columns {names}: expected value, and of {', '.join(_COLUMNS[1:])}")

@@ -20,17 +20,7 @@ _NO_HEADERS: Final = ()
 
 
 class RecordMaker:
-    """Makes the records of one producer.
-
-    Args:
-        key_serializer: Makes a key's bytes.
-        value_serializer: Makes a value's bytes.
-        partitioner: Chooses the partition of each event that names none; None for Java's choice.
-        has_leader: Whether a topic's partition has a leader, as far as is known.
-
-    Attributes:
-        is_plain: Whether events are taken as they are given.
-    """
+    """Makes the records of one producer."""
 
     def __init__(
         self,
@@ -55,11 +45,7 @@ class RecordMaker:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Record:
-        """Return an event as a record.
-
-        Raises:
-            TypeError: A part of it is of a wrong type.
-        """
+        """Return an event as a record."""
         if self._serializes:
             if self._value_serializer is not None and value is not None:
                 value = self._value_serializer(value)
@@ -70,11 +56,7 @@ class RecordMaker:
         return checked(Record(value, key, headers, partition, timestamp_ms))
 
     def record_of(self, event: Any) -> Record:
-        """Return the record of what `send_many` is given: a `Record`, or a value by itself.
-
-        Raises:
-            TypeError: A part of it is of a wrong type.
-        """
+        """Return the record of what `send_many` is given: a `Record`, or a value by itself."""
         if not isinstance(event, Record):
             return self.record(event)
         return self.record(
@@ -82,11 +64,7 @@ class RecordMaker:
         )
 
     def placed(self, record: Record, topic: str, partitions: int) -> Record:
-        """Return the record with the partition that the partitioner chooses, if there is one.
-
-        Raises:
-            ValueError: The topic has no such partition.
-        """
+        """Return the record with the partition that the partitioner chooses, if there is one."""
         if self._partitioner is None or record.partition is not None:
             return record
         everywhere = list(range(partitions))

@@ -159,25 +159,14 @@ class Sending(ABC):
         return set(range(await self._accepting_for(topic).partitions(topic)))
 
     def _accepting_for(self, topic: str) -> Core:
-        """Return the started parts of the producer, for a topic that there may be.
-
-        Raises:
-            ProducerClosedError: The producer accepts no events.
-            TypeError: The topic's name is no string.
-            ValueError: No topic can have this name.
-        """
+        """Return the started parts of the producer, for a topic that there may be."""
         core = self._accepting()
         if not isinstance(topic, str) or topic not in core.accumulator.routes:
             check_topic_name(topic)
         return core
 
     async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
-        """Return the topic's route once there is room, or why there is none.
-
-        Raises:
-            BacklogQuotaError: The topic is over its backlog quota.
-            ProducerClosedError: The producer is closed.
-        """
+        """Return the topic's route once there is room, or why there is none."""
         route, quota = core.accumulator.routes.get(topic), core.quota
         is_limited = quota is not None and quota.limits(topic)
         is_limited |= topic in core.barred.reasons
@@ -201,11 +190,7 @@ class Sending(ABC):
 
     @abstractmethod
     def _accepting(self) -> Core:
-        """Return the started parts of the producer.
-
-        Raises:
-            ProducerClosedError: The producer accepts no events.
-        """
+        """Return the started parts of the producer."""
 
 
 def _completed(core: Core, topic: str, outcome: NotPersisted) -> Delivery:

@@ -33,17 +33,7 @@ class JournalOpening:
         self._unclaimed: asyncio.Task[None] | None = None
 
     async def open(self, directory: Path, name: str, *, limit_bytes: int) -> Journal:
-        """Open it; if this call is cancelled, it is closed as soon as it is open.
-
-        Args:
-            directory: Where it is.
-            name: The producer's.
-            limit_bytes: How large it may grow.
-
-        Raises:
-            JournalError: It is held by another process, damaged, another producer's, or cannot be
-                written.
-        """
+        """Open it; if this call is cancelled, it is closed as soon as it is open."""
         limits = JournalLimits.within(limit_bytes)
         opening = asyncio.ensure_future(
             asyncio.to_thread(Journal.open, directory, producer=name, limits=limits)
@@ -72,11 +62,6 @@ async def acquire_identity(
 
     With a journal that knows its topics they may come later, too: after two seconds without an
     answer this returns without them.
-
-    Raises:
-        RetriableError: No broker answered within `delivery_timeout`.
-        FatalError: The cluster does not let us write.
-        JournalError: The journal cannot be written.
     """
     if former.partitions:
         try:

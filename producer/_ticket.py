@@ -192,31 +192,17 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where a batch is in the log.
-
-    Attributes:
-        topic: Its topic.
-        partition: Its partition.
-        offset: The offset of its first record; None if it is not known.
-        shift_ms: How much later its records are dated than when they were accepted.
-        append_ms: The timestamp that the broker gave all of them; -1 if it gave none.
-        keeps_times: Whether the broker gives none, as far as is known.
-    """
+    """Where a batch is in the log."""
 
     topic: str
     partition: int
-    offset: int | None
-    shift_ms: int = 0
-    append_ms: int = -1
-    keeps_times: bool = True
+    offset: int | None  # the offset of its first record; None if it is not known
+    shift_ms: int = 0  # how much later its records are dated than when they were accepted
+    append_ms: int = -1  # the timestamp that the broker gave all of them; -1 if it gave none
+    keeps_times: bool = True  # whether the broker gives none, as far as is known
 
     def of(self, place: int, accepted_ms: int) -> Persisted:
-        """Return the outcome of the event at a place in the batch.
-
-        Args:
-            place: Counted from 0.
-            accepted_ms: The timestamp that it was accepted with.
-        """
+        """Return the outcome of the event at a place in the batch."""
         offset = None if self.offset is None else self.offset + place
         timestamp_ms = self.append_ms if self.append_ms != -1 else accepted_ms + self.shift_ms
         return Persisted(
@@ -241,13 +227,7 @@ class DeliveryClaim:
     def failed(
         self, outcome: NotPersisted | PossiblyPersisted, topic: str, unheard: Unheard | None
     ) -> None:
-        """Set the outcome of events that are not, or only possibly, in the log.
-
-        Args:
-            outcome: The outcome.
-            topic: Their topic.
-            unheard: Counts those that nobody looks at; None if somebody was told.
-        """
+        """Set the outcome of events that are not, or only possibly, in the log."""
         deliveries, self.entries = self.entries, []  # who looks at none lets them go
         for delivery in deliveries:
             if not delivery.done():

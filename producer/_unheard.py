@@ -27,15 +27,7 @@ _log = Logger(__name__)
 
 
 class Unheard:
-    """Count bad outcomes that nobody asked for.
-
-    Args:
-        loop: Runs the timer.
-        every_s: How often they are told at most.
-
-    Attributes:
-        count: How many there were.
-    """
+    """Count bad outcomes that nobody asked for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float = _EVERY_S) -> None:
         self.count = 0

@@ -24,10 +24,6 @@ def leaving_on_signals() -> Iterator[None]:
 
     So what the block has started is ended by its `finally` clauses, which take their time. For the
     main thread.
-
-    Raises:
-        KeyboardInterrupt: At SIGINT.
-        SystemExit: At SIGTERM, with 128 and the signal's number.
     """
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
@@ -73,20 +69,7 @@ def run_with_children(
     timeout_s: float,
     leave_out: str | None = None,
 ) -> int:
-    """Run a command to its end; when the wait is given up, kill it with its children.
-
-    Args:
-        command: The command.
-        environ: Its environment.
-        timeout_s: How long it may take.
-        leave_out: Lines that begin so are left out of what it says on standard error.
-
-    Returns:
-        Its status.
-
-    Raises:
-        subprocess.TimeoutExpired: It took too long.
-    """
+    """Run a command to its end; when the wait is given up, kill it with its children."""
     process = copying = None
     try:
         with holding_signals():

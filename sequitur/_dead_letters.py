@@ -52,59 +52,36 @@ _PATH_SEPARATOR: Final = " > "
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that the process job gave up.
+    """An event that the process job gave up."""
 
-    Attributes:
-        partition: Where it is in the dead-letter topic.
-        offset: Its offset there.
-        reason: Why its last attempt failed; one of `FailReason`, or of a newer version.
-        detail: The traceback, or what is known.
-        attempts: How often it was tried.
-        path: The components that the failed tuple had come through.
-        topology: The topology of these components.
-        subscription: The subscription whose receivers gave it up; empty where a job did.
-        failed_at_ms: When it was given up, epoch milliseconds.
-        event_time_ms: Its event time.
-        source: Where it came from.
-        timestamp_ms: The record's timestamp.
-        key: The event's key.
-        value: The event's value.
-        headers: The event's own headers.
-        file: Where in the job's checkpoint the event is whole, if it is too large for the topic:
-            value and headers, and maybe key and detail, are not here then.
-        component: The bolt that made it by itself; None of an event. Its value is then its values
-            as text, and what is given back is only in the file.
-        stream: The stream that it was emitted to; None of an event.
-        kept: Key and value that are given back, as the file has them.
-    """
-
-    partition: int
+    partition: int  # where it is in the dead-letter topic
     offset: int
-    reason: str
-    detail: str
-    attempts: int
-    path: tuple[str, ...]
-    topology: str
-    subscription: str
-    failed_at_ms: int
+    reason: str  # why its last attempt failed; one of `FailReason`, or of a newer version
+    detail: str  # the traceback, or what is known
+    attempts: int  # how often it was tried
+    path: tuple[str, ...]  # the components that the failed tuple had come through
+    topology: str  # the topology of these components
+    subscription: str  # the subscription whose receivers gave it up; empty where a job did
+    failed_at_ms: int  # when it was given up, epoch milliseconds
     event_time_ms: int
     source: Place
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    # where in the job's checkpoint the event is whole, if it is too large for the topic: value and
+    # headers, and maybe key and detail, are not here then
     file: str | None = None
+    # the bolt that made it by itself; None of an event. Its value is then its values as text, and
+    # what is given back is only in the file
     component: str | None = None
-    stream: str | None = None
+    stream: str | None = None  # the stream that it was emitted to; None of an event
+    # key and value that are given back, as the file has them
     kept: tuple[bytes | None, bytes | None] | None = None
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
-        """Return the dead letter that a record is.
-
-        Raises:
-            NotADeadLetterError: The record is none: a required header is missing or wrong.
-        """
+        """Return the dead letter that a record is."""
         reason, path = _text(record, DEAD_REASON_HEADER), _text(record, DEAD_PATH_HEADER, "")
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
         is_made = "/" in topic  # no topic is called so
@@ -136,14 +113,7 @@ class DeadLetter:
         )
 
     def whole(self, checkpoint: Location) -> Self:
-        """Return the dead letter with the whole event, from the job's checkpoint if it is there.
-
-        Args:
-            checkpoint: The checkpoint.
-
-        Raises:
-            CheckpointError: The file is not there, or cannot be read.
-        """
+        """Return the dead letter with the whole event, from the job's checkpoint if it is there."""
         if self.file is None:
             return self
         key, value, headers, detail, place = read_oversized(checkpoint, self.file)
@@ -198,17 +168,11 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Selection:
-    """Which dead letters are selected, and how many records are none.
+    """Which dead letters are selected, and how many records are none."""
 
-    Attributes:
-        reason: Only those with this reason.
-        key: Only those with this key.
-        foreign: How many records so far are no dead letters: another program wrote them.
-    """
-
-    reason: str | None = None
-    key: bytes | None = None
-    foreign: int = 0
+    reason: str | None = None  # only those with this reason
+    key: bytes | None = None  # only those with this key
+    foreign: int = 0  # how many records so far are no dead letters: another program wrote them
 
     def of(self, records: Iterable[TopicRecord]) -> Iterator[DeadLetter]:
         """Yield the selected dead letters among records."""

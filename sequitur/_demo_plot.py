@@ -21,19 +21,12 @@ _WIDER: Final = 3.5
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One event as it was found in a topic.
-
-    Attributes:
-        key: Its key.
-        producer: The producer that sent it.
-        offset: Its place in its partition.
-        event_time_ms: When it happened, epoch milliseconds.
-    """
+    """One event as it was found in a topic."""
 
     key: bytes
     producer: str
-    offset: int
-    event_time_ms: int
+    offset: int  # its place in its partition
+    event_time_ms: int  # when it happened, epoch milliseconds
 
 
 def plot_arrivals(
@@ -46,12 +39,6 @@ def plot_arrivals(
     """Draw one key's events, event time over place, as they arrived and as they were released.
 
     The key is the one with the most events, so that the picture shows one order and not several.
-
-    Args:
-        before: The events of the input topic.
-        after: Those of the output topic.
-        inversions: Events older than an earlier one of their key, of all keys, before and after.
-        delay_ms: How far behind the newest an event may be; None for a delay that is learned.
     """
     # Imported here, as the command line must not wait for a plotting library it rarely needs.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415

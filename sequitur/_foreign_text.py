@@ -18,11 +18,7 @@ def plain(raw: bytes | None) -> str | dict[str, str] | None:
 
 
 def shown(value: str | dict[str, str] | None) -> Text:
-    """Return others' text as it is, without markup or a terminal's control sequences.
-
-    Args:
-        value: Text, or how bytes are written and what they are so: `{"base64": "/w=="}`.
-    """
+    """Return others' text as it is, without markup or a terminal's control sequences."""
     if value is None:
         return Text("-")
     text = " ".join(*value.items()) if isinstance(value, dict) else value

@@ -25,11 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not a table")]
 
 
 def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor:
-    """Return what asks Kafka.
-
-    Raises:
-        BrokerUnreachableError: No broker answers.
-    """
+    """Return what asks Kafka."""
     from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
 
     require_broker(settings.kafka)

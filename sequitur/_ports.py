@@ -39,9 +39,6 @@ def choose_free(avoid: Collection[int] = ()) -> int:
 
     The kernel might choose the other ports as local ports: while the broker is down, a client that
     retries could get the broker's port as its local one, connect to itself, and block the port.
-
-    Raises:
-        OSError: None was found.
     """
     try:
         ephemeral_start = int(_EPHEMERAL_RANGE.read_text("ascii").split()[0])

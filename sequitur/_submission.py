@@ -34,13 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The options of spark-submit itself.
+    """The options of spark-submit itself."""
 
-    Attributes:
-        master: Spark master; None for that of Spark's own settings, or one on this machine.
-        conf: Spark settings, as KEY=VALUE.
-    """
-
+    # spark master; None for that of Spark's own settings, or one on this machine
     master: str | None = field(
         default=None,
         metadata={
@@ -48,16 +44,13 @@ class SparkOptions:
             f"{WAITING_MASTER} with `concurrency`)"
         },
     )
+    # spark settings, as KEY=VALUE
     conf: list[str] | None = field(
         default=None, metadata={"help": "Spark setting, as KEY=VALUE; may be repeated"}
     )
 
     def settings(self) -> dict[str, str]:
-        """Return the Spark settings by name.
-
-        Raises:
-            typer.BadParameter: One of them is not KEY=VALUE.
-        """
+        """Return the Spark settings by name."""
         found: dict[str, str] = {}
         for given in self.conf or ():
             key, separator, value = given.partition("=")
@@ -76,21 +69,7 @@ def submit(
     arguments: Sequence[str] = (),
     process: ProcessStage | None = None,
 ) -> NoReturn:
-    """Become spark-submit, running a job with these settings and flags.
-
-    Args:
-        job: The job's file.
-        settings: Its settings.
-        options: This run's options beside them.
-        spark: The options of spark-submit.
-        arguments: What stands before its flags.
-        process: The topology that the job runs, where it runs one.
-
-    Raises:
-        ReorderError: The job would refuse to start, some seconds later.
-        JavaError: There is no Java.
-        ProducerError: No broker can be reached, or authentication or TLS failed.
-    """
+    """Become spark-submit, running a job with these settings and flags."""
     from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 

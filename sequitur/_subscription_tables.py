@@ -107,12 +107,7 @@ def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_moves(document: Mapping[str, Any], *, beside: bool = False) -> None:
-    """Print what a reset, a skip or an expiry means, or what it meant.
-
-    Args:
-        document: The plan, or what was done.
-        beside: Print it to standard error: standard output is for a program.
-    """
+    """Print what a reset, a skip or an expiry means, or what it meant."""
     kind, name = document["kind"], document["subscription"]
     title = f"What it means to {kind} {name}" if document["dryRun"] else f"{name}: {_DONE[kind]}"
     counts = ("messages", "acked", "skipped") if kind == "reset" else ("skipped", "messages")

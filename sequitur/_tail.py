@@ -46,19 +46,7 @@ class ValueStyle(enum.Enum):
 def tail(
     kafka: KafkaSettings, topic: str, start: ResetTarget | int, *, follows: bool
 ) -> Iterator[TopicRecord]:
-    """Yield records of a topic, each partition in offset order.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        start: From where on; or how many of the newest, by timestamp, over all partitions.
-        follows: Go on for ever with what comes.
-
-    Raises:
-        UnknownTopicError: There is no such topic.
-        PositionRangeError: A position names another topic.
-        BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
-    """
+    """Yield records of a topic, each partition in offset order."""
     with open_topic(kafka, topic) as opened:
         if isinstance(start, int):
             yield from _last(opened, start)
@@ -73,12 +61,7 @@ def tail(
 
 
 def newest(found: Mapping[int, Sequence[TopicRecord]], count: int) -> list[TopicRecord]:
-    """Return the newest records by timestamp, each partition's in its order.
-
-    Args:
-        found: The last records of each partition, in offset order.
-        count: How many, at most.
-    """
+    """Return the newest records by timestamp, each partition's in its order."""
     backwards = (reversed(records) for records in found.values())
     merged = heapq.merge(*backwards, key=lambda record: -record.timestamp_ms)
     return list(islice(merged, count))[::-1]
@@ -127,18 +110,11 @@ def _starts(opened: OpenTopic, start: ResetTarget) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record as `sequitur tail` shows it.
-
-    Attributes:
-        topic: Its topic.
-        record: The record.
-        event_time_ms: Its event time, where it has one: found as the user says, else in a header
-            that the jobs add.
-        style: How its value is shown.
-    """
+    """A record as `sequitur tail` shows it."""
 
     topic: str
     record: TopicRecord
+    # its event time, where it has one: found as the user says, else in a header that the jobs add
     event_time_ms: int | None
     style: ValueStyle
 
@@ -146,14 +122,7 @@ class ShownRecord:
     def of(
         cls, topic: str, record: TopicRecord, event_time: EventTimeSpec | None, style: ValueStyle
     ) -> ShownRecord:
-        """Return what is shown of a record.
-
-        Args:
-            topic: Its topic.
-            record: The record.
-            event_time: Where its event time stands; None for the headers that the jobs add.
-            style: How its value is shown.
-        """
+        """Return what is shown of a record."""
         if event_time is None:
             time_ms = None
             with contextlib.suppress(ValueError):

@@ -36,23 +36,14 @@ _DEFAULT_ISOLATION: Final = "read_committed"
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One record as a consumer gets it.
-
-    Attributes:
-        partition: The partition it is in.
-        offset: Its offset there.
-        timestamp_ms: The record's timestamp, epoch milliseconds.
-        key: Its key, None when it has none.
-        value: Its value, None for a tombstone.
-        headers: Name and value of each header, in order.
-    """
+    """One record as a consumer gets it."""
 
     partition: int
     offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int  # the record's timestamp, epoch milliseconds
+    key: bytes | None  # its key, None when it has none
+    value: bytes | None  # its value, None for a tombstone
+    headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
 
     def header(self, name: str) -> bytes | None:
         """Return the last header called `name`, as Kafka's `lastHeader` does; None without one."""
@@ -63,22 +54,13 @@ class TopicRecord:
 
 
 def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
-    """Return whether the brokers know `topic`.
-
-    Raises:
-        BrokerUnreachableError: No broker answers.
-    """
+    """Return whether the brokers know `topic`."""
     with _consumer(kafka) as consumer:
         return bool(_partitions(consumer, topic))
 
 
 def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
-    """Return whether retention or a deletion has removed the beginning of a partition of `topic`.
-
-    Raises:
-        UnknownTopicError: There is no such topic.
-        BrokerUnreachableError: No broker answers.
-    """
+    """Return whether a partition of `topic` has lost its beginning."""
     with open_topic(kafka, topic) as opened:
         return any(first > 0 for first, _ in opened.spans.values())
 
@@ -89,16 +71,6 @@ def read_topic(
     """Yield the records that `topic` holds now, each partition in offset order.
 
     Records that are written meanwhile are left out, so reading ends also in a busy topic.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        isolation_level: Whether records of transactions that are open or aborted are left out, as
-            librdkafka does it by itself.
-
-    Raises:
-        UnknownTopicError: There is no such topic.
-        BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
     """
     with open_topic(kafka, topic, isolation_level=isolation_level) as opened:
         yield from opened.read(opened.spans)
@@ -107,21 +79,7 @@ def read_topic(
 def read_records(
     kafka: KafkaSettings, topic: str, places: Collection[tuple[int, int]]
 ) -> list[TopicRecord]:
-    """Read the committed records at places of a topic.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        places: Partition and offset of each record.
-
-    Returns:
-        The records, those of a partition in offset order.
-
-    Raises:
-        UnknownTopicError: There is no such topic.
-        UnknownRecordError: There is no committed record at one of the places, or no longer.
-        BrokerUnreachableError: No broker answers, or none has sent anything for a minute.
-    """
+    """Read the committed records at places of a topic."""
     with open_topic(kafka, topic) as opened:
         spans = {}
         for partition in opened.spans.keys() & {partition for partition, _ in places}:
@@ -139,12 +97,7 @@ def read_records(
 
 
 class OpenTopic:
-    """A topic that is read; see `open_topic`.
-
-    Attributes:
-        name: Its name.
-        spans: First and next offset of each partition, as they were when it was opened.
-    """
+    """A topic that is read; see `open_topic`."""
 
     def __init__(self, consumer: Consumer, name: str) -> None:
         self._consumer = consumer
@@ -155,11 +108,7 @@ class OpenTopic:
         }
 
     def offsets_at(self, time_ms: int) -> dict[int, int]:
-        """Return of each partition the first offset whose timestamp is not before a time.
-
-        Raises:
-            BrokerUnreachableError: No broker answers.
-        """
+        """Return of each partition the first offset whose timestamp is not before a time."""
         asked = [TopicPartition(self.name, partition, time_ms) for partition in self.spans]
         try:
             found = self._consumer.offsets_for_times(asked, timeout=_METADATA_TIMEOUT_S)
@@ -172,11 +121,7 @@ class OpenTopic:
         }
 
     def read(self, spans: Mapping[int, tuple[int, int]]) -> Iterator[TopicRecord]:
-        """Yield the records of each partition's span, from its first offset to before its second.
-
-        Raises:
-            BrokerUnreachableError: No broker has sent anything for a minute.
-        """
+        """Yield the records of each partition's span: from one offset to before another."""
         ends = {partition: end for partition, (start, end) in spans.items() if start < end}
         self._begin({partition: spans[partition][0] for partition in ends})
         heard_s = time.monotonic()
@@ -216,27 +161,13 @@ class OpenTopic:
 def open_topic(
     kafka: KafkaSettings, topic: str, *, isolation_level: str = _DEFAULT_ISOLATION
 ) -> Iterator[OpenTopic]:
-    """Open a topic for reading.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        isolation_level: See `read_topic`.
-
-    Raises:
-        UnknownTopicError: There is no such topic.
-        BrokerUnreachableError: No broker answers.
-    """
+    """Open a topic for reading."""
     with _consumer(kafka, isolation_level) as consumer:
         yield OpenTopic(consumer, topic)
 
 
 def _is_record(message: Message) -> bool:
-    """Tell a record from the end of a partition.
-
-    Raises:
-        KafkaException: It is neither.
-    """
+    """Tell a record from the end of a partition."""
     error = message.error()
     if error is None:
         return True

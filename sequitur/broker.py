@@ -68,16 +68,6 @@ class BrokerStatus:
 class EmbeddedBroker:
     """One Kafka broker in a folder.
 
-    Args:
-        directory: Where its properties, data and logs are; created if missing.
-        port: Its port on 127.0.0.1. 0: `usual_port` if that is free, else the port it had before in
-            this folder if that is free, else any free one.
-        usual_port: The first choice where `port` is 0; 0 for none.
-        options: Server properties that override the defaults.
-        heap_mib: The JVM's heap.
-        short_lived: Compile its code quickly instead of well: for minutes of little work.
-        start_timeout_s: How long it may take until it answers.
-
     As a context manager it is started on entry and stopped on exit.
     """
 
@@ -113,11 +103,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where it answers, or answered when it last ran.
-
-        Raises:
-            BrokerStartError: It was never started in this folder.
-        """
+        """Where it answers, or answered when it last ran."""
         record = read_record(self._files.record)
         if record is None:
             raise BrokerStartError(f"no broker was ever started in {self.directory}")
@@ -127,12 +113,6 @@ class EmbeddedBroker:
         """Start the broker unless it runs; return its bootstrap servers once it answers.
 
         A broker that was paused is resumed.
-
-        Raises:
-            PortInUseError: Another program has the port asked for.
-            BrokerStartError: It did not come up; the message ends with its log's last lines.
-            JavaError: There is no Java, or too old a one.
-            JarError: The locked jars are not available.
         """
         java = find_java().program
         class_path = os.pathsep.join(map(str, locked_jars("broker")))

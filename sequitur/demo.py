@@ -66,31 +66,18 @@ _SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The result of the demo. All counts are of events.
+    """The result of the demo. All counts are of events."""
 
-    Attributes:
-        sent: Events the daemons report as persisted.
-        read: Events the job read.
-        released: Events in the ordered topic, as the independent reader counts them.
-        late: Events in the late topic.
-        quarantined: Events in the quarantine topic.
-        held: Events the job still held when it ended.
-        lost: Events of the input topic that are in none of the three.
-        duplicates: Records beyond the first of their event id, over the three.
-        before: The check of the input topic.
-        after: The check of the ordered topic.
-    """
-
-    sent: int
+    sent: int  # events the daemons report as persisted
     read: int
-    released: int
-    late: int
-    quarantined: int
-    held: int
-    lost: int
-    duplicates: int
-    before: TopicReport
-    after: TopicReport
+    released: int  # events in the ordered topic, as the independent reader counts them
+    late: int  # events in the late topic
+    quarantined: int  # events in the quarantine topic
+    held: int  # events the job still held when it ended
+    lost: int  # events of the input topic that are in none of the three
+    duplicates: int  # records beyond the first of their event id, over the three
+    before: TopicReport  # the check of the input topic
+    after: TopicReport  # the check of the ordered topic
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -110,16 +97,6 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
     A broker named by KAFKA_BOOTSTRAP_SERVERS is used where there is one; its topics of the demo's
     names must not exist yet. Otherwise an embedded one is started, and ended with its data. At
     SIGINT and SIGTERM, too, all that was started is ended.
-
-    Args:
-        seconds: How long the daemons sample.
-        rate_hz: Samples a second, of every CPU, by each daemon.
-        delay: How long the job waits for events that are behind, as a duration.
-        plot: The PNG file to write.
-
-    Raises:
-        DemoError: A daemon or the job failed or took too long, the demo's topics exist already, or
-            the delay is none.
     """
     delay_ms = _milliseconds(delay)
     with (
@@ -148,11 +125,7 @@ def _say(line: str) -> None:
 
 
 def _milliseconds(delay: str) -> int | None:
-    """Return a delay; None for one that is learned.
-
-    Raises:
-        DemoError: It is none.
-    """
+    """Return a delay; None for one that is learned."""
     if delay == "auto":
         return None
     try:

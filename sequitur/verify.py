@@ -48,60 +48,38 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """What a topic holds of one producer.
+    """What a topic holds of one producer."""
 
-    Attributes:
-        producer: The producer's name, from the event ids.
-        events: Records with its name, duplicates included.
-        first_sequence: The lowest sequence seen.
-        last_sequence: The highest sequence seen.
-        missing: Sequences up to the highest that are in none of the topics read: lost, or sent to a
-            topic that was not read.
-        duplicates: Records beyond the first of their event id.
-        shared: Sequences that more than one generation gave: two processes held copies of the
-            producer's journal, or one that was put back from a copy. No event is lost by that.
-        generations: How many lives of the producer the topic has events of.
-    """
-
-    producer: str
-    events: int
-    first_sequence: int
-    last_sequence: int
+    producer: str  # the producer's name, from the event ids
+    events: int  # records with its name, duplicates included
+    first_sequence: int  # the lowest sequence seen
+    last_sequence: int  # the highest sequence seen
+    # sequences up to the highest that are in none of the topics read: lost, or sent to a topic that
+    # was not read
     missing: int
-    duplicates: int
+    duplicates: int  # records beyond the first of their event id
+    # sequences that more than one generation gave: two processes held copies of the producer's
+    # journal, or one that was put back from a copy. No event is lost by that
     shared: int = 0
-    generations: int = 1
+    generations: int = 1  # how many lives of the producer the topic has events of
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """The result of `TopicCheck`. All counts are of records.
-
-    Attributes:
-        topic: The topic's name.
-        records: All records.
-        partitions_with_records: Partitions that hold at least one of them.
-        keys: Distinct pairs of partition and key.
-        event_inversions: Records older than an earlier one of their key.
-        partition_inversions: Records older than an earlier one of their partition.
-        send_inversions: Records sent before an earlier one of their partition, by event id.
-        without_event_time: Records whose event time is missing or cannot be read.
-        without_event_id: Records without a readable event id.
-        producers: One report for each producer, by name.
-        also: Further topics in which events were looked for; their order was not checked.
-        order: The order that was expected.
-    """
+    """The result of `TopicCheck`. All counts are of records."""
 
     topic: str
     records: int
-    partitions_with_records: int
-    keys: int
-    event_inversions: int
-    partition_inversions: int
-    send_inversions: int
-    without_event_time: int
-    without_event_id: int
+    partitions_with_records: int  # partitions that hold at least one of them
+    keys: int  # distinct pairs of partition and key
+    event_inversions: int  # records older than an earlier one of their key
+    partition_inversions: int  # records older than an earlier one of their partition
+    send_inversions: int  # records sent before an earlier one of their partition, by event id
+    without_event_time: int  # records whose event time is missing or cannot be read
+    without_event_id: int  # records without a readable event id
+    # one report for each producer, by name
     producers: tuple[ProducerReport, ...] = field(default=())
+    # further topics in which events were looked for; their order was not checked
     also: tuple[str, ...] = field(default=())
     order: Order = Order.BOTH
 
@@ -160,13 +138,6 @@ class TopicCheck:
     """Takes the records of one topic, each partition in offset order, and counts what is wrong.
 
     Memory: eight bytes a record for the sequences, and one entry for each key.
-
-    Args:
-        topic: The topic's name, for the report.
-        event_time: The event time of a record, epoch milliseconds, or None when it has none.
-        truncated: Whether the topic's beginning is gone, so that sequences may start above 0.
-        also: Further topics whose records are given to `observe_elsewhere`.
-        order: The order that the topic is expected to be in.
     """
 
     def __init__(

@@ -93,11 +93,7 @@ class Step:
 
 
 def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `Step.shared_document` back.
-
-    Raises:
-        StateFormatError: Written by something else, or by a newer version.
-    """
+    """Read `Step.shared_document` back."""
     check_format(document)
     learned, partitions = document["learned"], document.get("partition_counts")
     return {

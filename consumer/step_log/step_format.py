@@ -18,11 +18,7 @@ _READ: Final = (5, 6, STEP_FORMAT)
 
 
 def check_format(document: Mapping[str, Any]) -> None:
-    """Check that this version reads a document.
-
-    Raises:
-        StateFormatError: It does not.
-    """
+    """Check that this version reads a document."""
     if document.get("format") not in _READ:
         known = ", ".join(map(str, _READ))
         raise StateFormatError(

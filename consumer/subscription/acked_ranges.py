@@ -133,11 +133,7 @@ class AckedRanges:
         return self._offsets - before
 
     def pop_first(self, reached: int) -> int:
-        """Remove the first range if it begins at or before `reached`.
-
-        Returns:
-            Where it stops; `reached` where no range was removed.
-        """
+        """Remove the first range if it begins at or before `reached`."""
         if not self._lows or self._lows[0] > reached:
             return reached
         first, stop = self._firsts[0].pop(0), self._stops[0].pop(0)

@@ -30,30 +30,13 @@ _LOOK_AGAIN_S: Final = 0.5
 
 
 class SubscriptionAdmin:
-    """Creates and deletes subscriptions.
-
-    Args:
-        surveyor: Asks Kafka.
-    """
+    """Creates and deletes subscriptions."""
 
     def __init__(self, surveyor: Surveyor) -> None:
         self._surveyor = surveyor
 
     def create(self, record: SubscriptionRecord, *, at: Edge, fence: bool = False) -> None:
-        """Create a subscription, with a cursor of each partition of its topics.
-
-        Args:
-            record: What is registered.
-            at: Where its cursors begin.
-            fence: Also if a consumer group of that name is there: its offsets are replaced.
-
-        Raises:
-            SubscriptionExistsError: There is one of that name, or a group that is none.
-            SubscriptionConnectedError: A consumer group of that name has a member.
-            SubscriptionError: There is one of that name on other topics, or of another type; or the
-                name is not free.
-            TopicError: A topic is not there, or the brokers do not answer.
-        """
+        """Create a subscription, with a cursor of each partition of its topics."""
         for topic in record.topics:
             self._surveyor.topics.require(topic)
         may_take(self._surveyor, record.name, record.type, record.topics, fence=fence)
@@ -85,18 +68,7 @@ class SubscriptionAdmin:
             )
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a subscription, its cursors and the offsets of its group.
-
-        Args:
-            name: Which.
-            force: Also one that has a consumer: that one stops by name.
-
-        Raises:
-            UnknownSubscriptionError: There is none of that name.
-            SubscriptionConnectedError: It has a consumer.
-            TopicError: The brokers refuse, or do not answer; or the group has a member that does
-                not go.
-        """
+        """Delete a subscription, its cursors and the offsets of its group."""
         surveyor = self._surveyor
         registry = surveyor.registry.read()
         registered = registry.find(name)

@@ -29,14 +29,7 @@ Place: TypeAlias = "tuple[SourcePartition, int]"
 def limits_ms(
     policies: PoliciesInForce, *, now_ms: int, retention_ms: int | None, is_detected: bool
 ) -> set[int]:
-    """Return the times before which messages of a topic are old.
-
-    Args:
-        policies: The topic's.
-        now_ms: The time.
-        retention_ms: Its `retention.ms`; None without one.
-        is_detected: Whether slow subscriptions are looked for, and what is near its deletion.
-    """
+    """Return the times before which messages of a topic are old."""
     quota, slow_age_s = policies.backlog_quota, policies.thresholds.slow_age_s
     cutoff_ms = ttl_cutoff_ms(policies.message_ttl_s, now_ms=now_ms)
     times = set() if cutoff_ms is None else {cutoff_ms}
@@ -56,16 +49,7 @@ def older_than(
     since: Mapping[tuple[SourcePartition, int], int],
     read: Callable[[Collection[Place]], Mapping[Place, int]],
 ) -> dict[Place, int]:
-    """Return of places a time that the timestamp of the first message from there on is before.
-
-    Args:
-        places: Offsets of partitions.
-        since: The first offset whose timestamp is not before a time, by partition and time.
-        read: Reads timestamps of the first messages from places on; leaves out those without one.
-
-    Returns:
-        The earliest of these times; places that are older than none are left out.
-    """
+    """Return of places a time that the timestamp of the first message from there on is before."""
     found: dict[Place, int] = {}
     left = []
     for (where, time_ms), stop in since.items():

@@ -55,23 +55,7 @@ _FIGURES: Final = 64
 
 
 class Surveyor:
-    """Takes surveys of a cluster.
-
-    Args:
-        kafka: How to reach the brokers.
-        replication_factor: How many replicas topics of subscriptions get that are not there; -1
-            for the broker's default.
-        outages: How long what passes is waited for.
-        clock: Monotonic seconds, by which owners are taken for gone.
-
-    Attributes:
-        kafka: How to reach the brokers.
-        registry: The registry in Kafka.
-        cursors: The cursors in Kafka.
-        topics: Further questions.
-        groups: Further questions.
-        watch: What this process has seen of the subscriptions' claims.
-    """
+    """Takes surveys of a cluster."""
 
     def __init__(
         self,
@@ -99,20 +83,7 @@ class Surveyor:
         known: StoredSubscriptions | None = None,
         times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
     ) -> Survey:
-        """Ask for all there is of topics and of the subscriptions on them, but for ages.
-
-        Args:
-            wanted: Topics; by default all that subscriptions are on. Those that are not there are
-                left out.
-            now_ms: The time; by default this machine's.
-            registry: What is registered; by default it is read.
-            known: What is stored of the subscriptions; by default it is read.
-            times: Returns the times of each topic, for `since`.
-
-        Raises:
-            StateFormatError: A record of the registry is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Ask for all there is of topics and of the subscriptions on them, but for ages."""
         if registry is None:
             registry = self.registry.read()
         topics = registry.topics() if wanted is None else sorted(set(wanted))
@@ -165,12 +136,7 @@ class Surveyor:
     def look(
         self, name: str, followed: FollowedPartition
     ) -> Callable[[], tuple[Hold, Claim | None]]:
-        """Return what reads a subscription's claim and judges it.
-
-        Args:
-            name: The subscription.
-            followed: The partition of its records.
-        """
+        """Return what reads a subscription's claim and judges it."""
 
         def look() -> tuple[Hold, Claim | None]:
             claim = StoredRecords(followed.read()).claim(name)
@@ -186,18 +152,7 @@ class Surveyor:
         registry: Registry | None = None,
         is_detected: bool = False,
     ) -> Survey:
-        """Return a survey that says what is older than the limits of its topics.
-
-        Args:
-            topics: As for `survey`.
-            now_ms: The time; by default this machine's.
-            registry: What is registered; by default it is read.
-            is_detected: Whether slow subscriptions are looked for, and what is near its deletion.
-
-        Raises:
-            StateFormatError: A record of the registry is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Return a survey that says what is older than the limits of its topics."""
 
         def times(registry: Registry, now_ms: int) -> dict[str, set[int]]:
             wanted = registry.topics() if topics is None else topics
@@ -220,11 +175,7 @@ class Surveyor:
         return self.with_limits(found)
 
     def with_limits(self, survey: Survey) -> Survey:
-        """Return a survey of `judged` with what is older than limits of what is not acked now.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return a survey of `judged` with what is older than limits of what is not acked now."""
         places = survey.places()
         oldest: dict[Place, int] = {}
 
@@ -242,15 +193,7 @@ class Surveyor:
         return replace(survey, oldest_ms=oldest, older_than_ms=older)
 
     def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
-        """Return a survey with the ages of what is not acked; what is known is not asked again.
-
-        Args:
-            survey: Of topics.
-            names: The subscriptions whose ages are asked for; by default all.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return a survey with the ages of what is not acked; what is known is not asked again."""
         found = survey.places(names)
         places = [(where, offset) for where, offsets in found.items() for offset in offsets]
         return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
@@ -272,11 +215,7 @@ class Surveyor:
         return {**known, **told}
 
     def stored(self, registry: Registry, names: Collection[str]) -> StoredSubscriptions:
-        """Return what is stored of subscriptions that are registered.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return what is stored of subscriptions that are registered."""
         found = self.cursors.read_all(names, registry.partition_of)
         for name in set(names) - found.stored.keys() - found.damaged.keys():
             found.damaged[name] = nothing_stored(name)
@@ -290,19 +229,7 @@ class Surveyor:
         force: bool = False,
         followed: FollowedPartition | None = None,
     ) -> None:
-        """Delete a subscription's record and cursors, both or neither.
-
-        Args:
-            name: Which.
-            change: Returns what deletes the record, by who removes the cursors.
-            force: Fence whoever has it.
-            followed: The partition of its records, as far as it was read.
-
-        Raises:
-            SubscriptionConnectedError: It has an owner, or may have one.
-            SubscriptionFencedError: Somebody has taken it over meanwhile.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Delete a subscription's record and cursors, both or neither."""
         noted = self.registry.read().partition_of(name)
         watch = None if force else self.watch
         with self.cursors.take(
@@ -364,16 +291,7 @@ def timestamps_from(
     places: Collection[tuple[SourcePartition, int]],
     ends: Mapping[SourcePartition, int],
 ) -> dict[tuple[SourcePartition, int], int]:
-    """Return the timestamp of the first record from each place on; those without one are left out.
-
-    Args:
-        kafka: How to reach the brokers.
-        places: Partitions and offsets.
-        ends: The offset behind the last record of each partition.
-
-    Raises:
-        TopicError: The brokers do not answer.
-    """
+    """Return the timestamp of the first record from each place on, where there is one."""
     found: dict[tuple[SourcePartition, int], int] = {}
     left = {(OutputPartition(*where), offset) for where, offset in places}
     known_ends = {OutputPartition(*where): end for where, end in ends.items()}
@@ -432,15 +350,7 @@ def place_of(message: Message) -> SourcePartition:
 def read_spans(
     consumer: Consumer, spans: Mapping[SourcePartition, tuple[int, int]]
 ) -> Iterator[Message]:
-    """Read the records from one offset to before another of partitions.
-
-    Args:
-        consumer: That of `reader`.
-        spans: First offset and the one behind the last, of each partition.
-
-    Raises:
-        TopicError: The brokers refuse, or do not answer.
-    """
+    """Read the records from one offset to before another of partitions."""
     left = {where: stop for where, (first, stop) in spans.items() if first < stop}
     consumer.assign([TopicPartition(*where, spans[where][0]) for where in left])
     deadline_s = time.monotonic() + _PATIENCE_S

@@ -49,21 +49,14 @@ _OF_BEFORE: Final = "and what is acked is of messages of the one before: reset t
 
 @dataclass(frozen=True, slots=True)
 class CheckRound:
-    """What a round found and did.
-
-    Attributes:
-        now_ms: When it was.
-        quotas: The backlog of each topic beside its quota.
-        acked: What was acked for subscriptions without a consumer; in a dry run what would be.
-        findings: What was found and done, in words.
-        expired: The subscriptions that were deleted.
-    """
+    """What a round found and did."""
 
     now_ms: int
-    quotas: tuple[QuotaCheck, ...] = ()
+    quotas: tuple[QuotaCheck, ...] = ()  # the backlog of each topic beside its quota
+    # what was acked for subscriptions without a consumer; in a dry run what would be
     acked: tuple[DueAck, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    expired: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()  # what was found and done, in words
+    expired: tuple[str, ...] = ()  # the subscriptions that were deleted
 
     def to_document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -120,15 +113,7 @@ class _TakenCursors:
 
 
 class Checks:
-    """Rounds of checks. One process at a time: see `watch`.
-
-    Args:
-        surveyor: Asks Kafka.
-        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
-            name none; None: they are not.
-        valid_for_ms: How long producers wait for the next round before they go on.
-        dry_run: Tell what is to be done, and do nothing.
-    """
+    """Rounds of checks. One process at a time: see `watch`."""
 
     def __init__(
         self,
@@ -151,16 +136,7 @@ class Checks:
             self._states.close()
 
     def run(self, *, now_ms: int | None = None) -> CheckRound:
-        """Make all checks once.
-
-        Args:
-            now_ms: The time; by default this machine's.
-
-        Raises:
-            StateFormatError: A record of the registry is of another version.
-            SubscriptionFencedError: Another process makes the checks now.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Make all checks once."""
         survey = self._surveyor.judged(now_ms=now_ms, is_detected=True)
         acked, findings = [], []
         wanted = cuts(survey)

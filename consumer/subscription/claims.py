@@ -41,30 +41,19 @@ _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The newest word of whoever has a subscription.
+    """The newest word of whoever has a subscription."""
 
-    Attributes:
-        life: Names this hold on the subscription; no other has it.
-        count: How often this life has written it.
-        lease_ms: So long it may stand still; 0: nobody holds the subscription.
-        seen_ms: When an owner was last there, by that one's wall clock; None if none is known.
-        owner: The process; None in the first form, of which the consumer group tells.
-    """
-
-    life: str
-    count: int = 0
-    lease_ms: int = 0
+    life: str  # names this hold on the subscription; no other has it
+    count: int = 0  # how often this life has written it
+    lease_ms: int = 0  # so long it may stand still; 0: nobody holds the subscription
+    # when an owner was last there, by that one's wall clock; None if none is known
     seen_ms: int | None = None
+    # the process; None in the first form, of which the consumer group tells
     owner: ProcessIdentity | None = None
 
     @classmethod
     def begin(cls, lease_s: float, before: Claim | None) -> Self:
-        """Return that of a new owner.
-
-        Args:
-            lease_s: Seconds; 0 for one that holds nothing.
-            before: The claim that it takes the place of.
-        """
+        """Return that of a new owner."""
         seen_ms = None if before is None else before.seen_ms
         own = ProcessIdentity.own()
         return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
@@ -94,12 +83,7 @@ class Claim:
 
     @classmethod
     def decode(cls, value: bytes, subscription: str) -> Self:
-        """Read `encode` back; the first form was the life alone.
-
-        Raises:
-            CursorDamagedError: It was changed, or is something else.
-            CursorVersionError: It is of a format that this version does not know.
-        """
+        """Read `encode` back; the first form was the life alone."""
         if _FIRST_FORM.fullmatch(value):
             return cls(value.decode())
         try:
@@ -141,12 +125,7 @@ class _Seen(NamedTuple):
 
 
 class ClaimWatch:
-    """Judges claims by what this process has seen of them. One thread at a time.
-
-    Args:
-        has_members: Tells whether a consumer group has a member, for claims of the first form.
-        clock: Monotonic seconds.
-    """
+    """Judges claims by what this process has seen of them. One thread at a time."""
 
     def __init__(
         self, has_members: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
@@ -156,11 +135,7 @@ class ClaimWatch:
         self._seen: dict[str, _Seen] = {}
 
     def judge(self, subscription: str, claim: Claim | None) -> Hold:
-        """Say whether a subscription has an owner, by its claim as it was read just now.
-
-        Raises:
-            TopicError: The claim is of the first form, and the brokers do not describe the group.
-        """
+        """Say whether a subscription has an owner, by its claim as it was read just now."""
         if claim is not None and claim.is_first_form:
             return Hold.YOUNG if self._has_members(subscription) else Hold.FREE
         if claim is None or not claim.lease_ms or (claim.owner and claim.owner.is_gone()):
@@ -181,16 +156,7 @@ def await_free(
     patiently: bool,
     wait: Callable[[float], object] = time.sleep,
 ) -> Claim | None:
-    """Look until a subscription is known to have no owner, or one.
-
-    Args:
-        look: Reads and judges its claim.
-        patiently: Wait for as long as it has an owner.
-        wait: Waits for so many seconds.
-
-    Returns:
-        The claim of its owner; None if it has none.
-    """
+    """Look until a subscription is known to have no owner, or one."""
     while True:
         hold, claim = look()
         if hold is Hold.FREE or claim is None:
@@ -206,12 +172,7 @@ def _boot_time() -> float:
 
 
 class HeldLease:
-    """What an owner knows of its own lease.
-
-    Args:
-        lease_s: Seconds; 0 for an owner that holds nothing, whose lease is never over.
-        clock: Seconds of a clock that runs on while the machine sleeps.
-    """
+    """What an owner knows of its own lease."""
 
     def __init__(self, lease_s: float, clock: Callable[[], float] = _boot_time) -> None:
         self.lease_s = lease_s

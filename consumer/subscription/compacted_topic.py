@@ -55,14 +55,7 @@ class KeptRecord(NamedTuple):
 
 
 class CompactedTopic:
-    """Newest value of each key.
-
-    Args:
-        kafka: How to reach the brokers.
-        name: The topic's.
-        partitions: How many it gets if it is not there.
-        outages: How long what passes is waited for.
-    """
+    """Newest value of each key."""
 
     def __init__(
         self, kafka: KafkaSettings, name: str, *, partitions: int, outages: Outages | None = None
@@ -73,11 +66,7 @@ class CompactedTopic:
         self._topics = KafkaTopics(kafka, outages)
 
     def ensure(self, *, replication_factor: int = -1) -> None:
-        """Create the topic if it is missing.
-
-        Raises:
-            TopicError: It cannot be created, or one of that name is not compacted.
-        """
+        """Create the topic if it is missing."""
         self._topics.ensure(
             self.name,
             partitions=self._wanted,
@@ -103,14 +92,7 @@ class CompactedTopic:
         return zlib.crc32(name.encode()) % self._topics.require(self.name)
 
     def read(self, partition: int | None = None) -> dict[bytes, bytes]:
-        """Return the newest value of each key; nothing where the topic is not there yet.
-
-        Args:
-            partition: Only what is in this one.
-
-        Raises:
-            TopicError: The brokers do not answer, or a transaction stays open.
-        """
+        """Return the newest value of each key; nothing where the topic is not there yet."""
         return {key: one.value for key, one in self.read_records(partition).items()}
 
     def read_records(self, partition: int | None = None) -> dict[bytes, KeptRecord]:
@@ -139,14 +121,7 @@ class CompactedTopic:
         return {one: records for one, records in found.items() if records}
 
     def read_on(self, partition: int, records: dict[bytes, KeptRecord], first: int) -> int:
-        """Read a partition from an offset on into the records that were read of it before.
-
-        Returns:
-            Where it ended; a partition that ends before `first` is another's, and is read whole.
-
-        Raises:
-            TopicError: The brokers do not answer, or a transaction stays open.
-        """
+        """Read a partition from an offset on into the records that were read of it before."""
         if not self.exists():
             records.clear()
             return 0
@@ -208,11 +183,7 @@ class CompactedTopic:
     def _look_at(
         self, message: Message, error: KafkaError, ends: dict[SourcePartition, int]
     ) -> None:
-        """Note that a partition is read to its end, which may lie behind markers; or what passes.
-
-        Raises:
-            TopicError: It does not pass.
-        """
+        """Note that a partition is read to its end, which may lie behind markers."""
         code = error.code()
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public codes, under these names
             where = SourcePartition(self.name, cast("int", message.partition()))
@@ -223,13 +194,7 @@ class CompactedTopic:
 
 
 class FollowedPartition:
-    """Newest value of each key of one partition, read on with each look.
-
-    Args:
-        topic: The topic.
-        partition: The partition.
-        clock: Monotonic seconds.
-    """
+    """Newest value of each key of one partition, read on with each look."""
 
     def __init__(
         self, topic: CompactedTopic, partition: int, clock: Callable[[], float] = time.monotonic

@@ -24,21 +24,7 @@ _EACH_ALONE: Final = 8
 
 
 class ConsumedPartition:
-    """One thread at a time.
-
-    Args:
-        cursor: What is acked. It is read on from behind its mark-delete position.
-        sizes: What was counted of the partition.
-        end: The offset behind the last one, as far as is known.
-        redeliveries: How often messages were delivered in earlier lives.
-
-    Attributes:
-        cursor: What is acked.
-        end: The offset behind the last one, as far as is known.
-        changes: How often it changed; grows with what is read, too.
-        acks: How many acks were given.
-        redeliveries: How often messages were delivered in earlier lives.
-    """
+    """One thread at a time."""
 
     __slots__ = (
         "_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end", "redeliveries",
@@ -68,11 +54,7 @@ class ConsumedPartition:
         return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
 
     def copy(self, held: Redeliveries = NO_REDELIVERIES) -> PartitionCursor:
-        """Return its cursor and sizes as they are now.
-
-        Args:
-            held: How often messages were delivered that were read and are not acked.
-        """
+        """Return its cursor and sizes as they are now."""
         # Of what was not read yet an earlier life's counts hold.
         earlier = self.redeliveries = self.redeliveries.behind(self.cursor.read_position)
         redeliveries = held.behind(self.cursor.committed_offset).followed_by(earlier)
@@ -90,18 +72,7 @@ class ConsumedPartition:
     def read(
         self, first: int, found: range, size: int = 0, *, is_deleted: bool = False
     ) -> list[range]:
-        """Take note of what was read.
-
-        Args:
-            first: The offset from which on it was looked for.
-            found: Offsets of the messages that lie there together; empty, where reading has got
-                to, if there are none.
-            size: Bytes of these messages.
-            is_deleted: Whether the log begins behind `first` now.
-
-        Returns:
-            Those of the messages that are not acked.
-        """
+        """Take note of what was read."""
         offset, stop = found.start, found.stop
         self.know_end(stop)
         # One by one: what is acked already is no repeated ack.
@@ -127,21 +98,11 @@ class ConsumedPartition:
             self._counted = 0
 
     def check_acks(self, offsets: Sequence[int]) -> None:
-        """Check that messages can be acked.
-
-        Raises:
-            AckBeyondEndError: The partition has no such offset yet.
-            ValueError: One is no offset.
-        """
+        """Check that messages can be acked."""
         self.cursor.check_range(min(offsets), max(offsets) + 1, end=self.end)
 
     def ack(self, offsets: Sequence[int]) -> int:
-        """Ack messages in any order; return how many were not acked before.
-
-        Raises:
-            AckBeyondEndError: The partition has no such offset yet; nothing is acked.
-            ValueError: One is no offset; likewise.
-        """
+        """Ack messages in any order; return how many were not acked before."""
         self.check_acks(offsets)
         first, stop = offsets[0], offsets[0] + len(offsets)
         if len(offsets) == 1 or list(range(first, stop)) == offsets:
@@ -154,13 +115,7 @@ class ConsumedPartition:
         return added
 
     def ack_cumulative(self, offset: int) -> int:
-        """Ack a message and all before it; return how many were not acked before.
-
-        Raises:
-            AckBeyondEndError: The partition has no such offset yet.
-            MarkDeleteBackError: It is before the mark-delete position, and not since `pass_over`
-                has moved that.
-        """
+        """Ack a message and all before it; return how many were not acked before."""
         if offset < min(self._passed, self.cursor.committed_offset):
             added = self.cursor.ack(offset, end=self.end)
         else:

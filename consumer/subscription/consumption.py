@@ -48,17 +48,7 @@ _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
 class Consumption:
-    """Threads begin with it and end with `close`, or when they cannot go on.
-
-    Args:
-        opening: Knows the partitions.
-        opened: What this process has.
-        reader: Reads them.
-        dispatch: Holds what was read.
-        letters: Writes what has failed too often.
-        refill: The reader goes on when there is room for so many messages.
-        write_interval_s: How often cursors are written.
-    """
+    """Threads begin with it and end with `close`, or when they cannot go on."""
 
     def __init__(
         self,
@@ -105,12 +95,7 @@ class Consumption:
             thread.start()
 
     def receive(self, most: int, timeout_s: float | None) -> list[HandedOut[Message]]:
-        """Return the next messages, as many as there are; none if none comes within the time.
-
-        Args:
-            most: No more than so many.
-            timeout_s: How long to wait for the first; None for ever.
-        """
+        """Return the next messages, as many as there are; none if none comes within the time."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while True:
@@ -175,11 +160,7 @@ class Consumption:
             return failed
 
     def flush(self, timeout_s: float | None) -> None:
-        """Write what was acked so far, and return when it is stored.
-
-        Raises:
-            UnansweredError: The brokers do not answer.
-        """
+        """Write what was acked so far, and return when it is stored."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._check()
@@ -192,11 +173,7 @@ class Consumption:
                 self._check_failure()
 
     def stats(self) -> tuple[dict[SourcePartition, CursorStats], int, DispatchCounts, bool]:
-        """Return the cursors' counts, how much is out, what was counted, and whether it is blocked.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the cursors' counts, how much is out, what was counted, whether it is blocked."""
         with self._lock:
             self._check()
             partitions = list(self._partitions)
@@ -227,13 +204,7 @@ class Consumption:
             return {where: part.copy() for where, part in self._partitions.items()}
 
     def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
-        """Ack all messages before an offset; those that wait are not handed out any more.
-
-        Args:
-            where: The partition.
-            stop: The offset.
-            end: The offset behind the partition's last message.
-        """
+        """Ack all messages before an offset; those that wait are not handed out any more."""
         with self._lock:
             self._check()
             part = self._partitions.get(where)
@@ -250,13 +221,7 @@ class Consumption:
             self._request()
 
     def close(self) -> None:
-        """Write what was acked, and end.
-
-        Raises:
-            SubscriptionFencedError: Another process has taken the subscription over, and acks that
-                were not stored are void.
-            TopicError: The brokers refuse, or do not answer: acks were not stored.
-        """
+        """Write what was acked, and end."""
         with self._lock:
             if self._is_closed:
                 return
@@ -308,12 +273,7 @@ class Consumption:
             )
 
     def _check(self) -> None:
-        """Check that this process may go on.
-
-        Raises:
-            SubscriptionClosedError: It was closed.
-            SubscriptionFencedError: Another process has taken it over.
-        """
+        """Check that this process may go on."""
         self._check_failure()
         if self._ends:
             raise SubscriptionClosedError(

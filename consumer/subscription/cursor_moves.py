@@ -59,19 +59,12 @@ _Moves: TypeAlias = "Callable[[Standing], list[CursorMove]]"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done to the cursors of a subscription; `CursorMoves.carry_out` does it.
-
-    Attributes:
-        kind: Why.
-        standing: The subscription when this was planned.
-        moves: What it means then.
-        make: Returns what it means for the cursors as they are.
-    """
+    """What is to be done to the cursors of a subscription; `CursorMoves.carry_out` does it."""
 
     kind: MoveKind
-    standing: Standing
-    moves: tuple[CursorMove, ...]
-    make: _Moves
+    standing: Standing  # the subscription when this was planned
+    moves: tuple[CursorMove, ...]  # what it means then
+    make: _Moves  # returns what it means for the cursors as they are
 
     @property
     def name(self) -> str:
@@ -85,14 +78,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was done to the cursors of a subscription.
-
-    Attributes:
-        kind: Why.
-        name: The subscription's name.
-        epoch: The epoch that it is in now.
-        moves: What it meant.
-    """
+    """What was done to the cursors of a subscription."""
 
     kind: MoveKind
     name: str
@@ -123,15 +109,6 @@ def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -
 
     The last act of a reset; also that of one whose process died before it, so that a job calls it
     when it starts.
-
-    Args:
-        registry: The registry.
-        name: The subscription.
-        state: What its cursors share.
-
-    Raises:
-        UnknownSubscriptionError: It was deleted meanwhile.
-        TopicError: The brokers refuse, or do not answer.
     """
 
     def note(known: Registry) -> Changes:
@@ -141,24 +118,13 @@ def finish_reset(registry: RegistryStore, name: str, state: SubscriptionState) -
 
 
 class CursorMoves:
-    """Moves the cursors of subscriptions.
-
-    Args:
-        surveyor: Asks Kafka.
-    """
+    """Moves the cursors of subscriptions."""
 
     def __init__(self, surveyor: Surveyor) -> None:
         self._surveyor = surveyor
 
     def plan_reset(self, name: str, target: ResetTarget) -> Plan:
-        """Return what it means to begin anew elsewhere, with nothing acked behind that.
-
-        Raises:
-            UnknownSubscriptionError: There is no such subscription.
-            PositionRangeError: A position is not there.
-            CursorError: What is stored was changed, or is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Return what it means to begin anew elsewhere, with nothing acked behind that."""
 
         def make(standing: Standing) -> list[CursorMove]:
             logs = standing.survey.logs
@@ -176,19 +142,7 @@ class CursorMoves:
         *,
         only: Callable[[SourcePartition], bool] = lambda _where: True,
     ) -> Plan:
-        """Return what it means to skip messages that are not acked, the oldest of each partition.
-
-        Args:
-            name: The subscription.
-            count: How many of each partition; None for all.
-            only: Says of which partitions.
-
-        Raises:
-            UnknownSubscriptionError: There is no such subscription.
-            PositionRangeError: There is no such partition.
-            CursorError: What is stored was changed, or is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Return what it means to skip unacked messages, the oldest of each partition."""
 
         def stop(standing: Standing, where: SourcePartition) -> int:
             return skip_stop(standing.held(where).cursor, standing.survey.logs[where], count)
@@ -196,18 +150,7 @@ class CursorMoves:
         return self._plan_forward(MoveKind.SKIP, name, stop, only)
 
     def plan_expire(self, name: str, older_than_s: int, *, time_ms: int | None = None) -> Plan:
-        """Return what it means to ack messages up to before the first that is not too old.
-
-        Args:
-            name: The subscription.
-            older_than_s: Seconds; by the timestamps of records.
-            time_ms: The time; by default this machine's.
-
-        Raises:
-            UnknownSubscriptionError: There is no such subscription.
-            CursorError: What is stored was changed, or is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Return what it means to ack messages up to before the first that is not too old."""
         since_ms = (wall_clock_ms() if time_ms is None else time_ms) - older_than_s * 1000
         alive_from: dict[SourcePartition, int] = {}
 
@@ -221,21 +164,7 @@ class CursorMoves:
         return self._plan_forward(MoveKind.EXPIRE, name, stop, lambda _where: True)
 
     def carry_out(self, plan: Plan, *, fence: bool = False) -> Moved:
-        """Do what was planned, on the cursors as they are then.
-
-        Args:
-            plan: What.
-            fence: Also if the subscription has a consumer: that one stops by name, and goes on from
-                the new cursors when it is started again.
-
-        Raises:
-            SubscriptionConnectedError: It has a consumer.
-            SubscriptionChangedError: Somebody else has changed it since it was planned.
-            SubscriptionFencedError: Somebody else has taken it over meanwhile.
-            UnknownSubscriptionError: It was deleted meanwhile.
-            CursorError: What is stored was changed, or is of another version.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Do what was planned, on the cursors as they are then."""
         name, registry = plan.name, self._surveyor.registry
         noted = registry.read().require(name).partition
         cursors = self._surveyor.cursors
@@ -313,11 +242,7 @@ class CursorMoves:
 
 
 def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
-    """Refuse what was planned for other cursors; those of a job that runs move all the time.
-
-    Raises:
-        SubscriptionChangedError: Somebody else has changed them.
-    """
+    """Refuse what was planned for other cursors; those of a job that runs move all the time."""
     name = found.record.name
     if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
         raise SubscriptionChangedError(

@@ -62,15 +62,6 @@ class CursorStats:
 
 
 def ranges_text(partition: int, ranges: Iterable[tuple[int, int]]) -> str:
-    """Return acked ranges as Pulsar prints them.
-
-    Args:
-        partition: Number of the partition, which stands where Pulsar has the ledger.
-        ranges: First offset of each range and the offset behind it.
-
-    Returns:
-        ``[(3:5..3:9], (3:11..3:12]]``: offsets 6 to 9 and 12 are acked. A range is open at its
-        beginning, as Pulsar's are.
-    """
+    """Return acked ranges as Pulsar prints them."""
     texts = (f"({partition}:{first - 1}..{partition}:{stop - 1}]" for first, stop in ranges)
     return f"[{', '.join(texts)}]"

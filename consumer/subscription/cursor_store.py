@@ -76,14 +76,7 @@ def transactional_id(subscription: str) -> str:
 
 
 class CursorStore:
-    """The cursors of all subscriptions of a cluster.
-
-    Args:
-        kafka: How to reach the brokers.
-        replication_factor: How many replicas the topic gets if it is not there; -1 for the
-            broker's default.
-        outages: How long what passes is waited for.
-    """
+    """The cursors of all subscriptions of a cluster."""
 
     def __init__(
         self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
@@ -95,16 +88,7 @@ class CursorStore:
         self._known: KnownCursors = {}
 
     def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
-        """Return what is stored of a subscription; None if nothing is.
-
-        Args:
-            subscription: Its name.
-            partition: The one that the registry names; None: it is looked for in all.
-
-        Raises:
-            CursorError: It was changed, or is of another version.
-            TopicError: The brokers do not answer.
-        """
+        """Return what is stored of a subscription; None if nothing is."""
         if not self._topic.exists():
             return None
         return self._place(subscription, partition)[1].subscription(subscription)
@@ -115,14 +99,6 @@ class CursorStore:
         """Return what is stored of subscriptions, to be looked at only.
 
         A cursor that has not changed since is the same object each time.
-
-        Args:
-            names: Which.
-            partition_of: Returns the partition that the registry names; None: it is looked for in
-                all.
-
-        Raises:
-            TopicError: The brokers do not answer.
         """
         found = StoredSubscriptions()
         wanted = set(names)
@@ -183,11 +159,7 @@ class CursorStore:
     def places(
         self, subscription: str, *, partition: int | None = None
     ) -> dict[SourcePartition, Position]:
-        """Return the partition and offset of the record that each stored cursor is in; see `read`.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the partition and offset of each stored cursor's record; see `read`."""
         if not self._topic.exists():
             return {}
         found = self._topic.read_records(self._place(subscription, partition)[0])
@@ -199,11 +171,7 @@ class CursorStore:
         return places
 
     def follow(self, subscription: str, *, partition: int | None = None) -> FollowedPartition:
-        """Return the partition of a subscription's records, to be read on; see `read`.
-
-        Raises:
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Return the partition of a subscription's records, to be read on; see `read`."""
         self._topic.ensure(replication_factor=self._replication_factor)
         if partition is None:
             return FollowedPartition(self._topic, self._place(subscription, None)[0])
@@ -220,24 +188,7 @@ class CursorStore:
         offsets: GroupOffsets | None = None,
         to_remove: bool = False,
     ) -> CursorOwner:
-        """Become the owner of a subscription; whoever was is fenced.
-
-        Args:
-            subscription: Its name.
-            lease: Holds the subscription for so long with each write; None for one that does not.
-            watch: Judges whether there is an owner, who is not to be fenced; None: anybody is.
-            partition: The one that the registry names; None: what is stored is looked for in all.
-            followed: The partition of its records, as far as it was read: an owner that writes much
-                is replaced sooner. None: it is read once what a dead owner has left open is ended.
-            offsets: Takes the offsets for the group, where the caller has a consumer that sends
-                them, and renews the lease; None: a thread of the owner does both.
-            to_remove: What is stored may be damaged: it is only removed.
-
-        Raises:
-            SubscriptionConnectedError: It has an owner.
-            CursorError: What is stored was changed, or is of another version.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Become the owner of a subscription; whoever was is fenced."""
         self._topic.ensure(replication_factor=self._replication_factor)
         if followed is not None:
             followed.read()
@@ -257,14 +208,7 @@ class CursorStore:
 
 
 class CursorOwner:
-    """Whoever may write a subscription's cursors.
-
-    Attributes:
-        lease: How long it has the subscription for.
-        stored: What was stored when it became the owner, or by itself since; None if nothing was.
-        partition: The partition of the cursors' topic that this is in, or is to be.
-        group: Id of the subscription's consumer group.
-    """
+    """Whoever may write a subscription's cursors."""
 
     def __init__(
         self,
@@ -331,11 +275,7 @@ class CursorOwner:
         return self._is_taken
 
     def check(self) -> None:
-        """Check that nobody is known to have taken the subscription over.
-
-        Raises:
-            SubscriptionFencedError: Somebody has.
-        """
+        """Check that nobody is known to have taken the subscription over."""
         if self.is_fenced:
             raise self._lost()
 
@@ -347,20 +287,7 @@ class CursorOwner:
         removed: Iterable[SourcePartition] = (),
         by: WriteRecords | None = None,
     ) -> None:
-        """Store cursors, and what they share; cursors that are not named stay as they are.
-
-        Args:
-            state: What they share.
-            cursors: The cursors.
-            removed: Partitions whose cursors are deleted, but for those that are in `cursors`.
-            by: Writes the records, all or nothing, with others that belong to them.
-
-        Raises:
-            SubscriptionFencedError: Somebody else has taken the subscription over; nothing is
-                written.
-            SubscriptionError: The cursors are another subscription's.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Store cursors, and what they share; cursors that are not named stay as they are."""
         with self._lock:
             self._write_cursors(state, cursors, removed, by or self._write)
 
@@ -414,12 +341,7 @@ class CursorOwner:
         self.stored = StoredSubscription(state, {**left, **written})
 
     def renew(self) -> None:
-        """Write the claim alone, if nothing was written for long.
-
-        Raises:
-            SubscriptionFencedError: Somebody else has taken the subscription over.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Write the claim alone, if nothing was written for long."""
         with self._lock:
             if self.lease.lease_s and self.lease.due_in_s <= 0:
                 self.check()
@@ -434,15 +356,7 @@ class CursorOwner:
                 self._writer.write([self._claim_record()])
 
     def remove(self, *, by: WriteRecords | None = None) -> None:
-        """Delete all that is stored of the subscription, but for the group's offsets.
-
-        Args:
-            by: Writes the records, all or nothing, with others that belong to them.
-
-        Raises:
-            SubscriptionFencedError: Somebody else has taken the subscription over.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Delete all that is stored of the subscription, but for the group's offsets."""
         with self._lock:
             self.check()
             # Of a topic that has grown other partitions may hold older ones.
@@ -464,15 +378,7 @@ class CursorOwner:
         self._writer.close()
 
     def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
-        """Write records, by another client where one's transaction failed, as long as that passes.
-
-        Args:
-            records: What is written.
-            claims: Whether the claim is written with them.
-
-        Raises:
-            SubscriptionFencedError: Somebody else has taken the subscription over.
-        """
+        """Write records, by another client where one's transaction failed."""
 
         def attempt() -> None:
             while True:
@@ -500,12 +406,7 @@ class CursorOwner:
         )
 
     def confirm(self) -> None:
-        """Check with the brokers that nobody has claimed the subscription since.
-
-        Raises:
-            SubscriptionFencedError: Somebody has.
-            TopicError: The brokers do not answer.
-        """
+        """Check with the brokers that nobody has claimed the subscription since."""
         if not self._is_claimed():
             self._is_taken = True
             self._offsets.forget()

@@ -16,27 +16,16 @@ if TYPE_CHECKING:
 
 
 class CursorWrite(NamedTuple):
-    """What is written at once.
+    """What is written at once."""
 
-    Attributes:
-        meets: Number of the newest request that is met by it.
-        cursors: Copies, since acks go on while they are written.
-        changes: How often each partition had changed when it was copied.
-        acks: How many acks each partition had taken by then.
-    """
-
-    meets: int
-    cursors: list[PartitionCursor]
-    changes: dict[SourcePartition, int]
-    acks: dict[SourcePartition, int]
+    meets: int  # number of the newest request that is met by it
+    cursors: list[PartitionCursor]  # copies, since acks go on while they are written
+    changes: dict[SourcePartition, int]  # how often each partition had changed when it was copied
+    acks: dict[SourcePartition, int]  # how many acks each partition had taken by then
 
 
 class CursorWrites:
-    """Not for several threads: whoever has it guards it together with the partitions.
-
-    Args:
-        partitions: What the subscription consumes, as stored; others may be put in later.
-    """
+    """Not for several threads: whoever has it guards it together with the partitions."""
 
     def __init__(self, partitions: Mapping[SourcePartition, ConsumedPartition]) -> None:
         self._partitions = partitions
@@ -57,11 +46,7 @@ class CursorWrites:
         return self._requested
 
     def is_met(self, request: int) -> bool:
-        """Tell whether all is stored that a request was about.
-
-        Raises:
-            UnansweredError: It was tried, and the brokers do not answer.
-        """
+        """Tell whether all is stored that a request was about."""
         if self._met >= request:
             return True
         if self._refused >= request and self._refusal is not None:
@@ -69,11 +54,7 @@ class CursorWrites:
         return False
 
     def next(self, held: Callable[[SourcePartition], Redeliveries]) -> CursorWrite:
-        """Return what is not stored as it is now.
-
-        Args:
-            held: Tells how often messages of a partition were delivered that are not acked.
-        """
+        """Return what is not stored as it is now."""
         changed = {
             where: part
             for where, part in self._partitions.items()

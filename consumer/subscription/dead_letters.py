@@ -53,14 +53,7 @@ _logger: Final = logging.getLogger("sequitur.subscription")
 
 
 class DeadLetters:
-    """Writes letters to a topic. One thread at a time.
-
-    Args:
-        topic: The topic.
-        subscription: Name of the subscription.
-        open_copies: Opens a client, the first time and whenever one is over.
-        now_s: Tells the time.
-    """
+    """Writes letters to a topic. One thread at a time."""
 
     def __init__(
         self,
@@ -90,14 +83,7 @@ class DeadLetters:
         return cls(topic, subscription, lambda: MessageCopies(kafka, topic, settings))
 
     def write(self, dead: Iterable[DeadMessage[Message]]) -> list[Place]:
-        """Write letters of messages, unless that is under way.
-
-        Args:
-            dead: All that is dead and not acked.
-
-        Returns:
-            Those whose letters have come to be in the topic since the last call.
-        """
+        """Write letters of messages, unless that is under way."""
         if self._is_over:
             self.close()
         now_s = self._now_s()

@@ -48,19 +48,11 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was found, or done.
-
-    Attributes:
-        kind: What.
-        topic: Where, None if in no topic.
-        subscription: Whose, None if no one's.
-        sentence: In words.
-        figures: What it was judged by.
-    """
+    """Something that was found, or done."""
 
     kind: FindingKind
-    topic: str | None
-    subscription: str | None
+    topic: str | None  # where, None if in no topic
+    subscription: str | None  # whose, None if no one's
     sentence: str
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -83,15 +75,7 @@ def detect(
     subscription: str,
     now_ms: int,
 ) -> list[Finding]:
-    """Look for what is wrong with a subscription on a topic.
-
-    Args:
-        backlog: Of the topic.
-        cursors: The subscription's, of the topic's partitions.
-        thresholds: From where on it is reported.
-        subscription: Whose.
-        now_ms: The time.
-    """
+    """Look for what is wrong with a subscription on a topic."""
     parts = {one.partition: one for one in backlog.of_subscriptions.get(subscription, ())}
     messages = sum(one.messages for one in parts.values())
     age_s = backlog.age_s(now_ms, subscription)
@@ -142,15 +126,7 @@ def near_deletion(
     time_ms: int | None,
     size_bytes: int | None,
 ) -> list[Finding]:
-    """Return what of a subscription is past half of what its topic's own retention keeps.
-
-    Args:
-        backlog: Of the topic.
-        subscription: Which.
-        now_ms: The time.
-        time_ms: The topic's `retention.ms`; None without one.
-        size_bytes: Its `retention.bytes`, of each partition; None without one.
-    """
+    """Return what of a subscription is past half of what its topic's own retention keeps."""
     found = []
 
     def add(what: str, limit: str, figures: dict[str, Any]) -> None:

@@ -45,14 +45,7 @@ NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitte
 
 
 class OrderRule(Enum):
-    """How many messages of a key may be out at a time, and so what failures cost.
-
-    Attributes:
-        NONE: Any. Each message is by itself: Pulsar's type `Shared`.
-        ONE_OUT: One: `Key_Shared`. No message of a key is seen before the ones before it are acked.
-        TAKEN_BACK: Any, in order: `Exclusive` and `Failover`. When one fails, those behind it that
-            are out are handed out again, behind it; acks of them that come meanwhile count.
-    """
+    """How many messages of a key may be out at a time, and so what failures cost."""
 
     NONE = "none"
     ONE_OUT = "one out"
@@ -61,23 +54,14 @@ class OrderRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
-    """How much is held.
+    """How much is held."""
 
-    Attributes:
-        receiver_queue: Messages that are read and not out; those that were taken back count and
-            are held in any case.
-        unacked: Messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for
-            no limit.
-        ack_timeout_ms: A message that is out for so long has failed; 0 for never.
-        redeliveries: A message that fails after it has failed so often is dead; None for never.
-
-    Raises:
-        ValueError: A limit is negative, or nothing may be read.
-    """
-
+    # messages that are read and not out; those that were taken back count and are held in any case
     receiver_queue: int = 1_000
+    # messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for no limit
     unacked: int = 50_000
-    ack_timeout_ms: float = 0
+    ack_timeout_ms: float = 0  # a message that is out for so long has failed; 0 for never
+    # a message that fails after it has failed so often is dead; None for never
     redeliveries: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,42 +81,25 @@ class FailureCause(Enum):
 
 
 class DeadMessage(NamedTuple, Generic[M]):
-    """A message that has failed too often.
-
-    Attributes:
-        where: Its partition.
-        offset: Its offset there.
-        message: As it came in.
-        failures: How often it has failed.
-        cause: Why it failed last.
-    """
+    """A message that has failed too often."""
 
     where: SourcePartition
     offset: int
     message: M
-    failures: int
-    cause: FailureCause
+    failures: int  # how often it has failed
+    cause: FailureCause  # why it failed last
 
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """What was counted since the start.
+    """What was counted since the start."""
 
-    Attributes:
-        handed_out: Messages that were handed out; one that was so twice counts twice.
-        redelivered: Those of them that had been out before.
-        negative_acks: Messages that failed by a negative ack.
-        timed_out: Messages that failed since no ack came in time.
-        taken_back: Messages that were out behind one that failed.
-        dead: Messages that have failed too often.
-    """
-
-    handed_out: int = 0
-    redelivered: int = 0
-    negative_acks: int = 0
-    timed_out: int = 0
-    taken_back: int = 0
-    dead: int = 0
+    handed_out: int = 0  # messages that were handed out; one that was so twice counts twice
+    redelivered: int = 0  # those of them that had been out before
+    negative_acks: int = 0  # messages that failed by a negative ack
+    timed_out: int = 0  # messages that failed since no ack came in time
+    taken_back: int = 0  # messages that were out behind one that failed
+    dead: int = 0  # messages that have failed too often
 
 
 class _Entry(Generic[M]):
@@ -208,18 +175,6 @@ class Dispatch(Generic[M]):
     """What is handed out to the receivers of a subscription. One thread at a time.
 
     Times are milliseconds of any clock that does not go back.
-
-    Args:
-        order: How many messages of a key may be out.
-        limits: How much is held.
-        backoff: After how long a message that failed is handed out again.
-        random: Draws from [0, 1), for the backoff's jitter; by default its middle.
-        lined_for: So many messages that come in behind a failure get lines.
-
-    Attributes:
-        counts: What was counted so far.
-        touched: Partitions of which something was handed out, or has failed; whoever stores
-            `redeliveries` clears it.
     """
 
     def __init__(
@@ -280,18 +235,7 @@ class Dispatch(Generic[M]):
         *,
         redeliveries: Redeliveries = NO_REDELIVERIES,
     ) -> None:
-        """Take in messages that lie together; those of a partition come in order.
-
-        Args:
-            where: The partition.
-            offsets: Of the messages.
-            keys: The key of each.
-            messages: The messages.
-            redeliveries: How often each was out in earlier lives.
-
-        Raises:
-            ValueError: They come behind a later one.
-        """
+        """Take in messages that lie together; those of a partition come in order."""
         part = self._parts.get(where)
         if part is None:
             part = self._parts[where] = _Part(where)
@@ -372,17 +316,7 @@ class Dispatch(Generic[M]):
         *,
         redelivery_count: int | None = None,
     ) -> bool:
-        """Hand a message out again after a backoff.
-
-        Args:
-            where: Its partition.
-            offset: Its offset.
-            now_ms: Now.
-            redelivery_count: That of the handing out which has failed; None for the newest one.
-
-        Returns:
-            False if it is not out, or was handed out again since: then nothing changes.
-        """
+        """Hand a message out again after a backoff."""
         part = self._parts.get(where)
         if part is None:
             return False

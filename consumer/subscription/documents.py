@@ -31,19 +31,11 @@ _DAMAGED: Final = "Damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """A producer that a partition remembers: Kafka knows no connections of producers.
-
-    Attributes:
-        partition: The partition.
-        producer_id: The producer's id.
-        epoch: The newest epoch that has written.
-        last_sequence: Sequence of its last record.
-        last_timestamp_ms: Timestamp of its last record.
-    """
+    """A producer that a partition remembers: Kafka knows no connections of producers."""
 
     partition: int
     producer_id: int
-    epoch: int
+    epoch: int  # the newest epoch that has written
     last_sequence: int
     last_timestamp_ms: int
 
@@ -60,18 +52,14 @@ class Publisher:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Cursors of subscriptions at one moment, with all that documents are made of.
+    """Cursors of subscriptions at one moment, with all that documents are made of."""
 
-    Attributes:
-        survey: Topics and subscriptions; its cursors are those of `states`.
-        states: What the cursors of each subscription share; none where nothing is stored.
-        publishers: The producers of each topic; a topic that is not asked for is absent.
-        places: Partition and offset of the record that each stored cursor is in.
-    """
-
-    survey: Survey
+    survey: Survey  # topics and subscriptions; its cursors are those of `states`
+    # what the cursors of each subscription share; none where nothing is stored
     states: Mapping[str, SubscriptionState] = field(default_factory=dict)
+    # the producers of each topic; a topic that is not asked for is absent
     publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
+    # partition and offset of the record that each stored cursor is in
     places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
 
     def state(self, subscription: str) -> SubscriptionState:
@@ -126,14 +114,7 @@ def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any
 
 
 def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
-    """Return what Pulsar's `topics stats` says of a topic.
-
-    Args:
-        sight: Of the topic.
-        topic: The topic.
-        before: An earlier one: rates are then those from that moment to this. Without one there
-            are no rates.
-    """
+    """Return what Pulsar's `topics stats` says of a topic."""
     survey = sight.survey
     backlog = survey.backlog(topic)
     logs = [survey.logs[where] for where in survey.partitions(topic)]
@@ -212,13 +193,7 @@ def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]
 
 
 def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what Pulsar's `topics stats-internal` says of a topic.
-
-    Args:
-        sight: Of the topic.
-        topic: The topic.
-        names: Only these subscriptions; by default all on the topic.
-    """
+    """Return what Pulsar's `topics stats-internal` says of a topic."""
     survey = sight.survey
     wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
     partitions: dict[str, Any] = {}

@@ -19,11 +19,6 @@ def is_pinned(record: SubscriptionRecord, oldest_ms: int | None) -> bool:
 
     Without it a subscription that is reset to a time before the time to live would lose at once
     what it was reset for (apache/pulsar#23030).
-
-    Args:
-        record: The subscription.
-        oldest_ms: Timestamp of the first record that it has not acked; None if it is not known, as
-            of cursors that are newer than the ages that were asked for.
     """
     if record.reset_ms is None:
         return False
@@ -35,16 +30,6 @@ def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool
 
     All before it are to be acked at once, as Pulsar does: also such as are younger, which an older
     timestamp behind them shows only with clocks that differ.
-
-    Args:
-        cursor: Of the partition; it is not changed.
-        alive_from: The first offset whose timestamp is not older than the time to live; `end` if
-            there is none.
-        end: The offset behind the partition's last one.
-        is_pinned: See `is_pinned`.
-
-    Returns:
-        None if there is nothing to ack.
     """
     stop = min(alive_from, end)
     return None if is_pinned or stop <= cursor.committed_offset else stop
@@ -58,15 +43,7 @@ def is_unused(
     now_ms: int,
     seen_ms: int | None = None,
 ) -> bool:
-    """Tell whether a subscription is to be deleted; one that has a consumer never is.
-
-    Args:
-        registry: For the policies that hold.
-        record: The subscription.
-        is_connected: Whether it has an owner, or may have one.
-        now_ms: The time.
-        seen_ms: When an owner was last there; None if that is not known.
-    """
+    """Tell whether a subscription is to be deleted; one that has a consumer never is."""
     minutes = registry.expiration_minutes(record)
     if is_connected or not minutes:
         return False

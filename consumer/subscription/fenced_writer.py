@@ -50,18 +50,6 @@ class FencedWriter:
     A client whose transaction failed is over: what is known of it here and at the broker may differ
     for good (INVALID_TXN_STATE after a broker's restart). Whoever goes on makes another writer,
     which ends what the failed one left, and first looks whether that one was taken over from.
-
-    Args:
-        kafka: How to reach the brokers.
-        transactional_id: What is owned.
-        name: What that is, for errors, such as ``subscription 'billing'``.
-        writes_to: Topic and partition in which nothing that a former client wrote may stay open.
-        beside: Further ones.
-        outages: How long what passes is waited for.
-        client: Makes the client.
-
-    Raises:
-        TopicError: The brokers refuse, or do not answer.
     """
 
     def __init__(
@@ -98,15 +86,7 @@ class FencedWriter:
         return self._failure is not None
 
     def write(self, records: Iterable[TopicWrite]) -> None:
-        """Write records, all or nothing.
-
-        Raises:
-            SubscriptionFencedError: Somebody else has begun to write, or the broker has ended what
-                took too long.
-            UnansweredError: The transaction failed, and another writer may get through; nothing is
-                written, or all.
-            TopicError: The brokers refuse.
-        """
+        """Write records, all or nothing."""
         if self._failure is not None:
             raise self._failure
         wanted = list(records)
@@ -159,11 +139,7 @@ class FencedWriter:
 
     @contextlib.contextmanager
     def _told(self, *, another_may: bool) -> Iterator[None]:
-        """Tell of a client's error in our words.
-
-        Args:
-            another_may: Whether another client may get through where this one is over.
-        """
+        """Tell of a client's error in our words."""
         try:
             yield
         except KafkaException as error:

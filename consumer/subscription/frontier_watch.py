@@ -25,13 +25,7 @@ class FrontierWatch:
     def standing(
         self, frontiers: Mapping[str, int], caught_up: frozenset[str], now_s: float
     ) -> frozenset[str]:
-        """Return the jobs whose frontiers have stood still for too long.
-
-        Args:
-            frontiers: The frontier of each job's subscription, epoch milliseconds.
-            caught_up: Those that have read all that is there.
-            now_s: The time, by a clock that is never set.
-        """
+        """Return the jobs whose frontiers have stood still for too long."""
         self._known = {
             name: self._known[name]
             if name not in caught_up and self._known.get(name, (None,))[0] == frontier_ms

@@ -36,12 +36,7 @@ CLOSE_S: Final = 20.0
 
 
 class GroupOffsets:
-    """The offsets that a group is to have; whoever has a consumer of the group sends them.
-
-    Args:
-        tell: Gets a line when the group refuses them, once an hour.
-        clock: Monotonic seconds.
-    """
+    """The offsets that a group is to have; whoever has a consumer of the group sends them."""
 
     def __init__(
         self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
@@ -115,15 +110,7 @@ class GroupOffsets:
 
 
 class OwnersThread:
-    """Sends a group's offsets, and renews what the owner of a subscription holds.
-
-    Args:
-        kafka: How to reach the brokers.
-        group: The group.
-        offsets: What it is to have.
-        renew: Renews it, if that is due.
-        tell: Gets a line when that fails.
-    """
+    """Sends a group's offsets, and renews what the owner of a subscription holds."""
 
     def __init__(
         self,

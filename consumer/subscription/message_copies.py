@@ -26,13 +26,7 @@ _LARGEST: Final = 1_000_000_000
 
 
 class MessageCopies:
-    """Writes copies to one topic. One thread at a time.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: Where to.
-        settings: Of librdkafka, beside the usual ones.
-    """
+    """Writes copies to one topic. One thread at a time."""
 
     def __init__(
         self, kafka: KafkaSettings, topic: str, settings: Mapping[str, object] | None = None
@@ -55,18 +49,7 @@ class MessageCopies:
         told: Callable[[KafkaError | None], None],
         headers: Mapping[str, object] | None = None,
     ) -> None:
-        """Write a copy.
-
-        Args:
-            message: The message; further headers say where it was.
-            subscription: Who leaves it.
-            told: Is called once it is in the topic, or cannot be.
-            headers: Further ones, by name.
-
-        Raises:
-            BufferError: Too many are under way.
-            KafkaException: The client refuses it.
-        """
+        """Write a copy."""
         added = {
             **(headers or {}),
             SOURCE_TOPIC_HEADER: message.topic(),

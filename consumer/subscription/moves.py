@@ -22,27 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CursorMove:
-    """From where to where a cursor moves, and what that means for messages.
-
-    Attributes:
-        where: The partition.
-        committed: The first offset that is not acked, before.
-        target: The first offset that is not acked, after.
-        end: The offset behind the partition's last one.
-        messages: How many are not acked after it: from `target` to before `end` in a reset.
-        acked: How many of these are acked before it: they are processed again.
-        skipped: How many are not acked before it and acked after it: they are never processed.
-        gone: How many offsets Kafka does not have any more, of those that were asked for.
-    """
+    """From where to where a cursor moves, and what that means for messages."""
 
     where: SourcePartition
-    committed: int
-    target: int
-    end: int
-    messages: int
-    acked: int = 0
+    committed: int  # the first offset that is not acked, before
+    target: int  # the first offset that is not acked, after
+    end: int  # the offset behind the partition's last one
+    messages: int  # how many are not acked after it: from `target` to before `end` in a reset
+    acked: int = 0  # how many of these are acked before it: they are processed again
+    # how many are not acked before it and acked after it: they are never processed
     skipped: int = 0
-    gone: int = 0
+    gone: int = 0  # how many offsets Kafka does not have any more, of those that were asked for
 
     def to_document(self) -> dict[str, Any]:
         """Return it as JSON; positions as partition:offset."""
@@ -63,9 +53,6 @@ def reset_move(cursor: Cursor, where: SourcePartition, log: Log, target: int) ->
     """Return what it means to begin anew at an offset, with nothing acked behind it.
 
     An offset that Kafka does not have any more is taken as the first that it has.
-
-    Raises:
-        PositionRangeError: The partition has no such offset yet.
     """
     if target > log.end:
         raise PositionRangeError(
@@ -105,16 +92,7 @@ def forward_move(cursor: Cursor, where: SourcePartition, log: Log, stop: int) ->
 
 
 def skip_stop(cursor: Cursor, log: Log, count: int | None) -> int:
-    """Return the offset behind the `count`-th message that is not acked; the end without so many.
-
-    Args:
-        cursor: Of the partition.
-        log: The partition.
-        count: How many messages are skipped; None for all.
-
-    Raises:
-        ValueError: `count` is not positive.
-    """
+    """Return the offset behind the `count`-th unacked message; the end without so many."""
     if count is None:
         return log.end
     if count < 1:
@@ -127,19 +105,12 @@ def skip_stop(cursor: Cursor, log: Log, count: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MoveTotals:
-    """What moves mean, over all partitions.
+    """What moves mean, over all partitions."""
 
-    Attributes:
-        messages: Not acked after them.
-        acked: Of these, acked before.
-        skipped: Never processed.
-        gone: Offsets that were asked for and that Kafka does not have any more.
-    """
-
-    messages: int = 0
-    acked: int = 0
-    skipped: int = 0
-    gone: int = 0
+    messages: int = 0  # not acked after them
+    acked: int = 0  # of these, acked before
+    skipped: int = 0  # never processed
+    gone: int = 0  # offsets that were asked for and that Kafka does not have any more
 
     @classmethod
     def of(cls, moves: Iterable[CursorMove]) -> MoveTotals:

@@ -33,29 +33,7 @@ def may_take(
     grows: bool = False,
     fence: bool = False,
 ) -> SubscriptionRecord | None:
-    """Check that a name is a subscription's of that kind on these topics, or may become one's.
-
-    Args:
-        surveyor: Asks Kafka.
-        name: The name.
-        kind: How messages are handed out.
-        topics: The topics.
-        grows: Topics that it is not on yet are added, as those that a job's pattern comes to match;
-            those that it is on and that are gone may be left out.
-        fence: Also a name that a consumer group has with members or offsets.
-
-    Returns:
-        What is registered; None if the name is free.
-
-    Raises:
-        StateFormatError: What is registered cannot be read.
-        SubscriptionConnectedError: A consumer group of others has the name, and has a member.
-        SubscriptionError: The subscription is on other topics, of another type; or the name is not
-            free for another reason.
-        SubscriptionExistsError: A group of others has the name, and has offsets, or is no consumer
-            group.
-        TopicError: The brokers do not answer.
-    """
+    """Check that a name is a subscription's of that kind on these topics, or may become one's."""
     found = surveyor.registry.read().find(name)
     if found is not None:
         left_out = set(found.topics) - set(topics)
@@ -75,11 +53,7 @@ def may_take(
 def refuse_another(
     found: SubscriptionRecord, kind: SubscriptionType, topics: Collection[str]
 ) -> None:
-    """Refuse a subscription that is of another type, or on other topics.
-
-    Raises:
-        SubscriptionError: It is.
-    """
+    """Refuse a subscription that is of another type, or on other topics."""
     if set(found.topics) != set(topics) or found.type is not kind:
         raise SubscriptionError(
             f"subscription {found.name!r} is of type {found.type} on {', '.join(found.topics)}, "

@@ -45,40 +45,15 @@ _NOBODYS: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class OpenedSubscription:
-    """A subscription that is this process's from now on.
-
-    Attributes:
-        owner: Writes its cursors.
-        state: What its cursors share.
-        partitions: All partitions of its topics.
-    """
+    """A subscription that is this process's from now on."""
 
     owner: CursorOwner
-    state: SubscriptionState
+    state: SubscriptionState  # what its cursors share
     partitions: dict[SourcePartition, ConsumedPartition]
 
 
 class SubscriptionOpening:
-    """Opens one subscription.
-
-    Args:
-        kafka: How to reach the brokers.
-        name: Its name.
-        topics: The topics that it is on.
-        type: How its messages are handed out.
-        replication_factor: How many replicas the topics of subscriptions get if they are not
-            there; -1 for the brokers' default.
-        evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
-            they are not.
-        wait: Waits for so many seconds.
-
-    Attributes:
-        surveyor: Asks Kafka.
-        topics: Asks Kafka of topics.
-
-    Raises:
-        SubscriptionNameError: The name may not be one.
-    """
+    """Opens one subscription."""
 
     def __init__(
         self,
@@ -106,24 +81,7 @@ class SubscriptionOpening:
         offsets: GroupOffsets,
         take_over: bool = False,
     ) -> OpenedSubscription:
-        """Take the subscription; create it if there is none of its name.
-
-        Args:
-            position: Where a new one begins; None: a new one is refused.
-            lease: How long it is held for with each write.
-            offsets: Takes the offsets that its group is to have.
-            take_over: Fence whoever has it. Else one of type `Failover` waits until nobody has it,
-                and others are refused.
-
-        Raises:
-            CursorError: What is stored was changed, or is of another version.
-            SubscriptionConnectedError: Another process has it; or it is new, and a consumer group
-                of its name has a member.
-            SubscriptionError: It is on other topics, of another type, or a Spark job's; it is new,
-                and there is no position; or it is registered, and nothing is stored of it.
-            SubscriptionExistsError: It is new, and a group of its name is another program's.
-            TopicError: A topic is not there, or the brokers do not answer.
-        """
+        """Take the subscription; create it if there is none of its name."""
         while True:
             registered = may_take(
                 self.surveyor, self._record.name, self._record.type, self._record.topics
@@ -189,11 +147,7 @@ class SubscriptionOpening:
         return self._record.type is SubscriptionType.FAILOVER
 
     def _awaits_turn(self, followed: FollowedPartition) -> bool:
-        """Wait until nobody has the subscription, if its type waits; tell whether that took time.
-
-        Raises:
-            SubscriptionConnectedError: Another process has it, which is not waited for.
-        """
+        """Wait until nobody has it, if its type waits; tell whether that took time."""
         name = self._record.name
         look = self.surveyor.look(name, followed)
         if look()[0] is Hold.FREE:
@@ -209,16 +163,7 @@ class SubscriptionOpening:
     def added(
         self, known: Collection[SourcePartition], ids: Mapping[str, str]
     ) -> dict[SourcePartition, ConsumedPartition]:
-        """Return the partitions that are there and are not known, to be read from their beginning.
-
-        Args:
-            known: The partitions.
-            ids: The ids that the topics had when the subscription was opened.
-
-        Raises:
-            SubscriptionError: A topic was created anew, or is not there any more.
-            TopicError: The brokers do not answer.
-        """
+        """Return the partitions that are new, to be read from their beginning."""
         self._check_ids(ids, self.topics.ids(self._record.topics))
         counts = self.topics.counts(self._record.topics)
         if gone := [topic for topic in self._record.topics if topic not in counts]:
@@ -238,16 +183,7 @@ class SubscriptionOpening:
     def _check(
         self, stored: StoredSubscription | None, ids: Mapping[str, str], *, is_registered: bool
     ) -> None:
-        """Check that the cursors are no job's, of these topics, and there.
-
-        Args:
-            stored: The cursors.
-            ids: The topics' ids: one that is created anew gets another.
-            is_registered: Whether the registry knows the subscription.
-
-        Raises:
-            SubscriptionError: They are not.
-        """
+        """Check that the cursors are no job's, of these topics, and there."""
         if stored is None:
             if is_registered:
                 raise SubscriptionError(nothing_stored(self._record.name))
@@ -272,11 +208,7 @@ class SubscriptionOpening:
     def _create(
         self, owner: CursorOwner, state: SubscriptionState, cursors: list[PartitionCursor]
     ) -> None:
-        """Store the first cursors and register the subscription, all or nothing.
-
-        Raises:
-            SubscriptionExistsError: Another process has registered it meanwhile.
-        """
+        """Store the first cursors and register the subscription, all or nothing."""
         record = replace(
             self._record,
             created_ms=state.written_ms,
@@ -296,10 +228,6 @@ class SubscriptionOpening:
         """Note in the registry that there is a consumer, and where the cursors are.
 
         Behind the claim: of a deletion beside it either this fails, or that.
-
-        Args:
-            owner: Writes the cursors.
-            found: What they shared before: it tells when a reset was that nobody has noted.
         """
 
         def change(registry: Registry) -> Changes:
@@ -341,9 +269,6 @@ class SubscriptionOpening:
 
         Also where reading begins before the end: acks behind it are those of messages that were
         there before, and would pass over the ones that come now.
-
-        Raises:
-            SubscriptionError: The partition ends before that.
         """
         if end < cursor.acked_end:
             identity = cursor.identity
@@ -354,11 +279,7 @@ class SubscriptionOpening:
             )
 
     def _starts(self, position: Edge) -> dict[SourcePartition, int]:
-        """Return where each partition of a new subscription begins.
-
-        Raises:
-            TopicError: A topic is not there, or the brokers do not answer.
-        """
+        """Return where each partition of a new subscription begins."""
         partitions = [
             SourcePartition(topic, number)
             for topic in self._record.topics

@@ -10,16 +10,11 @@ from sequitur.consumer.subscription.sizes import CountedSizes
 
 
 class PartitionCursor(NamedTuple):
-    """The cursor of a partition, and how many bytes were read there.
-
-    Attributes:
-        cursor: What is acked.
-        sizes: What was counted while reading.
-        redeliveries: How often messages were delivered that are not acked.
-    """
+    """The cursor of a partition, and how many bytes were read there."""
 
     cursor: Cursor
-    sizes: CountedSizes = CountedSizes()
+    sizes: CountedSizes = CountedSizes()  # what was counted while reading
+    # how often messages were delivered that are not acked
     redeliveries: Redeliveries = NO_REDELIVERIES
 
     @classmethod

@@ -31,20 +31,13 @@ _MOST_READ_AHEAD_KB: Final = 16_384
 
 
 class Arrival(NamedTuple):
-    """What was found in a partition.
-
-    Attributes:
-        where: The partition.
-        first: From here on nothing is there, up to before `offset`.
-        offset: That of the first message; where reading has got to if there is none.
-        messages: The messages, which lie together.
-        is_deleted: Whether the log begins at `offset` now: what was before may have been messages.
-    """
+    """What was found in a partition."""
 
     where: SourcePartition
-    first: int
-    offset: int
+    first: int  # from here on nothing is there, up to before `offset`
+    offset: int  # that of the first message; where reading has got to if there is none
     messages: list[Message]
+    # whether the log begins at `offset` now: what was before may have been messages
     is_deleted: bool = False
 
     @property
@@ -54,14 +47,7 @@ class Arrival(NamedTuple):
 
 
 class PartitionReader:
-    """Reads committed records. One thread at a time.
-
-    Args:
-        kafka: How to reach the brokers.
-        topics: Tells where a partition begins and ends when its records are gone.
-        group: The group whose offsets it sends; else it is named to the brokers, and that is all.
-        offsets: What the group is to have.
-    """
+    """Reads committed records. One thread at a time."""
 
     def __init__(
         self,
@@ -97,12 +83,7 @@ class PartitionReader:
         )
 
     def read(self, count: int, timeout_s: float) -> list[Arrival]:
-        """Return what comes within a time; of each partition in order.
-
-        Raises:
-            SubscriptionError: A partition ends before what is to be read next.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Return what comes within a time; of each partition in order."""
         self.send_offsets()
         arrivals = [self._found_again(where) for where in sorted(self._lost)]
         try:
@@ -147,12 +128,7 @@ class PartitionReader:
         self._consumer.close()
 
     def _found_again(self, where: SourcePartition) -> Arrival:
-        """Read on where the partition begins now: retention, or somebody, has deleted records.
-
-        Raises:
-            SubscriptionError: It ends before what is to be read next.
-            TopicError: The brokers do not answer; it is tried again with the next call.
-        """
+        """Read on where the partition begins now: retention, or somebody, has deleted records."""
         first = self._next[where]
         begins = self._topics.low_watermarks([where])[where]
         ends = self._topics.high_watermarks([where])[where]

@@ -29,18 +29,7 @@ _TIME_UNITS_S: Final = {
 
 
 def parse_size(text: str) -> int | None:
-    """Read a size as Pulsar writes it.
-
-    Args:
-        text: `10M`, `16G`, `1T`, `512k`, or a number of bytes. The units are binary: 10M are
-            10,485,760 bytes.
-
-    Returns:
-        Bytes; None for a negative number, which means no limit.
-
-    Raises:
-        PolicyError: It is none of these.
-    """
+    """Read a size as Pulsar writes it."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise PolicyError(
@@ -50,18 +39,7 @@ def parse_size(text: str) -> int | None:
 
 
 def parse_time_s(text: str, *, plain_unit: str = "s") -> int | None:
-    """Read a length of time as Pulsar writes it.
-
-    Args:
-        text: `30s`, `90m`, `4h`, `3d`, `2w`, `1y`, or a number without a unit.
-        plain_unit: What such a number counts: `s` or `m`. Pulsar's commands differ in it.
-
-    Returns:
-        Seconds; None for a negative number, which means no limit.
-
-    Raises:
-        PolicyError: It is none of these.
-    """
+    """Read a length of time as Pulsar writes it."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise PolicyError(
@@ -85,20 +63,12 @@ class BacklogPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
-    """How large and how old a topic's backlog may become.
+    """How large and how old a topic's backlog may become."""
 
-    Attributes:
-        limit_bytes: Bytes, None for no limit.
-        limit_s: Age of the oldest message that is not acked, in seconds; None for no limit.
-        policy: What happens then.
-
-    Raises:
-        PolicyError: A limit is not positive.
-    """
-
-    limit_bytes: int | None = None
+    limit_bytes: int | None = None  # bytes, None for no limit
+    # age of the oldest message that is not acked, in seconds; None for no limit
     limit_s: int | None = None
-    policy: BacklogPolicy = BacklogPolicy.PRODUCER_REQUEST_HOLD
+    policy: BacklogPolicy = BacklogPolicy.PRODUCER_REQUEST_HOLD  # what happens then
 
     def __post_init__(self) -> None:
         for name, limit in (("size", self.limit_bytes), ("age", self.limit_s)):
@@ -131,18 +101,10 @@ class Retention:
     """How long messages are kept that all subscriptions have acked.
 
     Each limit is of one partition, as in Pulsar, where a partition is a topic of its own.
-
-    Attributes:
-        time_minutes: Minutes; -1 for ever.
-        size_mb: Units of 1,048,576 bytes; -1 without limit.
-
-    Raises:
-        PolicyError: A limit is below -1; or one is 0 and the other is not: Pulsar refuses it,
-            since 0 is off and would leave the other one without effect.
     """
 
-    time_minutes: int = 0
-    size_mb: int = 0
+    time_minutes: int = 0  # minutes; -1 for ever
+    size_mb: int = 0  # units of 1,048,576 bytes; -1 without limit
 
     def __post_init__(self) -> None:
         if min(self.time_minutes, self.size_mb) < INFINITE:
@@ -159,9 +121,6 @@ class Retention:
 
         A number without a unit is refused, but for 0 and -1: Pulsar 2.7 took it for minutes and
         MB, today's takes it for seconds and bytes.
-
-        Raises:
-            PolicyError: They are not understood, or not whole minutes and MB, or no retention.
         """
         for text, example in ((time, "90m, 4h, 3d or 2w"), (size, "10M or 16G")):
             if text.strip().isdecimal() and int(text):
@@ -200,24 +159,15 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class DetectionThresholds:
-    """From where on a subscription is reported. 0 switches a report off.
+    """From where on a subscription is reported. 0 switches a report off."""
 
-    Attributes:
-        slow_backlog: Messages that are not acked.
-        slow_age_s: Age of the oldest of them, in seconds.
-        ack_hole_entries: Messages since the first that is not acked, where few of them are not.
-        ack_hole_share: So many of them at most are not acked, as a share.
-        unacked_messages: Messages that were read and are not acked; Pulsar's
-            `maxUnackedMessagesPerSubscription`, which stops the dispatch there.
-
-    Raises:
-        PolicyError: A threshold is negative, or the share not between 0 and 1.
-    """
-
-    slow_backlog: int = 1_000_000
-    slow_age_s: int = 3_600
+    slow_backlog: int = 1_000_000  # messages that are not acked
+    slow_age_s: int = 3_600  # age of the oldest of them, in seconds
+    # messages since the first that is not acked, where few of them are not
     ack_hole_entries: int = 10_000
-    ack_hole_share: float = 0.1
+    ack_hole_share: float = 0.1  # so many of them at most are not acked, as a share
+    # messages that were read and are not acked; Pulsar's `maxUnackedMessagesPerSubscription`, which
+    # stops the dispatch there
     unacked_messages: int = 200_000
 
     def __post_init__(self) -> None:
@@ -248,25 +198,15 @@ class DetectionThresholds:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What is set for a topic, or for the namespace. None: not set.
+    """What is set for a topic, or for the namespace. None: not set."""
 
-    Attributes:
-        backlog_quota: How large the backlog may become.
-        message_ttl_s: After so many seconds a message counts as acked; 0 never.
-        subscription_expiration_time_minutes: A subscription without a consumer is deleted after so
-            many minutes; 0 never. Minutes, as in Pulsar's `set-subscription-expiration-time`.
-        retention: How long acked messages are kept.
-        thresholds: From where on a subscription is reported.
-
-    Raises:
-        PolicyError: A number is negative.
-    """
-
-    backlog_quota: BacklogQuota | None = None
-    message_ttl_s: int | None = None
+    backlog_quota: BacklogQuota | None = None  # how large the backlog may become
+    message_ttl_s: int | None = None  # after so many seconds a message counts as acked; 0 never
+    # a subscription without a consumer is deleted after so many minutes; 0 never. Minutes, as in
+    # Pulsar's `set-subscription-expiration-time`
     subscription_expiration_time_minutes: int | None = None
-    retention: Retention | None = None
-    thresholds: DetectionThresholds | None = None
+    retention: Retention | None = None  # how long acked messages are kept
+    thresholds: DetectionThresholds | None = None  # from where on a subscription is reported
 
     def __post_init__(self) -> None:
         for name in ("message_ttl_s", "subscription_expiration_time_minutes"):
@@ -308,11 +248,7 @@ class TopicPolicies:
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            StateFormatError: It is not one, or of a format that this version does not know.
-        """
+        """Read `to_document` back."""
         if not isinstance(document, dict) or document.get("format") != POLICIES_FORMAT:
             raise StateFormatError(f"policies of an unknown format; known is {POLICIES_FORMAT}")
         quota, retention = document.get("backlogQuota"), document.get("retention")

@@ -93,24 +93,16 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """The first message whose timestamp is not before a time.
+    """The first message whose timestamp is not before a time."""
 
-    Attributes:
-        time_ms: The time, epoch milliseconds.
-    """
-
-    time_ms: int
+    time_ms: int  # the time, epoch milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class ToPositions:
-    """The messages at these positions; partitions that are not named stay where they are.
+    """The messages at these positions; partitions that are not named stay where they are."""
 
-    Attributes:
-        positions: At most one of each partition.
-    """
-
-    positions: tuple[Position, ...]
+    positions: tuple[Position, ...]  # at most one of each partition
 
 
 ResetTarget: TypeAlias = Edge | ToTime | ToPositions
@@ -118,18 +110,7 @@ ResetTarget: TypeAlias = Edge | ToTime | ToPositions
 
 
 def parse_time_ms(text: str) -> int:
-    """Read a time.
-
-    Args:
-        text: Epoch milliseconds, or a time as ISO 8601 writes it, such as `2026-04-09T13:52:46Z`;
-            without a zone it is UTC, as commands print times.
-
-    Returns:
-        Epoch milliseconds.
-
-    Raises:
-        PositionFormatError: It is neither.
-    """
+    """Read a time."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
         if not _LEAST_MS <= int(text) <= _MOST_MS:
@@ -151,19 +132,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_ago_ms(text: str, *, now_ms: int) -> int:
-    """Read a length of time before now, as Pulsar's `reset-cursor --time` has it.
-
-    Args:
-        text: `30s`, `90m`, `4h`, `3d`, `2w`; a number without a unit is seconds.
-        now_ms: The time.
-
-    Returns:
-        Epoch milliseconds; the beginning of 1970 if it is longer ago.
-
-    Raises:
-        PolicyError: It is none of these.
-        PositionFormatError: It is negative.
-    """
+    """Read a length of time before now, as Pulsar's `reset-cursor --time` has it."""
     ago_s = parse_time_s(text)
     if ago_s is None:
         raise PositionFormatError(f"time {text!r}: a subscription is reset to a time in the past")
@@ -173,16 +142,7 @@ def parse_ago_ms(text: str, *, now_ms: int) -> int:
 def places_of(
     positions: Sequence[Position], topics: Sequence[str], partitions: Collection[SourcePartition]
 ) -> dict[SourcePartition, int]:
-    """Return the offset that positions name of each partition.
-
-    Args:
-        positions: The positions.
-        topics: Those of the subscription.
-        partitions: Those that are there.
-
-    Raises:
-        PositionRangeError: A partition is not there, or is named twice.
-    """
+    """Return the offset that positions name of each partition."""
     found: dict[SourcePartition, int] = {}
     for position in positions:
         where = position.within(topics)

@@ -26,34 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBacklog:
-    """What a subscription has not acked of a partition.
-
-    Attributes:
-        subscription: Its name.
-        topic: The topic.
-        partition: The partition.
-        first_unacked: The first offset that is not acked; `end` if all are.
-        end: The offset behind the partition's last one.
-        messages: How many offsets are not acked: Pulsar's msgBacklog.
-        size_bytes: Bytes of the log from `first_unacked` to `end`, estimated.
-        oldest_ms: Timestamp of the record at `first_unacked`, or one that it is not behind; None
-            if there is none, or it is not known to be old.
-        held_to: Up to before this offset a job holds it for its frontier; None if none does.
-        held_bytes: Of `size_bytes` those up to there.
-        behind_held_ms: As `oldest_ms`, of the record at `held_to`.
-    """
+    """What a subscription has not acked of a partition."""
 
     subscription: str
     topic: str
     partition: int
-    first_unacked: int
-    end: int
-    messages: int
-    size_bytes: int
+    first_unacked: int  # the first offset that is not acked; `end` if all are
+    end: int  # the offset behind the partition's last one
+    messages: int  # how many offsets are not acked: Pulsar's msgBacklog
+    size_bytes: int  # bytes of the log from `first_unacked` to `end`, estimated
+    # timestamp of the record at `first_unacked`, or one that it is not behind; None if there is
+    # none, or it is not known to be old
     oldest_ms: int | None = None
+    # up to before this offset a job holds it for its frontier; None if none does
     held_to: int | None = None
-    held_bytes: int = 0
-    behind_held_ms: int | None = None
+    held_bytes: int = 0  # of `size_bytes` those up to there
+    behind_held_ms: int | None = None  # as `oldest_ms`, of the record at `held_to`
 
     def __post_init__(self) -> None:
         if not 0 <= self.messages <= self.end - self.first_unacked:
@@ -80,12 +68,7 @@ class PartitionBacklog:
 
 @dataclass(frozen=True)
 class TopicBacklog:
-    """The backlogs of all subscriptions on a topic.
-
-    Attributes:
-        topic: The topic.
-        parts: Of each subscription and partition.
-    """
+    """The backlogs of all subscriptions on a topic."""
 
     topic: str
     parts: tuple[PartitionBacklog, ...] = ()
@@ -145,12 +128,7 @@ class TopicBacklog:
         return sum(part.messages for part in self.of_subscriptions.get(subscription, ()))
 
     def age_s(self, now_ms: int, subscription: str | None = None) -> float:
-        """Return the age of the oldest message that is not acked, at least; 0 without one.
-
-        Args:
-            now_ms: The time.
-            subscription: Whose; by default of all.
-        """
+        """Return the age of the oldest message that is not acked, at least; 0 without one."""
         asked: Iterable[PartitionBacklog] = self.parts
         if subscription is not None:
             asked = self.of_subscriptions.get(subscription, ())
@@ -160,30 +138,19 @@ class TopicBacklog:
 
 @dataclass(frozen=True, slots=True)
 class QuotaCheck:
-    """How a topic's backlog stands to its quota.
-
-    Attributes:
-        topic: The topic.
-        quota: The quota in force.
-        size_bytes: Size of the backlog that is compared with it.
-        held_bytes: What a job holds for its frontier, which is left out of that.
-        is_estimate: Whether these are not known exactly.
-        age_s: Age of the oldest message that is not acked and counts.
-        subscription: Who holds most of the backlog; where only the age is beyond its limit, who
-            has the oldest message.
-        is_too_large: Whether the size has reached its limit.
-        is_too_old: Whether the age is beyond its limit.
-    """
+    """How a topic's backlog stands to its quota."""
 
     topic: str
     quota: BacklogQuota
-    size_bytes: int
-    held_bytes: int
-    is_estimate: bool
-    age_s: float
+    size_bytes: int  # size of the backlog that is compared with it
+    held_bytes: int  # what a job holds for its frontier, which is left out of that
+    is_estimate: bool  # whether these are not known exactly
+    age_s: float  # age of the oldest message that is not acked and counts
+    # who holds most of the backlog; where only the age is beyond its limit, who has the oldest
+    # message
     subscription: str | None
-    is_too_large: bool
-    is_too_old: bool
+    is_too_large: bool  # whether the size has reached its limit
+    is_too_old: bool  # whether the age is beyond its limit
 
     @property
     def is_exceeded(self) -> bool:
@@ -216,12 +183,7 @@ class QuotaCheck:
         return 0.0 if share < PROXIMITY_FROM else min(share, 1.0)
 
     def state(self, *, now_ms: int, valid_for_ms: int) -> BacklogState:
-        """Return what the topic's producers are told.
-
-        Args:
-            now_ms: The time.
-            valid_for_ms: How long it counts if nobody tells them anew.
-        """
+        """Return what the topic's producers are told."""
         policy: ProducerPolicy | None = None
         if self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_REQUEST_HOLD:
             policy = "producer_request_hold"
@@ -272,9 +234,6 @@ def cuts_by_size(backlog: TopicBacklog, limit_bytes: int) -> dict[int, int]:
     Then the backlog is below 0.9 of its limit, as Pulsar aims at; the factor is its
     BacklogQuotaManager's. Each partition loses the same share of its backlog. Bytes are taken as
     spread evenly over the offsets of one.
-
-    Returns:
-        An offset for each partition in which cursors must move.
     """
     target = (9 * limit_bytes - 1) // 10
     size = backlog.size_bytes

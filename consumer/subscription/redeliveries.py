@@ -29,23 +29,14 @@ class RedeliverySpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Redeliveries:
-    """Of a partition.
+    """Of a partition."""
 
-    Attributes:
-        spans: In order, without overlaps, each delivered at least once.
-    """
-
+    # in order, without overlaps, each delivered at least once
     spans: tuple[RedeliverySpan, ...] = ()
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, out: range, fresh: range = range(0)) -> Self:
-        """Put counts together; offsets that are nowhere are acked.
-
-        Args:
-            counts: By offset.
-            out: Where all others are out for the first time, or acked.
-            fresh: Where all others were never delivered, or are acked.
-        """
+        """Put counts together; offsets that are nowhere are acked."""
         spans = list(_joined(_spans(counts, out), fresh))
         if len(spans) > MOST_SPANS:
             spans.sort(key=itemgetter(2), reverse=True)

@@ -71,9 +71,6 @@ def check_name(name: str) -> str:
 
     It is in the group's id, for which Kafka takes any text, and is the `group.instance.id` of the
     member, for which it takes what it takes as the name of a topic.
-
-    Raises:
-        SubscriptionNameError: It may not.
     """
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise SubscriptionNameError(
@@ -84,43 +81,29 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A durable subscription.
-
-    Attributes:
-        name: Its name.
-        topics: The topics that it is on.
-        type: How its messages are given to consumers.
-        created_ms: When it was created, epoch milliseconds.
-        epoch: How often its cursors were reset.
-        last_connected_ms: When it last had a consumer; its creation, if it never had one.
-        expiration_time_minutes: After so long without a consumer it is deleted; 0 never, None as
-            its topics' policies say.
-        reset_ms: When it was last reset to read messages again; None if it was not. Until it has
-            acked those from before that moment, none of them expires.
-        partition: Partition of the cursors' topic that its cursors are in; None where no owner has
-            noted it, as in records of format 1: they are looked for in all of them.
-        group: Id of its consumer group; by default that of a new one. In format 1 it is the name.
-        evicted_topic: Topic that its messages are copied to before a backlog quota evicts them,
-            whoever does that; None: they are not, as its owner has it.
-        max_held_bytes: So much a job may hold for its frontier, which counts for no quota that
-            holds producers; None of other subscriptions.
-
-    Raises:
-        SubscriptionNameError: The name may not be one.
-        ValueError: It is on no topic.
-    """
+    """A durable subscription."""
 
     name: str
     topics: tuple[str, ...]
-    type: SubscriptionType
-    created_ms: int
-    epoch: int = 0
-    last_connected_ms: int = 0
+    type: SubscriptionType  # how its messages are given to consumers
+    created_ms: int  # when it was created, epoch milliseconds
+    epoch: int = 0  # how often its cursors were reset
+    last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
+    # after so long without a consumer it is deleted; 0 never, None as its topics' policies say
     expiration_time_minutes: int | None = None
+    # when it was last reset to read messages again; None if it was not. Until it has acked those
+    # from before that moment, none of them expires
     reset_ms: int | None = None
+    # partition of the cursors' topic that its cursors are in; None where no owner has noted it, as
+    # in records of format 1: they are looked for in all of them
     partition: int | None = None
+    # id of its consumer group; by default that of a new one. In format 1 it is the name
     group: str = ""
+    # topic that its messages are copied to before a backlog quota evicts them, whoever does that;
+    # None: they are not, as its owner has it
     evicted_topic: str | None = None
+    # so much a job may hold for its frontier, which counts for no quota that holds producers; None
+    # of other subscriptions
     max_held_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -156,11 +139,7 @@ class SubscriptionRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read `encode` back.
-
-        Raises:
-            StateFormatError: It is not one, or of a format that this version does not know.
-        """
+        """Read `encode` back."""
         document = _loaded(value, "a subscription")
         number = document.get("format") if isinstance(document, dict) else None
         if number not in _FIELDS:
@@ -206,24 +185,19 @@ _KEEPS: Final = TopicPolicies(
 
 @dataclass(frozen=True)
 class Registry:
-    """All that is registered at one moment.
-
-    Attributes:
-        subscriptions: Each by its name.
-        policies: What is set, by topic; under None that of the namespace.
-        unread: The subscriptions whose records cannot be read, and why: of another version, as a
-            rule. Which topics they are on is not known, so nothing is deleted while there are some.
-        unread_policies: The topics whose policies cannot be read. Nothing of them expires, is
-            evicted or deleted.
-    """
+    """All that is registered at one moment."""
 
     subscriptions: Mapping[str, SubscriptionRecord] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    # what is set, by topic; under None that of the namespace
     policies: Mapping[str | None, TopicPolicies] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    # the subscriptions whose records cannot be read, and why: of another version, as a rule. Which
+    # topics they are on is not known, so nothing is deleted while there are some
     unread: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # the topics whose policies cannot be read. Nothing of them expires, is evicted or deleted
     unread_policies: frozenset[str | None] = frozenset()
 
     @classmethod
@@ -260,22 +234,13 @@ class Registry:
         )
 
     def require(self, name: str) -> SubscriptionRecord:
-        """Return a subscription.
-
-        Raises:
-            StateFormatError: Its record cannot be read.
-            UnknownSubscriptionError: There is none of that name.
-        """
+        """Return a subscription."""
         if (found := self.find(name)) is None:
             raise UnknownSubscriptionError(f"there is no subscription {name!r}")
         return found
 
     def find(self, name: str) -> SubscriptionRecord | None:
-        """Return a subscription; None if there is none of that name.
-
-        Raises:
-            StateFormatError: Its record cannot be read.
-        """
+        """Return a subscription; None if there is none of that name."""
         if name in self.unread:
             raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
         return self.subscriptions.get(name)
@@ -332,35 +297,17 @@ class Registry:
         return 0 if 0 in of_topics else max(of_topics)
 
     def created(self, record: SubscriptionRecord) -> Changes:
-        """Return what creates a subscription.
-
-        Raises:
-            StateFormatError: There is one of that name, and its record cannot be read.
-            SubscriptionExistsError: There is one of that name.
-        """
+        """Return what creates a subscription."""
         if self.find(record.name) is not None:
             raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
         return {record.key: record.encode()}
 
     def deleted(self, name: str) -> Changes:
-        """Return what deletes a subscription.
-
-        Raises:
-            UnknownSubscriptionError: There is none of that name.
-        """
+        """Return what deletes a subscription."""
         return {self.require(name).key: None}
 
     def connected(self, name: str, *, now_ms: int, partition: int | None = None) -> Changes:
-        """Return what notes that a subscription has a consumer now.
-
-        Args:
-            name: Which.
-            now_ms: The time.
-            partition: Partition of the cursors' topic that its owner has found its cursors in.
-
-        Raises:
-            UnknownSubscriptionError: There is none of that name.
-        """
+        """Return what notes that a subscription has a consumer now."""
         record = self.require(name)
         return _changed(
             replace(
@@ -371,15 +318,7 @@ class Registry:
         )
 
     def opened(self, record: SubscriptionRecord, *, now_ms: int) -> Changes:
-        """Return what notes that a subscription's owner has opened it.
-
-        Args:
-            record: As its owner has it: partition, `evicted_topic` and `max_held_bytes` count.
-            now_ms: The time.
-
-        Raises:
-            UnknownSubscriptionError: There is none of that name.
-        """
+        """Return what notes that a subscription's owner has opened it."""
         known = replace(
             self.require(record.name),
             evicted_topic=record.evicted_topic,
@@ -389,28 +328,14 @@ class Registry:
         return noted.connected(record.name, now_ms=now_ms, partition=record.partition)
 
     def reset(self, name: str, *, epoch: int, now_ms: int) -> Changes:
-        """Return what notes that a subscription was reset; nothing if it is noted already.
-
-        Args:
-            name: Which.
-            epoch: The epoch that its cursors are of now. They are written first, by whoever owns
-                the subscription.
-            now_ms: When; messages from before it do not expire until they are acked.
-
-        Raises:
-            UnknownSubscriptionError: There is none of that name.
-        """
+        """Return what notes that a subscription was reset; nothing if it is noted already."""
         record = self.require(name)
         if record.epoch >= epoch:
             return {}
         return _changed(replace(record, epoch=epoch, reset_ms=now_ms))
 
     def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
-        """Return what sets all policies of a topic, or of the namespace.
-
-        Raises:
-            StateFormatError: Those that are set cannot be read, and would be lost.
-        """
+        """Return what sets all policies of a topic, or of the namespace."""
         if topic in self.unread_policies:
             raise StateFormatError(f"the policies of {topic or 'the namespace'} cannot be read")
         value = None if policies.is_empty else _json(policies.to_document())
@@ -425,11 +350,7 @@ def _record_of(name: str, value: bytes) -> SubscriptionRecord:
 
 
 def read_key(key: bytes) -> tuple[str, str | None]:
-    """Return a record's kind and the name in its key.
-
-    Raises:
-        StateFormatError: It is not a key of the registry.
-    """
+    """Return a record's kind and the name in its key."""
     found = _loaded(key, "a key of the registry")
     match found:
         case [str(kind), str() | None as name]:

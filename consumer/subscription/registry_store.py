@@ -43,14 +43,7 @@ _BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
 
 
 class RegistryStore:
-    """The registry of a cluster.
-
-    Args:
-        kafka: How to reach the brokers.
-        replication_factor: How many replicas the topic gets if it is not there; -1 for the
-            broker's default.
-        outages: How long what passes is waited for.
-    """
+    """The registry of a cluster."""
 
     def __init__(
         self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
@@ -61,28 +54,15 @@ class RegistryStore:
         self._topic = CompactedTopic(kafka, CONTROL_TOPIC, partitions=1, outages=outages)
 
     def ensure(self) -> None:
-        """Create the topic if it is missing.
-
-        Raises:
-            TopicError: It cannot be created, or the one that is there is not compacted.
-        """
+        """Create the topic if it is missing."""
         self._topic.ensure(replication_factor=self._replication_factor)
 
     def read(self) -> Registry:
-        """Return what is registered; nothing where the topic is not there yet.
-
-        Raises:
-            StateFormatError: A record is not one that this version knows.
-            TopicError: The brokers do not answer.
-        """
+        """Return what is registered; nothing where the topic is not there yet."""
         return Registry.of(self._topic.read())
 
     def told_topics(self) -> set[str]:
-        """Return the topics whose producers are told of a backlog, by whomever.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the topics whose producers are told of a backlog, by whomever."""
         found: set[str] = set()
         for key in self._topic.read():
             with contextlib.suppress(ControlRecordError):
@@ -96,22 +76,7 @@ class RegistryStore:
         *,
         subscription: str | None = None,
     ) -> Registry:
-        """Change the registry.
-
-        Args:
-            make: Gets the registry and returns what is to be written; raises what is wrong with
-                that. It is asked again if somebody else has changed the record meanwhile.
-            beside: Records of other topics to write with it, all or nothing.
-            subscription: Whose record is changed; None for policies.
-
-        Returns:
-            The registry as it was before the change.
-
-        Raises:
-            StateFormatError: A record is not one that this version knows.
-            SubscriptionFencedError: Others have changed it again and again.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Change the registry."""
         self.ensure()
         deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
         tried: list[tuple[Registry, Changes]] = []
@@ -165,15 +130,7 @@ class RegistryStore:
 
 
 class BacklogStates:
-    """What producers are told about backlogs; the newest that was opened alone may write.
-
-    Args:
-        kafka: How to reach the brokers.
-        outages: How long what passes is waited for.
-
-    Raises:
-        TopicError: The brokers refuse, or do not answer.
-    """
+    """What producers are told about backlogs; the newest that was opened alone may write."""
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._kafka = kafka
@@ -181,12 +138,7 @@ class BacklogStates:
         self._writer = self._new_writer()
 
     def write(self, states: Mapping[str, BacklogState | None]) -> None:
-        """Write the state of topics; None deletes that of a topic without a quota.
-
-        Raises:
-            SubscriptionFencedError: Somebody else writes them now.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Write the state of topics; None deletes that of a topic without a quota."""
         records = [
             TopicWrite(
                 CONTROL_TOPIC, _PARTITION, key_of(topic), None if state is None else state.encode()

@@ -40,22 +40,14 @@ class Holder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What Kafka holds of a partition.
-
-    Attributes:
-        topic: The topic.
-        partition: The partition.
-        start: The first offset that is there.
-        end: The offset behind the last one.
-        size_bytes: Of the log, as the brokers say.
-        young_from: The first offset whose timestamp is within the retention time; `end` if none is.
-    """
+    """What Kafka holds of a partition."""
 
     topic: str
     partition: int
-    start: int
-    end: int
+    start: int  # the first offset that is there
+    end: int  # the offset behind the last one
     size_bytes: int
+    # the first offset whose timestamp is within the retention time; `end` if none is
     young_from: int
 
     def bytes_before(self, offset: int) -> int:
@@ -76,29 +68,17 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be deleted of a partition.
-
-    Attributes:
-        topic: The topic.
-        partition: The partition.
-        before: The first offset that is there.
-        after: The first one that is to stay.
-        acked: The first offset that not all subscriptions have acked.
-        records: How many offsets go.
-        size_bytes: How many bytes these have, estimated.
-        held_by: Why the next one stays; None where nothing is left.
-        holder: The name of the subscription or group that needs it.
-    """
+    """What is to be deleted of a partition."""
 
     topic: str
     partition: int
-    before: int
-    after: int
-    acked: int
-    records: int
-    size_bytes: int
-    held_by: Holder | None
-    holder: str | None = None
+    before: int  # the first offset that is there
+    after: int  # the first one that is to stay
+    acked: int  # the first offset that not all subscriptions have acked
+    records: int  # how many offsets go
+    size_bytes: int  # how many bytes these have, estimated
+    held_by: Holder | None  # why the next one stays; None where nothing is left
+    holder: str | None = None  # the name of the subscription or group that needs it
 
     @property
     def deletes(self) -> bool:
@@ -109,13 +89,7 @@ class PartitionPlan:
 def plan_partition(
     log: PartitionLog, acked: Mapping[str, int], retention: Retention
 ) -> PartitionPlan:
-    """Return what of a partition may go.
-
-    Args:
-        log: What Kafka holds of it.
-        acked: Of each durable subscription on the topic the first offset that it has not acked.
-        retention: What holds for the topic.
-    """
+    """Return what of a partition may go."""
     if not acked:
         return _plan(log, log.start, log.start, Holder.NO_SUBSCRIPTION, None)
     slowest = min(sorted(acked), key=acked.__getitem__)
@@ -130,14 +104,7 @@ def plan_partition(
 
 
 def held_back(plan: PartitionPlan, offset: int, why: Holder, holder: str | None) -> PartitionPlan:
-    """Return a plan that keeps everything from an offset on, for another reason.
-
-    Args:
-        plan: What was planned.
-        offset: The first offset that is needed.
-        why: What needs it.
-        holder: Whose name is told.
-    """
+    """Return a plan that keeps everything from an offset on, for another reason."""
     if offset >= plan.after:
         return plan
     after = max(offset, plan.before)

@@ -39,32 +39,20 @@ _UNLISTED: Final = f"groups that are not listed may need any record; grant it, {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was not deleted, and why.
-
-    Attributes:
-        topic: Of which topic.
-        why: Whose records they are.
-        sentence: In words, with what allows it.
-    """
+    """What was not deleted, and why."""
 
     topic: str
-    why: Holder
-    sentence: str
+    why: Holder  # whose records they are
+    sentence: str  # in words, with what allows it
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRun:
-    """What was deleted, or would be.
-
-    Attributes:
-        plans: Of each partition.
-        refusals: What stays though it is acked.
-        is_dry: Whether nothing was deleted.
-    """
+    """What was deleted, or would be."""
 
     plans: tuple[PartitionPlan, ...]
-    refusals: tuple[Refusal, ...]
-    is_dry: bool
+    refusals: tuple[Refusal, ...]  # what stays though it is acked
+    is_dry: bool  # whether nothing was deleted
 
     @property
     def records(self) -> int:
@@ -107,21 +95,7 @@ def run_retention(
     despite_other_groups: bool = False,
     now_ms: int | None = None,
 ) -> RetentionRun:
-    """Delete what may go of topics.
-
-    Args:
-        surveyor: Asks Kafka.
-        topics: Which; by default all that subscriptions are on.
-        dry_run: Say what would go, and delete nothing.
-        despite_topic_retention: Also of topics whose own retention deletes what is not acked.
-        despite_other_groups: Also what consumer groups have not committed that are no
-            subscriptions.
-        now_ms: The time; by default this machine's.
-
-    Raises:
-        StateFormatError: A record of the registry is of another version.
-        TopicError: The brokers refuse, or do not answer.
-    """
+    """Delete what may go of topics."""
     survey = surveyor.survey(topics, now_ms=now_ms)
     others = _Others() if despite_other_groups else _others(surveyor, survey)
     plans: list[PartitionPlan] = []
@@ -197,15 +171,11 @@ def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan
 
 
 class _Others(NamedTuple):
-    """What groups need that are no subscriptions.
-
-    Attributes:
-        committed: What each has committed.
-        unknown: A group, if there is one, that may need any record, and why; the group is None
-            where there may be some that are not listed.
-    """
+    """What groups need that are no subscriptions."""
 
     committed: Mapping[str, Mapping[SourcePartition, int]] = MappingProxyType({})
+    # a group, if there is one, that may need any record, and why; the group is None where there may
+    # be some that are not listed
     unknown: tuple[str | None, str] | None = None
 
 

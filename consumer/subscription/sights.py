@@ -34,18 +34,7 @@ def take_sight(
     with_publishers: bool = False,
     with_places: bool = False,
 ) -> Sight:
-    """Ask for all that documents of topics and their subscriptions need.
-
-    Args:
-        surveyor: Asks Kafka.
-        topics: The topics; by default all that subscriptions are on.
-        with_publishers: Ask for producers, too.
-        with_places: Ask for the records of cursors, too.
-
-    Raises:
-        StateFormatError: A record of the registry is of another version.
-        TopicError: The brokers do not answer.
-    """
+    """Ask for all that documents of topics and their subscriptions need."""
     registry = surveyor.registry.read()
     wanted = registry.topics() if topics is None else sorted(set(topics))
     names = sorted({one.name for topic in wanted for one in registry.on(topic)})
@@ -95,21 +84,13 @@ def _publishers(
 
 @dataclass(frozen=True, slots=True)
 class PeekedMessage:
-    """A message that is not acked.
-
-    Attributes:
-        position: Where it is.
-        timestamp_ms: The record's timestamp, epoch milliseconds.
-        key: Its key, None when it has none.
-        value: Its value, None for a tombstone.
-        headers: Name and value of each header, in order.
-    """
+    """A message that is not acked."""
 
     position: Position
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int  # the record's timestamp, epoch milliseconds
+    key: bytes | None  # its key, None when it has none
+    value: bytes | None  # its value, None for a tombstone
+    headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
 
 
 def peek(
@@ -119,23 +100,7 @@ def peek(
     *,
     only: Callable[[SourcePartition], bool] = lambda _where: True,
 ) -> list[PeekedMessage]:
-    """Return the first messages that a subscription has not acked; nothing is acked by that.
-
-    Args:
-        surveyor: Asks Kafka.
-        name: The subscription.
-        count: How many of each partition, at most.
-        only: Says of which partitions.
-
-    Returns:
-        Committed messages by partition, in the order of their offsets.
-
-    Raises:
-        UnknownSubscriptionError: There is no such subscription.
-        PositionRangeError: It has no such partition.
-        CursorError: What is stored was changed, or is of another version.
-        TopicError: The brokers do not answer.
-    """
+    """Return the first messages that a subscription has not acked; nothing is acked by that."""
     standing = standing_of(surveyor, name)
     wanted = list(filter(only, standing.partitions))
     if not wanted:

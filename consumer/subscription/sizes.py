@@ -32,17 +32,11 @@ _decode: Final = msgspec.msgpack.Decoder(_Document).decode
 
 @dataclass(frozen=True, slots=True)
 class CountedSizes:
-    """Bytes of keys, values and headers that were read of a partition.
+    """Bytes of keys, values and headers that were read of a partition."""
 
-    Attributes:
-        begin: First offset that is counted.
-        stops: The offset behind each piece, ascending.
-        sizes: Bytes of each piece.
-    """
-
-    begin: int = 0
-    stops: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
+    begin: int = 0  # first offset that is counted
+    stops: tuple[int, ...] = ()  # the offset behind each piece, ascending
+    sizes: tuple[int, ...] = ()  # bytes of each piece
 
     @property
     def stop(self) -> int:
@@ -104,11 +98,7 @@ class CountedSizes:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read `encode` back; nothing is counted where there are no bytes.
-
-        Raises:
-            CursorDamagedError: The bytes are something else.
-        """
+        """Read `encode` back; nothing is counted where there are no bytes."""
         if not data:
             return cls()
         try:

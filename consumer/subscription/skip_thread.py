@@ -30,16 +30,7 @@ _logger: Final = logging.getLogger("sequitur.subscription")
 
 
 class SkipThread:
-    """Begins at once, and ends with `close`, or when the subscription is another process's.
-
-    Args:
-        surveyor: Asks Kafka.
-        own: The subscription's cursors.
-        topics: The topics that it is on.
-
-    Attributes:
-        counts: How many messages were acked, by the reason.
-    """
+    """Begins at once, and ends with `close`, or when the subscription is another process's."""
 
     def __init__(self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str]) -> None:
         self.counts: Counter[FindingKind] = Counter()

@@ -30,15 +30,6 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
     They are in the other topic once this returns. Who dies before the ack copies them again. Key,
     value, headers and timestamp are kept; further headers say where a message was, and who skips
     it.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: Where to.
-        due: What is skipped, of the cursor's partition.
-        cursor: As it is before.
-
-    Raises:
-        TopicError: The brokers refuse, or do not answer.
     """
     where = SourcePartition(cursor.identity.topic, cursor.identity.partition)
     failed: list[KafkaError] = []

@@ -62,11 +62,7 @@ def quota_checks(survey: Survey) -> list[QuotaCheck]:
 
 
 def cuts(survey: Survey) -> Cuts:
-    """Return up to where messages are to be acked that nobody processes.
-
-    Args:
-        survey: Of the topics, judged.
-    """
+    """Return up to where messages are to be acked that nobody processes."""
     evicted: dict[SourcePartition, int] = {}
     alive_from: dict[SourcePartition, int] = {}
     for check in quota_checks(survey):
@@ -90,20 +86,7 @@ def cuts(survey: Survey) -> Cuts:
 
 
 def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> list[DueAck]:
-    """Ack what has expired, or is evicted, of a subscription of this process.
-
-    Args:
-        surveyor: Asks Kafka.
-        own: The subscription's cursors.
-        topics: The topics that it is on.
-
-    Returns:
-        What was acked; nothing of a subscription that is not in the registry.
-
-    Raises:
-        ConsumerError: What is stored was changed, or is of another version.
-        ReorderError: The brokers do not answer, or another process has taken the subscription.
-    """
+    """Ack what has expired, or is evicted, of a subscription of this process."""
     registry = surveyor.registry.read()
     record = registry.subscriptions.get(own.name)
     if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):
@@ -121,24 +104,7 @@ def skip(
     *,
     copy_to: str | None = None,
 ) -> list[DueAck]:
-    """Ack what is due of a subscription by its own cursors, which may be newer than the survey.
-
-    Args:
-        surveyor: Asks Kafka.
-        own: The subscription's cursors.
-        survey: Of its topics.
-        record: What is registered of it.
-        wanted: Up to where messages are acked that nobody processes.
-        copy_to: Topic that messages are copied to before they are evicted, where the subscription
-            names none; None: they are not.
-
-    Returns:
-        What was acked.
-
-    Raises:
-        SubscriptionFencedError: Another process has taken the subscription over.
-        TopicError: The brokers refuse, or do not answer.
-    """
+    """Ack what is due of a subscription by its own cursors, which may be newer than the survey."""
     copy_to = record.evicted_topic or copy_to
     survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
     if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it

@@ -28,17 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A subscription at one moment.
-
-    Attributes:
-        record: What is registered.
-        stored: What is stored; None if nothing is.
-        survey: Its topics and cursors.
-    """
+    """A subscription at one moment."""
 
     record: SubscriptionRecord
-    stored: StoredSubscription | None
-    survey: Survey
+    stored: StoredSubscription | None  # what is stored; None if nothing is
+    survey: Survey  # its topics and cursors
 
     @property
     def state(self) -> SubscriptionState:
@@ -63,13 +57,7 @@ class Standing:
 
 
 def standing_of(surveyor: Surveyor, name: str) -> Standing:
-    """Return how a subscription stands now.
-
-    Raises:
-        UnknownSubscriptionError: There is none of that name.
-        CursorError: What is stored was changed, or is of another version.
-        TopicError: The brokers do not answer.
-    """
+    """Return how a subscription stands now."""
     record = surveyor.registry.read().require(name)
     return _standing(surveyor, record, surveyor.cursors.read(name, partition=record.partition))
 
@@ -100,11 +88,7 @@ def _standing(
 
 
 def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
-    """Return where the partitions of topics begin and end; topics that are not there have none.
-
-    Raises:
-        TopicError: The brokers do not answer.
-    """
+    """Return where the partitions of topics begin and end; topics that are not there have none."""
     wanted = [
         SourcePartition(name, one)
         for name, partitions in topics.counts(names).items()
@@ -117,18 +101,7 @@ def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, 
 def await_no_owner(
     surveyor: Surveyor, name: str, *, partition: int | None = None
 ) -> FollowedPartition:
-    """Wait until it is clear that a subscription has no owner; return its records, as read then.
-
-    Args:
-        surveyor: Asks Kafka.
-        name: The subscription.
-        partition: The partition of the cursors' topic that the registry names, if it does.
-
-    Raises:
-        SubscriptionConnectedError: It has one.
-        CursorError: Its claim was changed, or is of another version.
-        TopicError: The brokers do not answer.
-    """
+    """Wait until it is clear that a subscription has no owner; return its records, as read then."""
     followed = surveyor.cursors.follow(name, partition=partition)
     if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
         raise SubscriptionConnectedError(

@@ -50,57 +50,37 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StoredState(NamedTuple):
-    """What cursors share, and what was stored with it.
-
-    Attributes:
-        state: What they share.
-        generation: Number of that writing, counted over all owners; -1 in format 1, which has none.
-        group: Id of the subscription's consumer group; empty in format 1, where it is the name.
-    """
+    """What cursors share, and what was stored with it."""
 
     state: SubscriptionState
+    # number of that writing, counted over all owners; -1 in format 1, which has none
     generation: int
-    group: str
+    group: str  # id of the subscription's consumer group; empty in format 1, where it is the name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
-    """What is known of the job of a subscription, as of its newest step that is done.
+    """What is known of the job of a subscription, as of its newest step that is done."""
 
-    Attributes:
-        epoch: How often the subscription was reset. Acks of an earlier one are refused.
-        checkpoint: Id of the checkpoint whose job wrote it last; empty if none has.
-        step: Number of its newest step that is done; -1 before the first.
-        frontier_ms: The frontier after it.
-        transaction: The id of the last transaction of a transactional topology; 0 before the first.
-        transactions: What the databases of its states know the job by; empty without one.
-        lives: The newest owner generation of its drivers, over all its checkpoints.
-        written_ms: When it was written, wall-clock time.
-        sent: End of each partition of the topics that the job writes, after that step, by topic.
-        topics: Ids of the topics, by name: one that is recreated gets another.
-        repeated: How many rows, at most, were out and not acked when a job went on without its
-            checkpoint: they came again. Over all such starts.
-    """
-
-    epoch: int = 0
-    checkpoint: str = ""
-    step: int = -1
+    epoch: int = 0  # how often the subscription was reset. Acks of an earlier one are refused
+    checkpoint: str = ""  # id of the checkpoint whose job wrote it last; empty if none has
+    step: int = -1  # number of its newest step that is done; -1 before the first
     frontier_ms: int = BEFORE_ALL_TIME_MS
+    # the id of the last transaction of a transactional topology; 0 before the first
     transaction: int = 0
-    transactions: str = ""
-    lives: int = 0
-    written_ms: int = 0
+    transactions: str = ""  # what the databases of its states know the job by; empty without one
+    lives: int = 0  # the newest owner generation of its drivers, over all its checkpoints
+    written_ms: int = 0  # when it was written, wall-clock time
+    # end of each partition of the topics that the job writes, after that step, by topic
     sent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    # ids of the topics, by name: one that is recreated gets another
     topics: Mapping[str, str] = field(default_factory=dict)
+    # how many rows, at most, were out and not acked when a job went on without its checkpoint: they
+    # came again. Over all such starts
     repeated: int = 0
 
     def encode(self, *, generation: int = 0, group: str = "") -> bytes:
-        """Return it as JSON behind a checksum.
-
-        Args:
-            generation: Number of this writing.
-            group: Id of the subscription's consumer group.
-        """
+        """Return it as JSON behind a checksum."""
         sent = {topic: dict(ends) for topic, ends in self.sent.items()}
         body = msgspec.json.encode(
             _Document(
@@ -124,12 +104,7 @@ class SubscriptionState:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read `encode` back.
-
-        Raises:
-            CursorDamagedError: It was cut or changed, or is something else.
-            CursorVersionError: It is of a format that this version does not know.
-        """
+        """Read `encode` back."""
         found = _read(data)
         return cls(
             epoch=found.epoch,

@@ -37,32 +37,23 @@ _MOST_KEYS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscription:
-    """All that is stored of a subscription, as of one moment.
+    """All that is stored of a subscription, as of one moment."""
 
-    Attributes:
-        state: What its cursors share.
-        cursors: The cursor of each partition that has one.
-    """
-
-    state: SubscriptionState
+    state: SubscriptionState  # what its cursors share
     cursors: Mapping[SourcePartition, PartitionCursor]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscriptions:
-    """What is stored of several subscriptions.
+    """What is stored of several subscriptions."""
 
-    Attributes:
-        stored: What is stored, by name; absent where nothing is.
-        damaged: Of which it was changed, or is of another version, and what is wrong with it.
-        claims: The claim of the newest owner of each that has one.
-        untold: Whose claim cannot be read, and why.
-    """
-
+    # what is stored, by name; absent where nothing is
     stored: dict[str, StoredSubscription] = field(default_factory=dict)
+    # of which it was changed, or is of another version, and what is wrong with it
     damaged: dict[str, str] = field(default_factory=dict)
+    # the claim of the newest owner of each that has one
     claims: dict[str, Claim] = field(default_factory=dict)
-    untold: dict[str, str] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)  # whose claim cannot be read, and why
 
     @property
     def is_empty(self) -> bool:
@@ -130,12 +121,7 @@ KnownCursors: TypeAlias = (
 
 
 class StoredRecords:
-    """The newest records of a partition of the topic, or of several.
-
-    Args:
-        found: Value by key.
-        known: Cursors that were read before, with what they were read from; it is kept up to date.
-    """
+    """The newest records of a partition of the topic, or of several."""
 
     def __init__(self, found: Mapping[bytes, bytes], known: KnownCursors | None = None) -> None:
         self._found = found
@@ -151,29 +137,17 @@ class StoredRecords:
         return state_key(subscription) in self._found
 
     def claim(self, subscription: str) -> Claim | None:
-        """Return the claim of a subscription's newest owner; None if there was none.
-
-        Raises:
-            CursorError: It was changed, or is of another version.
-        """
+        """Return the claim of a subscription's newest owner; None if there was none."""
         value = self._found.get(owner_key(subscription))
         return None if value is None else Claim.decode(value, subscription)
 
     def state(self, subscription: str) -> SubscriptionState | None:
-        """Return what a subscription's cursors share; None if nothing is stored.
-
-        Raises:
-            CursorError: It was changed, or is of another version.
-        """
+        """Return what a subscription's cursors share; None if nothing is stored."""
         value = self._found.get(state_key(subscription))
         return None if value is None else SubscriptionState.decode(value)
 
     def subscription(self, name: str) -> StoredSubscription | None:
-        """Return what is stored of a subscription; None if nothing is.
-
-        Raises:
-            CursorError: It was changed, or is of another version.
-        """
+        """Return what is stored of a subscription; None if nothing is."""
         state = self.state(name)
         if state is None:
             return None
@@ -219,9 +193,6 @@ class StoredRecords:
 
         That is the generation, which no clock gives. Those that format 1 has written have none: of
         two such ones the time counts.
-
-        Raises:
-            CursorError: What is stored was changed, or is of another version.
         """
         found = read_state(self._found[state_key(name)])
         return found.generation, found.state.written_ms
@@ -245,14 +216,7 @@ class StoredRecords:
 
 
 def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
-    """Return the partition of the topic that a subscription's records are in, or are to be.
-
-    Args:
-        read: The records of each partition.
-        name: The subscription.
-        home: The one that new ones of its name go to. Those from before the topic has grown stay
-            where they are; of several the newest count, and what cannot be read counts as such.
-    """
+    """Return the partition of the topic that a subscription's records are in, or are to be."""
 
     def age(partition: int) -> tuple[float, int]:
         try:

@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What Kafka has of a partition.
+    """What Kafka has of a partition."""
 
-    Attributes:
-        start: The first offset that is there.
-        end: The offset behind the last one.
-        size_bytes: Of the log; None if the brokers do not say.
-    """
-
-    start: int
-    end: int
-    size_bytes: int | None = None
+    start: int  # the first offset that is there
+    end: int  # the offset behind the last one
+    size_bytes: int | None = None  # of the log; None if the brokers do not say
 
     def bytes_of(self, first: int, stop: int) -> int:
         """Return the bytes between two offsets, as if all records were of one size."""
@@ -47,25 +41,15 @@ class Log:
 
 
 class DueAck(NamedTuple):
-    """What is to be acked of a partition, cumulatively, and why.
-
-    Attributes:
-        subscription: Whose.
-        topic: The topic.
-        partition: The partition.
-        first: The first offset that is not acked.
-        stop: Up to before this one all is to be acked.
-        messages: How many of these are not acked.
-        why: `EVICTED` or `EXPIRED_MESSAGES`.
-    """
+    """What is to be acked of a partition, cumulatively, and why."""
 
     subscription: str
     topic: str
     partition: int
-    first: int
-    stop: int
-    messages: int
-    why: FindingKind
+    first: int  # the first offset that is not acked
+    stop: int  # up to before this one all is to be acked
+    messages: int  # how many of these are not acked
+    why: FindingKind  # `EVICTED` or `EXPIRED_MESSAGES`
 
     @property
     def sentence(self) -> str:
@@ -78,50 +62,42 @@ class DueAck(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is of topics and their subscriptions.
+    """What there is of topics and their subscriptions."""
 
-    Attributes:
-        now_ms: When Kafka was asked.
-        registry: Subscriptions and policies.
-        connected: The subscriptions that have a consumer, or may have one.
-        logs: Each partition of the topics.
-        held: What each subscription has of the partitions.
-        epochs: The epoch that each subscription's cursors are of; absent where none are stored.
-        ids: The brokers' ids of topics, where they give some.
-        since: The first offset whose timestamp is not before a time, by partition and time; the
-            end where there is none.
-        oldest_ms: Timestamp of the first record from an offset on, where it was read.
-        older_than_ms: A time that the first record from an offset on is older than, where its
-            timestamp was not read, and one of the times of `since` is such.
-        damaged: The subscriptions whose cursors cannot be read, and why. Nothing of theirs counts
-            as acked, nothing is acked for them, and they hold no producer back.
-        of_gone_logs: The subscriptions and partitions whose cursors are those of an earlier topic
-            of the name, which was deleted.
-        jobs: The subscriptions of Spark jobs, and the frontier of each, epoch milliseconds: what
-            these have read they hold themselves.
-        standing: Those whose frontier stands still though there is something to read.
-        untold: The subscriptions of which the brokers do not tell whether they have a consumer, and
-            why. They are not taken over, and do not expire.
-        seen_ms: When each subscription's owner was last there, by that one's own clock.
-        leaderless: Partitions that have no leader now; they are none of `logs`.
-    """
-
-    now_ms: int
-    registry: Registry
-    connected: frozenset[str]
-    logs: Mapping[SourcePartition, Log]
+    now_ms: int  # when Kafka was asked
+    registry: Registry  # subscriptions and policies
+    connected: frozenset[str]  # the subscriptions that have a consumer, or may have one
+    logs: Mapping[SourcePartition, Log]  # each partition of the topics
     held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
+    # the epoch that each subscription's cursors are of; absent where none are stored
     epochs: Mapping[str, int] = field(default_factory=dict)
+    # the brokers' ids of topics, where they give some
     ids: Mapping[str, str] = field(default_factory=dict)
+    # the first offset whose timestamp is not before a time, by partition and time; the end where
+    # there is none
     since: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
+    # timestamp of the first record from an offset on, where it was read
     oldest_ms: Mapping[Place, int] = field(default_factory=dict)
+    # a time that the first record from an offset on is older than, where its timestamp was not
+    # read, and one of the times of `since` is such
     older_than_ms: Mapping[Place, int] = field(default_factory=dict)
+    # the subscriptions whose cursors cannot be read, and why. Nothing of theirs counts as acked,
+    # nothing is acked for them, and they hold no producer back
     damaged: Mapping[str, str] = field(default_factory=dict)
+    # the subscriptions and partitions whose cursors are those of an earlier topic of the name,
+    # which was deleted
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
+    # the subscriptions of Spark jobs, and the frontier of each, epoch milliseconds: what these have
+    # read they hold themselves
     jobs: Mapping[str, int] = field(default_factory=dict)
+    # those whose frontier stands still though there is something to read
     standing: frozenset[str] = frozenset()
+    # the subscriptions of which the brokers do not tell whether they have a consumer, and why. They
+    # are not taken over, and do not expire
     untold: Mapping[str, str] = field(default_factory=dict)
+    # when each subscription's owner was last there, by that one's own clock
     seen_ms: Mapping[str, int] = field(default_factory=dict)
+    # partitions that have no leader now; they are none of `logs`
     leaderless: frozenset[SourcePartition] = frozenset()
 
     def with_held(
@@ -157,9 +133,6 @@ class Survey:
         """Return where subscriptions have messages that are not acked: the first of each.
 
         Of a job also the first that it does not hold for its frontier.
-
-        Args:
-            names: Of these subscriptions; by default of all.
         """
         found: dict[SourcePartition, set[int]] = {}
         for topic in self.topics():
@@ -337,14 +310,11 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Up to before which offsets messages are to be acked that nobody processes.
+    """Up to before which offsets messages are to be acked that nobody processes."""
 
-    Attributes:
-        evicted: Since the backlog of the topic has reached its quota.
-        alive_from: The first offset that has not expired, of topics with a time to live.
-    """
-
+    # since the backlog of the topic has reached its quota
     evicted: Mapping[SourcePartition, int] = field(default_factory=dict)
+    # the first offset that has not expired, of topics with a time to live
     alive_from: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 

@@ -37,12 +37,7 @@ _STALE_AFTER_ROUNDS: Final = 10
 
 
 class Leadership:
-    """A seat among those who can make the checks; one of them is told to.
-
-    Args:
-        kafka: How to reach the brokers. The topic of the registry is there.
-        group: Name of the consumer group.
-    """
+    """A seat among those who can make the checks; one of them is told to."""
 
     def __init__(self, kafka: KafkaSettings, group: str = CHECKS_GROUP) -> None:
         self._leads = threading.Event()
@@ -77,14 +72,7 @@ class Leadership:
         return self._leads.is_set()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Take note of who leads now; to be called again and again.
-
-        Args:
-            timeout_s: How long news is waited for.
-
-        Returns:
-            Whether this one makes the checks.
-        """
+        """Take note of who leads now; to be called again and again."""
         self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
         return self.leads
 
@@ -105,11 +93,7 @@ class Leadership:
 
 
 class LedChecks:
-    """The checks of one process: begun when it leads, and closed when it leads no more.
-
-    Args:
-        make: Begins them.
-    """
+    """The checks of one process: begun when it leads, and closed when it leads no more."""
 
     def __init__(self, make: Callable[[], Checks]) -> None:
         self._make = make
@@ -155,25 +139,7 @@ def watch(
     group: str = CHECKS_GROUP,
     **options: Any,
 ) -> None:
-    """Make all checks again and again, while this process is the one that makes them.
-
-    Args:
-        kafka: How to reach the brokers.
-        tell: Gets each round.
-        stop: Says whether to stop; asked several times a second.
-        interval_s: Seconds from the beginning of a round to that of the next.
-        copy_to: Topic that messages are copied to before they are evicted, of subscriptions that
-            name none; None: they are not.
-        replication_factor: How many replicas topics of subscriptions get that are not there; -1
-            for the broker's default.
-        dry_run: Tell what is to be done, and do nothing.
-        warn: Gets a line when the brokers do not answer, or another process has taken over.
-        group: Name of the consumer group by which one process is chosen.
-        options: Further arguments of `Checks`.
-
-    Raises:
-        TopicError: The brokers refuse.
-    """
+    """Make all checks again and again, while this process is the one that makes them."""
     surveyor = Surveyor(kafka, replication_factor=replication_factor)
     surveyor.registry.ensure()
     options.setdefault(

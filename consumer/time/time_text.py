@@ -72,29 +72,19 @@ _KNOWN: Final = " ".join(f"%{letter}" for letter in _DIRECTIVES)
 
 @dataclass(frozen=True, slots=True)
 class TimeForm:
-    """A form of `strptime`.
-
-    Attributes:
-        text: As the setting has it.
-        pattern: A regular expression for Python and Java alike, without its end, for which they
-            have different signs; a group for each part.
-        parts: What the groups are, in their order: year, month, day, hour, minute, second,
-            fraction or zone.
-        has_month_name: Whether the month is a name and not a number.
-    """
+    """A form of `strptime`."""
 
     text: str
+    # a regular expression for Python and Java alike, without its end, for which they have different
+    # signs; a group for each part
     pattern: str
+    # what the groups are, in their order: year, month, day, hour, minute, second, fraction or zone
     parts: tuple[str, ...]
-    has_month_name: bool
+    has_month_name: bool  # whether the month is a name and not a number
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a form such as `%d/%b/%Y:%H:%M:%S %z`.
-
-        Raises:
-            EventTimeSpecError: A directive is not known, comes twice, or no day is said.
-        """
+        """Read a form such as `%d/%b/%Y:%H:%M:%S %z`."""
         parts: list[str] = []
         pattern = "^"
         place = 0

@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 def held_offsets(
     checkpoint: Checkpoint, entry: StepEntry, waiting: Sequence[Location]
 ) -> dict[SourcePartition, Longs]:
-    """Return the offsets of rows that are still in the job once a step is done.
-
-    Args:
-        checkpoint: The job's.
-        entry: The step.
-        waiting: Files of the events that wait for another attempt.
-    """
+    """Return the offsets of rows that are still in the job once a step is done."""
     parts = []
     if live := entry.live_runs:
         parts.append(Part(checkpoint.files(*live), entry.frontier_ms + 1))

@@ -17,27 +17,14 @@ _GROWTH: Final = 4
 
 
 class BatchSize:
-    """The most rows of a query's batches, one after the other.
-
-    Args:
-        most_rows: Of any batch.
-        row_bytes: Mean size of rows that are about to be read; 0 where that is not known.
-
-    Attributes:
-        rows: The most that the next batch may have.
-    """
+    """The most rows of a query's batches, one after the other."""
 
     def __init__(self, most_rows: int, row_bytes: float) -> None:
         self._most_rows = most_rows
         self.rows = min(most_rows, _FIRST_ROWS, _fitting(_FIRST_BYTES, row_bytes))
 
     def take(self, rows: int, size_bytes: int) -> None:
-        """Take note of a batch.
-
-        Args:
-            rows: Its rows.
-            size_bytes: Their bytes.
-        """
+        """Take note of a batch."""
         if rows:
             most = min(self._most_rows, _fitting(_MOST_BYTES, size_bytes / rows))
             self.rows = min(most, self.rows * _GROWTH)

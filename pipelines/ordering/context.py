@@ -21,32 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """What all parts of a running job share.
-
-    Attributes:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        topics: Admin client.
-        checkpoint: The job's folder.
-        outages: How long what passes by itself is waited for, and the job's log.
-        now_ms: The wall clock.
-        on_done: Told of each step once it is done.
-        is_bounded: Whether the run ends when it has read what is there.
-        fold_limits: When runs are folded into what is known of keys.
-        subscription: What its steps are acked in; None without one.
-        on_step: A function of the user's that is given what steps release; None without one.
-    """
+    """What all parts of a running job share."""
 
     spark: SparkSession
-    kafka: KafkaSettings = field(repr=False)
+    kafka: KafkaSettings = field(repr=False)  # how to reach the brokers
     settings: ReorderSettings
-    topics: KafkaTopics
+    topics: KafkaTopics  # admin client
     checkpoint: Checkpoint
-    outages: Outages
-    now_ms: Callable[[], int]
-    on_done: Callable[[StepEntry, StepDone], None]
-    is_bounded: bool
-    fold_limits: FoldLimits
+    outages: Outages  # how long what passes by itself is waited for, and the job's log
+    now_ms: Callable[[], int]  # the wall clock
+    on_done: Callable[[StepEntry, StepDone], None]  # told of each step once it is done
+    is_bounded: bool  # whether the run ends when it has read what is there
+    fold_limits: FoldLimits  # when runs are folded into what is known of keys
+    # a function of the user's that is given what steps release; None without one
     on_step: StepFunction | None = None
-    subscription: JobSubscription | None = None
+    subscription: JobSubscription | None = None  # what its steps are acked in; None without one

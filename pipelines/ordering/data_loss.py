@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 def lost_offsets(
     clock: EventClock, first: Mapping[SourcePartition, int]
 ) -> dict[SourcePartition, tuple[int, int]]:
-    """Return the offsets that are gone and were never read.
-
-    Args:
-        clock: Where the job is in each partition.
-        first: The first offset that is there of each partition that is.
-
-    Returns:
-        Of each partition that has lost something, or is gone, the first such offset and the one
-        behind the last: the same where a partition is gone that was read to the end that was known.
-        One that was never read is new since the last step, and was to be read from offset 0.
-    """
+    """Return the offsets that are gone and were never read."""
     lost = {}
     for where, known in clock.partitions.items():
         if where not in first:
@@ -42,12 +32,7 @@ def lost_offsets(
 def lost_of_plan(
     planned: Mapping[SourcePartition, int], first: Mapping[SourcePartition, int]
 ) -> Lost:
-    """Return the offsets that are gone of a first batch that is planned and was not read.
-
-    Args:
-        planned: Where the batch begins.
-        first: The first offset that is there of each partition that is.
-    """
+    """Return the offsets that are gone of a first batch that is planned and was not read."""
     return {
         where: (position, first[where])
         for where, position in planned.items()

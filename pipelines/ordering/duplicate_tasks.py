@@ -58,22 +58,13 @@ def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IdsTask:
-    """Writes the ids of the rows of some output partitions into a file.
-
-    Attributes:
-        folder: Where to.
-        kind: Whether the id is in a header or in the JSON value.
-        name: The header, or the names on the way to the field, divided by dots.
-        new: Rows that are about to be released or judged.
-        out: Rows of earlier steps.
-        buckets: How many buckets there are.
-    """
+    """Writes the ids of the rows of some output partitions into a file."""
 
     folder: Location
-    kind: IdKind
-    name: str
-    new: tuple[Part, ...]
-    out: tuple[Part, ...]
+    kind: IdKind  # whether the id is in a header or in the JSON value
+    name: str  # the header, or the names on the way to the field, divided by dots
+    new: tuple[Part, ...]  # rows that are about to be released or judged
+    out: tuple[Part, ...]  # rows of earlier steps
     buckets: int
     limits: RowLimits = ROW_LIMITS
 
@@ -118,19 +109,12 @@ class IdsTask:
 
 @dataclass(frozen=True, slots=True)
 class RepeatsTask:
-    """Finds the duplicates in some buckets.
+    """Finds the duplicates in some buckets."""
 
-    Attributes:
-        folder: Where their places are written to.
-        ids: The files of the first wave.
-        buckets: How many buckets there are.
-        tasks: How many tasks share them.
-    """
-
-    folder: Location
-    ids: tuple[Location, ...]
+    folder: Location  # where their places are written to
+    ids: tuple[Location, ...]  # the files of the first wave
     buckets: int
-    tasks: int
+    tasks: int  # how many tasks share them
     limits: RowLimits = ROW_LIMITS
 
     def __call__(self, number: int) -> Written:

@@ -55,10 +55,6 @@ class DuplicateFinder:
         one with that id was there in an earlier step: for that, rows up to the frontier are looked
         through that are not older than the oldest row behind it, or than `deduplicated_ms`. So a
         duplicate must have the event time of its original.
-
-        Args:
-            entry: The step, not logged yet.
-            staged: What it staged: its run, if it has one, is the last of the entry's.
         """
         if self._id is None or entry.deduplicated_ms is None:
             return entry

@@ -62,16 +62,6 @@ class ReorderEngine:
     Steps are staged one at a time under `_lock`, whoever asks for it: Spark's stream thread for
     batches, the driver's loop for ticks. Batches are finished by the thread of `StagedSteps`;
     everything else waits until that has nothing to do.
-
-    Args:
-        job: What its parts share; the checkpoint is claimed already.
-        outputs: The output topics.
-        processing: A topology that is given what steps release, instead of the output topic.
-        newest: The newest steps.
-        counts: By how many partitions rows go to the output topic, as far as the log knows.
-
-    Attributes:
-        input: What the job reads, as the log has it.
     """
 
     def __init__(
@@ -111,12 +101,7 @@ class ReorderEngine:
         return self._staged.error
 
     def report(self, read_before: int, seconds: float) -> JobReport:
-        """Return what came of the run.
-
-        Args:
-            read_before: Rows that were read when it began.
-            seconds: How long it took.
-        """
+        """Return what came of the run."""
         entry, totals = self._newest.entry, self.totals
         learned, waits_for = None, ""
         if entry is not None and self._job.settings.delay_policy is not None:
@@ -136,12 +121,7 @@ class ReorderEngine:
         )
 
     def recover(self) -> None:
-        """Finish all steps that are logged; to be called when no query runs.
-
-        Raises:
-            OutputMismatchError: An output topic does not hold what the checkpoint says.
-            CheckpointError: Spark has gone on, and the log is gone.
-        """
+        """Finish all steps that are logged; to be called when no query runs."""
         with self._lock:
             entry = self._newest.entry
             self._job.checkpoint.check_log(self._newest.head)
@@ -182,12 +162,7 @@ class ReorderEngine:
         )
 
     def reopen(self) -> None:
-        """Take steps again, after `close`: for a query that is restarted.
-
-        Raises:
-            OutputMismatchError: An output topic does not hold what the checkpoint says.
-            UnansweredError: The brokers do not answer.
-        """
+        """Take steps again, after `close`: for a query that is restarted."""
         self.recover()
         self._staged.error = None
         self._stopping.clear()
@@ -197,11 +172,6 @@ class ReorderEngine:
 
         Returns once it is logged, with what it staged: None where it was staged before. The rest
         follows, in the order of steps, while the next is read.
-
-        Raises:
-            StopRequestedError: `close` was called.
-            CheckpointError: Spark's checkpoint is older than ours.
-            Exception: What a step before it failed of.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -258,11 +228,7 @@ class ReorderEngine:
             return self._runner.drain()
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
-        """Try events again until none waits; to be called at the end, after `close`.
-
-        Args:
-            wait: Waits for so many seconds; whether it is to be given up.
-        """
+        """Try events again until none waits; to be called at the end, after `close`."""
         with self._lock, contextlib.suppress(StopRequestedError):
             while self._runner.try_again(wait):
                 pass

@@ -49,19 +49,7 @@ def is_far(error: BaseException) -> bool:
 
 
 def read_spans(job: JobContext, spans: Spans, partitions: int) -> Iterator[pa.RecordBatch]:
-    """Yield the committed rows of some offsets, those of each partition in order.
-
-    Args:
-        job: What its parts share.
-        spans: The offsets.
-        partitions: By so many partitions rows go to the output topic.
-
-    Yields:
-        Rows as Spark gives them to tasks: `SOURCE_COLUMNS` and `output_partition`.
-
-    Raises:
-        TopicError: Some of the offsets are gone, or the brokers do not answer.
-    """
+    """Yield the committed rows of some offsets, those of each partition in order."""
     left = {where: stop for where, (first, stop) in spans.items() if first < stop}
     reader = PartitionReader(job.kafka, job.topics, "sequitur-reader")
     java = JavaHeaders(job.spark, job.kafka)

@@ -51,15 +51,7 @@ class Frontier:
         now_ms: int,
         maxima: Mapping[SourcePartition, int | None] | None = None,
     ) -> EventClock:
-        """Return the clocks once partitions were looked at, not advanced yet.
-
-        Args:
-            clock: The clocks before.
-            positions: Offset of the next record to read of each.
-            ends: Offset behind the last record of each.
-            now_ms: Wall-clock time.
-            maxima: Greatest usable event time of the rows that were read since, where any were.
-        """
+        """Return the clocks once partitions were looked at, not advanced yet."""
         times = maxima or {}
         looks = {at: Look(read, ends[at], times.get(at)) for at, read in positions.items()}
         longest_ms, self._longest_ms = self._longest_ms, self._watched_ms
@@ -74,14 +66,7 @@ class Frontier:
         after: EventClock,
         lateness: Mapping[SourcePartition, StepLateness],
     ) -> LearnedDelays | None:
-        """Return what delays come from, once a batch is staged; None as long as none was learned.
-
-        Args:
-            learned: What they came from before it.
-            before: The clocks before it.
-            after: The clocks after it.
-            lateness: How late its rows were.
-        """
+        """Return what delays come from, once a batch is staged; None if none was learned."""
         if self._policy is not None:
             return learn(learned or LearnedDelays(), before, after, lateness, policy=self._policy)
         return None if learned is None else learned.set_aside()
@@ -89,14 +74,7 @@ class Frontier:
     def advance(
         self, clock: EventClock, learned: LearnedDelays | None, now_ms: int, runs: Sequence[Run]
     ) -> EventClock:
-        """Move the frontier, so that runs hold no more bytes behind it than may be held.
-
-        Args:
-            clock: The clocks.
-            learned: What delays come from, if they are learned.
-            now_ms: Wall-clock time.
-            runs: The runs that hold rows.
-        """
+        """Move the frontier, so that runs hold no more bytes behind it than may be held."""
         delay_ms: int | dict[SourcePartition, int] = self._delay_ms
         if self._policy is not None:
             delay_ms = (learned or LearnedDelays()).delays_ms(clock.partitions, self._policy)

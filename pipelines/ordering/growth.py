@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 def known_counts(
     root: str, newest: Step | None, began: int, released: OutputTopic
 ) -> PartitionCounts:
-    """Return by how many partitions rows go to the output topic, as far as the log knows.
-
-    Args:
-        root: The checkpoint's folder, for the message.
-        newest: The newest step, staged or logged; None before the first.
-        began: How many the topic had when the checkpoint was made.
-        released: The output topic.
-
-    Raises:
-        CheckpointError: The topic has fewer.
-    """
+    """Return by how many partitions rows go to the output topic, as far as the log knows."""
     if newest is None:
         return PartitionCounts((released.partitions,))
     known = newest.partition_counts or PartitionCounts((began,))

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_start(job: JobContext, entry: Step) -> None:
-    """Check what can be checked before Spark begins a batch; it may never begin one.
-
-    Raises:
-        CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
-        TopicError: The brokers do not answer.
-    """
+    """Check what can be checked before Spark begins a batch; it may never begin one."""
     if job.checkpoint.spark.is_planned(entry.source, entry.batch_id):
         check_batch(job, entry, entry.batch_id)
     topic_ids(job, entry, entry.topics)
@@ -35,10 +30,6 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
     """Check that a batch that Spark begins is the one that was logged last, or the next.
 
     The one that was logged has to end where the log says, and the next to begin there.
-
-    Raises:
-        CheckpointError: It is not: its rows are others, and would be taken for read, or rows
-            would be passed over.
     """
     job.checkpoint.check_log(entry, batch_id)
     if entry is None:
@@ -65,20 +56,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
 
 
 def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> dict[str, str]:
-    """Ask for the ids of topics; those that were read must have the same ids as then.
-
-    Args:
-        job: What its parts share.
-        before: The newest step; None before the first.
-        topics: The topics.
-
-    Returns:
-        These ids, and all that were known.
-
-    Raises:
-        CheckpointError: One has another.
-        TopicError: The brokers do not answer.
-    """
+    """Ask for the ids of topics; those that were read must have the same ids as then."""
     ids = job.topics.ids(topics)
     known = {} if before is None else before.topics
     for topic, found in ids.items():

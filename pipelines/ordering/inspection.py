@@ -42,25 +42,16 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """What a checkpoint holds.
-
-    Attributes:
-        root: The folder.
-        job: Whose it is, as it stands in `format.json`.
-        entry: The newest step; None before the first.
-        done: The newest step that is done, with all counts.
-        runs: The runs that hold rows.
-        steps: The last steps, oldest first; the newest may not be done.
-        staged: The steps behind these that are read, and not decided yet.
-    """
+    """What a checkpoint holds."""
 
     root: str
-    job: Mapping[str, Any]
-    entry: StepEntry | None
-    done: StepDone
-    runs: tuple[HeldRun, ...]
+    job: Mapping[str, Any]  # whose it is, as it stands in `format.json`
+    entry: StepEntry | None  # the newest step; None before the first
+    done: StepDone  # the newest step that is done, with all counts
+    runs: tuple[HeldRun, ...]  # the runs that hold rows
+    # the last steps, oldest first; the newest may not be done
     steps: tuple[tuple[StepEntry, StepDone | None], ...]
-    staged: tuple[StagedStep, ...] = ()
+    staged: tuple[StagedStep, ...] = ()  # the steps behind these that are read, and not decided yet
 
     @property
     def frontier_ms(self) -> int:
@@ -98,15 +89,7 @@ class CheckpointReport:
 
 
 def inspect_checkpoint(location: str) -> CheckpointReport:
-    """Read what a checkpoint holds.
-
-    Args:
-        location: The folder, as a path or URI.
-
-    Raises:
-        CheckpointError: There is none, it cannot be read, or it is of something else or of a newer
-            version.
-    """
+    """Read what a checkpoint holds."""
     storage = storage_at(location)
     try:
         return _Folder(storage, location).report()

@@ -80,28 +80,7 @@ def run_reorder(
     fold_limits: FoldLimits = FOLD_LIMITS,
     on_step: StepFunction | None = None,
 ) -> JobReport:
-    """Run the job until it is asked to stop, or has read what there is.
-
-    Args:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        stop: Ends the job, after the running batch.
-        available_now: End when what was there at the start is read.
-        drain: At the end release what is held, too; rows that come later may then be late.
-        on_done: Told of each step once it is done.
-        now_ms: The wall clock.
-        process: A topology that is given the events, instead of the output topic.
-        reset_input: Restart Spark's part of the checkpoint where the log has got to, and
-            read recreated topics from their beginning.
-        fold_limits: When runs are folded into what is known of keys.
-        on_step: Given what each step releases, once that is in the output topic; not for a job
-            with a topology.
-
-    Raises:
-        ReorderError: The job cannot go on; the message says why.
-        ConservationError: A row is unaccounted for.
-    """
+    """Run the job until it is asked to stop, or has read what there is."""
     begun = time.monotonic()
     _check_login(kafka)
     outages = Outages(settings.patience.total_seconds(), settings.restarts, wait=stop.wait)
@@ -167,16 +146,7 @@ def run_reorder(
 
 
 def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -> ReorderEngine:
-    """Claim the checkpoint, make the topics that are missing, and give the engine.
-
-    Args:
-        job: What all parts of it share.
-        process: A topology that is given the events, instead of the output topic.
-        ends: Whether nothing will be held when it ends.
-
-    Raises:
-        ReorderError: Something is not as it has to be.
-    """
+    """Claim the checkpoint, make the topics that are missing, and give the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
@@ -255,11 +225,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
 
 
 def _check_login(kafka: KafkaSettings) -> None:
-    """Check that no broker rejects the connection: to wait would not help; for silence it may.
-
-    Raises:
-        TopicError: A broker answers, and authentication, TLS or its version fails.
-    """
+    """Check that no broker rejects the connection: to wait would not help; for silence it may."""
     try:
         require_broker(kafka)
     except FatalError as error:
@@ -269,11 +235,7 @@ def _check_login(kafka: KafkaSettings) -> None:
 
 
 def _check_expiry(topics: KafkaTopics, settings: ReorderSettings) -> None:
-    """Check that brokers remember what the job has written for as long as that is relied on.
-
-    Raises:
-        TopicError: They do not, for records as old as they may be.
-    """
+    """Check that brokers remember what the job has written for as long as that is relied on."""
     expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):

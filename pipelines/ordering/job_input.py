@@ -63,14 +63,7 @@ class JobInput:
         return head is not None and head.batch_id < 0
 
     def starting_offsets(self, topics: Mapping[str, int]) -> str | None:
-        """Return where Spark is to begin, as its option takes it, with each partition named.
-
-        Args:
-            topics: The input topics that are there, and how many partitions each has.
-
-        Returns:
-            None where it begins as the settings say, or goes on.
-        """
+        """Return where Spark is to begin, as its option takes it, with each partition named."""
         head = self._newest.head
         if head is None or not self.is_reset:
             return None
@@ -100,10 +93,6 @@ class JobInput:
         """Check that the input is what was read.
 
         To be called once, after `ReorderEngine.recover`.
-
-        Raises:
-            CheckpointError: Spark goes on somewhere else, or a topic has been recreated.
-            TopicError: The brokers do not answer.
         """
         with self._lock:
             if (head := self._newest.head) is not None:
@@ -113,9 +102,6 @@ class JobInput:
         """Log a first step behind which Spark begins where the subscription has got to.
 
         For a job without a log: a new one, or one whose checkpoint is gone.
-
-        Raises:
-            TopicError: The brokers do not answer.
         """
         with self._lock:
             topics = input_topics(self._job)
@@ -140,12 +126,6 @@ class JobInput:
 
         Of a topic that was recreated, rows will come with offsets that were there before. So what
         is held goes out first, as in a drain, and events that wait for another attempt get it.
-
-        Args:
-            wait: Waits for so many seconds; whether it is to be given up.
-
-        Returns:
-            Whether it was not given up: else nothing is reset.
         """
         with self._lock, self._runner.resetting(), contextlib.suppress(StopRequestedError):
             self._reset(wait)
@@ -174,15 +154,7 @@ class JobInput:
         self._runner.run(self._steps.reset(newest, clock, topics, {}))
 
     def lost(self, topics: Mapping[str, int]) -> Lost:
-        """Return what the input has lost that was never read, by partition; see `has_log`, too.
-
-        Args:
-            topics: The input topics that are there, and how many partitions each has.
-
-        Raises:
-            CheckpointError: A topic has been recreated.
-            TopicError: The brokers do not answer.
-        """
+        """Return what the input has lost that was never read, by partition; see `has_log`, too."""
         with self._lock:
             entry = self._newest.head
             if entry is None:
@@ -197,10 +169,6 @@ class JobInput:
         """Restart Spark's part behind what the input has lost, and count that as missing.
 
         To be called when no query runs.
-
-        Returns:
-            What was lost.
-            SinkError: The newest step was not done, and cannot be written.
         """
         with self._lock:
             self._runner.finish_all()  # their batches are staged, so Spark need not give them again
@@ -234,15 +202,7 @@ class JobInput:
 
 
 def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:
-    """Return the input topics that are there now, and how many partitions each has.
-
-    Args:
-        job: What its parts share.
-        written: Topics that it writes, which a pattern must not match.
-
-    Raises:
-        TopicError: There is none, or the job would read what it writes.
-    """
+    """Return the input topics that are there now, and how many partitions each has."""
     wanted = job.settings.input_pattern
     if wanted is None:
         return {topic: job.topics.require(topic) for topic in job.settings.input_topics}

@@ -51,43 +51,28 @@ def place_columns(mode: ReorderMode) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task wrote.
+    """What a task wrote."""
 
-    Attributes:
-        file: Name of the file; None when there was nothing to write.
-        size_bytes: Its size.
-        rows: Its rows.
-        late: Rows of these that are late, or were before they were found to be duplicates.
-        last_ms: Greatest event time of a fold.
-    """
-
-    file: str | None = None
+    file: str | None = None  # name of the file; None when there was nothing to write
     size_bytes: int = 0
     rows: int = 0
-    late: int = 0
-    last_ms: int = BEFORE_ALL_TIME_MS
+    late: int = 0  # rows of these that are late, or were before they were found to be duplicates
+    last_ms: int = BEFORE_ALL_TIME_MS  # greatest event time of a fold
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeTask:
-    """Judges the rows that a step found behind the frontier.
-
-    Attributes:
-        folder: Where they are written to, judged.
-        behind: These rows.
-        released: Rows that are out, and folds of such; none is older than what matters.
-        judge: Decides.
-        duplicates: Files with the places of rows to leave out.
-        counts: The numbers of partitions by which the released rows went; empty where a key's
-            rows are all in one.
-    """
+    """Judges the rows that a step found behind the frontier."""
 
     folder: Location
-    behind: Part
+    behind: Part  # these rows
+    # rows that are out, and folds of such; none is older than what matters
     released: tuple[Part, ...]
     judge: LateJudge
-    duplicates: tuple[Location, ...] = ()
+    duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
     limits: RowLimits = ROW_LIMITS
+    # the numbers of partitions by which the released rows went; empty where a key's rows are all in
+    # one
     counts: tuple[int, ...] = ()
 
     def __call__(self, partitions: range) -> Written:
@@ -162,20 +147,13 @@ class JudgeTask:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Puts runs and folds into one row a key.
+    """Puts runs and folds into one row a key."""
 
-    Attributes:
-        folder: Where the fold is written to.
-        released: The runs and folds, from the horizon on.
-        mode: What is known of a key's last row.
-        has_grown: Whether rows of a key may be in several partitions.
-    """
-
-    folder: Location
-    released: tuple[Part, ...]
-    mode: ReorderMode = ReorderMode.ORDERED
+    folder: Location  # where the fold is written to
+    released: tuple[Part, ...]  # the runs and folds, from the horizon on
+    mode: ReorderMode = ReorderMode.ORDERED  # what is known of a key's last row
     limits: RowLimits = ROW_LIMITS
-    has_grown: bool = False
+    has_grown: bool = False  # whether rows of a key may be in several partitions
 
     def __call__(self, partitions: range) -> Written:
         """Fold the rows of some output partitions."""
@@ -241,14 +219,6 @@ def one_of_each(
 
     Rows are brought together each time there are as many new ones: so each is looked at a few
     times, and no more are in memory than twice the values and a piece.
-
-    Args:
-        name: The column, without nulls.
-        pieces: The rows.
-        schema: What is wanted of them.
-        by: Columns that say the order.
-        last: Whether the last is wanted.
-        alike: Columns that are the same in all rows of a value.
     """
 
     def merged(tables: Sequence[pa.Table]) -> pa.Table:

@@ -39,13 +39,7 @@ class KeyHistory:
     def begin(
         self, before: StepEntry | None, step: int, name: str
     ) -> tuple[tuple[Run, ...], KeyState | None]:
-        """Return the runs and folds that a step begins with, folded where it is time for that.
-
-        Args:
-            before: The step before, which is done.
-            step: The step that begins.
-            name: Of the folders that this attempt at it writes.
-        """
+        """Return the runs and folds that a step begins with, folded where it is time for that."""
         settings = self._job.settings
         keeps_keys = settings.rescue or self._mode is ReorderMode.LATEST
         if before is None:
@@ -76,15 +70,7 @@ class KeyHistory:
     def fold(
         self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int, has_grown: bool = False
     ) -> Fold:
-        """Put runs and folds into one new fold, without keys that were last seen long ago.
-
-        Args:
-            upkeep: What to read. It stays where it is: until the step is logged, it counts.
-            step: The step that does it.
-            name: The fold's folder.
-            horizon_ms: Keys last released behind it are left out.
-            has_grown: Whether rows of a key may be in several partitions.
-        """
+        """Put runs and folds into one new fold, without keys that were last seen long ago."""
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
         files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
         released = Part(files, horizon_ms, reasons=())
@@ -104,10 +90,6 @@ class KeyHistory:
         """Decide on the rows that a step found behind the frontier, and write that to a file.
 
         What is decided, and by what, says `LateJudge`; without folds all of them are late.
-
-        Args:
-            entry: The step, not logged yet; the run with these rows is the last of its runs.
-            staged: What it staged.
         """
         if not entry.staged.late or entry.keys is None:
             return entry

@@ -33,13 +33,7 @@ _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class JobMetrics:
-    """Metrics of the newest step that is done; a scrape sees one step, and never half of one.
-
-    Args:
-        registry: Where they are registered.
-        outages: What is waited for; None in a job that waits for nothing.
-        now_s: The wall clock.
-    """
+    """Metrics of the newest step that is done; a scrape sees one step, and never half of one."""
 
     def __init__(
         self,
@@ -69,11 +63,7 @@ class JobMetrics:
     def show_cursors(
         self, cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]]
     ) -> None:
-        """Have those of the job's subscription shown, too.
-
-        Args:
-            cursors: Returns them as they are when it is called, which may be in any thread.
-        """
+        """Have those of the job's subscription shown, too."""
         self._cursors = cursors
 
     def describe(self) -> Iterator[Metric]:
@@ -117,15 +107,7 @@ class JobMetrics:
 
 @contextlib.contextmanager
 def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterator[JobMetrics]:
-    """Serve metrics while the block runs; gives what is to be told of each step.
-
-    Args:
-        address: HOST:PORT; None serves nothing.
-        outages: What the job waits for.
-
-    Raises:
-        ReorderError: Nothing can listen there.
-    """
+    """Serve metrics while the block runs; gives what is to be told of each step."""
     registry = CollectorRegistry()
     metrics = JobMetrics(registry, outages)
     if address is None:

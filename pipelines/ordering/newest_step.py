@@ -17,14 +17,6 @@ class NewestStep:
     """The newest step that is logged, those staged behind it, and the newest done mark.
 
     As on disk. One thread stages steps, and one logs them and marks them as done.
-
-    Args:
-        checkpoint: The job's folder, claimed already.
-
-    Attributes:
-        entry: The newest step that is logged; None before the first.
-        done: The newest step that is done, with all counts.
-        staged: The steps behind `entry` that are staged, in their order.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -75,11 +67,7 @@ class NewestStep:
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
     def check_files(self) -> None:
-        """Check that all files are there that steps have to read which are not done.
-
-        Raises:
-            CheckpointError: One is not.
-        """
+        """Check that all files are there that steps have to read which are not done."""
         if self.entry is not None:
             self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
         self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))

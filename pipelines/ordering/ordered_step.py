@@ -76,14 +76,7 @@ StepFunction: TypeAlias = Callable[[OrderedStep], object]
 
 
 class GivenSteps:
-    """Gives steps to a function.
-
-    Args:
-        function: The function.
-        checkpoint: The job's.
-        app: The job's name in Kafka.
-        partitions: How many partitions the output topic has.
-    """
+    """Gives steps to a function."""
 
     def __init__(
         self, function: StepFunction, checkpoint: Checkpoint, *, app: str, partitions: int
@@ -95,11 +88,7 @@ class GivenSteps:
         self._id: str | None = None
 
     def give(self, entry: StepEntry, due: Selection) -> None:
-        """Give a step, whose rows are in the output topic.
-
-        Raises:
-            StepFunctionError: The function raised.
-        """
+        """Give a step, whose rows are in the output topic."""
         if self._id is None:
             self._id = self._checkpoint_id()
         name = f"{self._app}/{self._id}/{entry.step}"

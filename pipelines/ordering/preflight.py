@@ -34,13 +34,7 @@ _SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
 def check_before_start(
     kafka: KafkaSettings, settings: ReorderSettings, process: ProcessStage | None = None
 ) -> None:
-    """Look at all that a job needs and that can be looked at without Spark; what is quick, first.
-
-    Raises:
-        ReorderError: Something is not as it has to be; the message says what.
-        BrokerUnreachableError: No broker can be reached; the message has the addresses.
-        ProducerError: Authentication or TLS failed.
-    """
+    """Look at all that a job needs and that can be looked at without Spark."""
     written, aside = list(settings.written_topics), [settings.late, settings.quarantine]
     if process is not None:
         from sequitur.pipelines.topology.topology_file import check_settings  # noqa: PLC0415 - loads all of Spark

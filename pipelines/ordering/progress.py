@@ -63,29 +63,19 @@ def counts(totals: Totals) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a run of the job did. Counts are since the checkpoint began.
+    """What a run of the job did. Counts are since the checkpoint began."""
 
-    Attributes:
-        totals: Counts of rows.
-        frontier_ms: Event time up to which everything on time is out; -1 before any.
-        steps: Batches, ticks and drains.
-        seconds: How long this run took.
-        records_per_s: Rows this run read a second.
-        learned: What the delays were learned from; None with a fixed delay.
-        processed: Counts of the topology behind; None without one.
-        waits_for: What the rows that are held wait for; empty without any.
-        all_quarantined: That all rows of this run were quarantined, and what they have instead of
-            an event time, in words; empty where others were read, or none.
-    """
-
-    totals: Totals
-    frontier_ms: int
-    steps: int
-    seconds: float
-    records_per_s: float
+    totals: Totals  # counts of rows
+    frontier_ms: int  # event time up to which everything on time is out; -1 before any
+    steps: int  # batches, ticks and drains
+    seconds: float  # how long this run took
+    records_per_s: float  # rows this run read a second
+    # what the delays were learned from; None with a fixed delay
     learned: LearnedDelays | None = None
-    processed: Mapping[str, int] | None = None
-    waits_for: str = ""
+    processed: Mapping[str, int] | None = None  # counts of the topology behind; None without one
+    waits_for: str = ""  # what the rows that are held wait for; empty without any
+    # that all rows of this run were quarantined, and what they have instead of an event time, in
+    # words; empty where others were read, or none
     all_quarantined: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -256,15 +246,7 @@ class _Part:
 
 
 def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, width: int) -> Text:
-    """Return the live line, as much of it as there is room for.
-
-    Args:
-        entry: The newest step.
-        done: What it sent out.
-        rate: Rows read a second since the job started.
-        now_ms: Wall-clock time.
-        width: Columns of the terminal.
-    """
+    """Return the live line, as much of it as there is room for."""
     totals, lag = done.totals, source_lag(entry)
     behind = _behind(entry.frontier_ms, now_ms)
     parts = [
@@ -314,11 +296,7 @@ def _processed(counts: Mapping[str, int]) -> _Part:
 
 
 def report_table(report: Mapping[str, Any]) -> Table:
-    """Lay out the final report: what was read, and below it where it went.
-
-    Args:
-        report: `JobReport.as_json`.
-    """
+    """Lay out the final report: what was read, and below it where it went."""
     table = Table(title="Rows since the checkpoint began", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -32,13 +32,7 @@ class _Window:
 
 
 class QuarantineWatch:
-    """Counts what a run quarantines.
-
-    Args:
-        event_time: Where the job looks for event times.
-        tell: Gets a line for the log.
-        clock: Monotonic seconds.
-    """
+    """Counts what a run quarantines."""
 
     def __init__(
         self,
@@ -55,12 +49,7 @@ class QuarantineWatch:
         self._window = _Window(clock())
 
     def step_is_done(self, staged: Totals, some: Callable[[str], Sequence[UnusableRow]]) -> None:
-        """Count a step; warn once a minute while a reason has more than a tenth of the rows.
-
-        Args:
-            staged: What the step read.
-            some: Gives some of its rows that were quarantined for a reason.
-        """
+        """Count a step; warn once a minute while a reason has more than a tenth of the rows."""
         read = staged.read - staged.skipped
         self._read += read
         self._reasons.update(staged.quarantined)

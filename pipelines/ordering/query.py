@@ -43,12 +43,7 @@ _PASSES: Final = re.compile(
 
 
 class Batches:
-    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes.
-
-    Args:
-        engine: Runs them.
-        size: How many rows each may have; None for all there are.
-    """
+    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes."""
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
         self._engine = engine
@@ -69,11 +64,7 @@ class Batches:
         self._is_started.set()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Run one.
-
-        Raises:
-            RuntimeError: It failed; `error` says why.
-        """
+        """Run one."""
         self._connection = calling_connection(rows.sparkSession)
         try:
             staged = self._engine.run_batch(rows, batch_id)
@@ -117,15 +108,7 @@ def start_query(
     starting_offsets: str | None,
     row_bytes: float,
 ) -> StreamingQuery:
-    """Start the query.
-
-    Args:
-        job: What its parts share.
-        batches: Gets each batch.
-        spark_folder: Where Spark keeps its own checkpoint.
-        starting_offsets: See `read_source`.
-        row_bytes: Mean size of the rows that are about to be read; 0 where that is not known.
-    """
+    """Start the query."""
     settings = job.settings
     rows = read_source(
         job.spark,
@@ -161,13 +144,6 @@ def end_query(
 
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
-
-    Args:
-        spark: The session.
-        query: The query.
-        engine: What its batches are given to.
-        batches: Gives them.
-        failed: What a step between two batches failed of: then none is waited for.
     """
     # A batch that gives way to a stop is an error to Spark alone; other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")

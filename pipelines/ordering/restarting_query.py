@@ -46,11 +46,7 @@ class RestartingQuery:
         self._stop = stop
 
     def run(self) -> None:
-        """Run the query until it has read what there is, or the job is to stop.
-
-        Raises:
-            ReorderError: The job cannot go on.
-        """
+        """Run the query until it has read what there is, or the job is to stop."""
         error = self._life()
         while error is not None:
             self._job.checkpoint.check_owner()  # whatever else went wrong, that was why

@@ -36,23 +36,14 @@ _FETCH_BYTES: Final = 16 << 10
 
 
 def records_a_poll(row_bytes: float) -> int:
-    """Return how many records Spark's consumers may take at once, so that they are some dozen MiB.
-
-    Args:
-        row_bytes: Mean size of a row; 0 where that is not known.
-    """
+    """Return how many records Spark's consumers may take at once, some dozen MiB."""
     return max(_FEWEST_POLLED, min(MOST_POLLED, int(_POLL_BYTES / max(1.0, row_bytes))))
 
 
 def mean_row_bytes(
     kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]
 ) -> float:
-    """Return the mean size of some rows; 0 where there are none.
-
-    Args:
-        kafka: How to reach the brokers.
-        unread: First offset that is not read yet, and the end, of each partition.
-    """
+    """Return the mean size of some rows; 0 where there are none."""
     left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
     row_bytes = 0.0
     if left:

@@ -91,33 +91,22 @@ _MOST_FOR_A_LARGE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What staging saw of a batch.
+    """What staging saw of a batch."""
 
-    Attributes:
-        totals: Counts of its rows; those behind the frontier count as late until they are judged.
-        run: The run they are in.
-        first_behind_ms: Smallest event time of the rows behind the frontier, if there are any.
-        max_event_time_ms: Greatest usable event time of each source partition, late rows included.
-        lateness: How late the rows of each source partition were, if that was asked for.
-        counted: How many rows each source partition gave, and bytes of them.
-    """
-
+    # counts of its rows; those behind the frontier count as late until they are judged
     totals: Totals
     run: Run
-    first_behind_ms: int
+    first_behind_ms: int  # smallest event time of the rows behind the frontier, if there are any
+    # greatest usable event time of each source partition, late rows included
     max_event_time_ms: Mapping[SourcePartition, int | None]
+    # how late the rows of each source partition were, if that was asked for
     lateness: Mapping[SourcePartition, StepLateness]
+    # how many rows each source partition gave, and bytes of them
     counted: Mapping[SourcePartition, tuple[int, int]]
 
 
 class SortedRuns:
-    """The runs of a checkpoint.
-
-    Args:
-        job: What its parts share.
-        outputs: The output topics.
-        releases: Whether rows go to the output topic, and not to a topology.
-    """
+    """The runs of a checkpoint."""
 
     def __init__(self, job: JobContext, outputs: Outputs, *, releases: bool) -> None:
         self._job = job
@@ -144,16 +133,6 @@ class SortedRuns:
         What is on its way to Python is bounded by bytes. To have Spark do that for each row costs
         ten times what a small row costs in all; so small rows go by number, and large ones, which
         are rare, go after them and by size. Where they are not rare, all rows go by size at once.
-
-        Args:
-            rows: The batch, as `read_source` gives it.
-            step: The step.
-            spans: Which offsets it has of each source partition.
-            name: The run's folder.
-            clock: The clocks before the step: rows behind their frontier are marked.
-            learns: Count how late rows are against these clocks.
-            acked: Offsets whose rows are to be skipped.
-            by: By how many partitions rows go.
         """
         folder = self._checkpoint.new_folder(f"runs/{name}")
         to = output_partition(self._job.spark, by.newest)

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
-    """Leave out the rows that a step would release and that are acked; count them as skipped.
-
-    Args:
-        job: What its parts share.
-        entry: The step, not logged yet; its duplicates are found.
-    """
+    """Leave out the rows that a step would release and that are acked; count them as skipped."""
     subscription = job.subscription
     if subscription is None or not subscription.skips_held:
         return entry

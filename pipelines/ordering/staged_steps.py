@@ -23,15 +23,7 @@ _LOOK_S: Final = 0.1
 
 
 class StagedSteps:
-    """Finishes staged steps in their order, in a thread of its own.
-
-    Args:
-        newest: The newest steps.
-        runner: Runs them.
-
-    Attributes:
-        error: What a step failed of; none is finished behind it.
-    """
+    """Finishes staged steps in their order, in a thread of its own."""
 
     def __init__(self, newest: NewestStep, runner: StepRunner) -> None:
         self.error: Exception | None = None
@@ -51,11 +43,7 @@ class StagedSteps:
         return self._newest.is_done and not self._is_at_work
 
     def add(self, staged: StagedStep) -> None:
-        """Log a staged step, and have it finished once all before it are.
-
-        Raises:
-            OwnershipError: Another process has staged it.
-        """
+        """Log a staged step, and have it finished once all before it are."""
         self._newest.stage(staged)
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish, name="steps", daemon=True)
@@ -64,15 +52,7 @@ class StagedSteps:
             self._changed.notify_all()
 
     def wait_for_room(self, is_stopping: Callable[[], bool]) -> None:
-        """Return once another step may be staged.
-
-        Args:
-            is_stopping: Whether the wait is to be given up.
-
-        Raises:
-            StopRequestedError: It was given up.
-            Exception: What a step failed of.
-        """
+        """Return once another step may be staged."""
         self._wait(lambda: self._newest.undone <= self._runner.most_waiting, is_stopping)
 
     def wait_until_idle(self, is_stopping: Callable[[], bool] = lambda: False) -> None:

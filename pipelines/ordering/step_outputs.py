@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class StepOutputs:
-    """Writes the outputs of steps, and accounts for them.
-
-    Attributes:
-        quarantines: What of the run was quarantined.
-    """
+    """Writes the outputs of steps, and accounts for them."""
 
     def __init__(
         self,
@@ -58,15 +54,7 @@ class StepOutputs:
             )
 
     def open(self, *, newest: int, done: StepDone) -> None:
-        """Compare what the topics hold with the checkpoint, before anything is written.
-
-        Args:
-            newest: The newest step; -1 before the first.
-            done: The newest step that is done.
-
-        Raises:
-            OutputMismatchError: An output topic does not hold what the checkpoint says.
-        """
+        """Compare what the topics hold with the checkpoint, before anything is written."""
         subscription = self._job.subscription
         if self._processing is not None:
             former = NO_FORMER_JOB if subscription is None else subscription.former
@@ -95,20 +83,7 @@ class StepOutputs:
         ahead: StepAhead | None = None,
         committing: Committing | None = None,
     ) -> StepDone:
-        """Write the outputs of a logged step, and account for them; its done mark, not written yet.
-
-        Args:
-            entry: The step.
-            before: The done mark of the step before.
-            begun_s: When it began, monotonic.
-            ahead: What a topology has made of it before its turn.
-            committing: Told of what a topology made of it, before each try at its commit.
-
-        Raises:
-            SinkError: Some of the rows are not there.
-            ConservationError: A row is unaccounted for.
-            StepFunctionError: The function that is given what steps release raised.
-        """
+        """Write the outputs of a logged step; return its done mark, not written yet."""
         due = self._runs.due(entry)
         # A repeat, which may come days later, has a time of its own: what is out of the step keeps
         # its timestamps, and what is not gets such as the brokers take now.

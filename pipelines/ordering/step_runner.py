@@ -96,12 +96,7 @@ class StepRunner:
         self.finish(entry, ahead)
 
     def finish(self, entry: StepEntry, ahead: StepAhead | None = None) -> None:
-        """Write the outputs of a logged step, account for them, and mark the step as done.
-
-        Args:
-            entry: The step.
-            ahead: What a topology has made of it before its turn.
-        """
+        """Write the outputs of a logged step, account for them, and mark the step as done."""
         begun_s = self._begun_s.pop(entry.step, time.monotonic())
         if self._job.subscription is not None:
             self._job.subscription.confirm()
@@ -194,28 +189,14 @@ class StepRunner:
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
-        """Try events again, and read no new ones, while too many wait.
-
-        Args:
-            wait: Waits for so many seconds; whether it is to be given up.
-
-        Raises:
-            StopRequestedError: It was given up.
-        """
+        """Try events again, and read no new ones, while too many wait."""
         processing = self._processing
         while processing is not None and processing.is_full:
             if not self.try_again(wait):
                 return
 
     def try_again(self, wait: Callable[[float], bool]) -> bool:
-        """Wait until an event is due again, and process it; whether there was one.
-
-        Args:
-            wait: Waits for so many seconds; whether it is to be given up.
-
-        Raises:
-            StopRequestedError: It was given up.
-        """
+        """Wait until an event is due again, and process it; whether there was one."""
         before, now_ms = self.settled(), self._job.now_ms()
         due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
         if before is None or due_ms is None:

@@ -77,9 +77,6 @@ class Steps:
         """Stage a micro-batch, and give how far it moves the frontier.
 
         It needs nothing of the step before but its clocks, so that one may still be at work.
-
-        Raises:
-            CheckpointError: The input is another.
         """
         before = self._newest.head
         step = 0 if before is None else before.step + 1
@@ -147,18 +144,7 @@ class Steps:
         return self._job.subscription.acked(before, planned)
 
     def decide(self, staged: StagedStep, before: StepEntry | None = None) -> StepEntry:
-        """Settle what becomes of the rows of a staged step, once the step before it is decided.
-
-        Args:
-            staged: The step.
-            before: The step before, where that is not logged yet; by default the newest that is.
-
-        Returns:
-            What it decided. Its counts of all steps before are those of the steps that are done.
-
-        Raises:
-            LateRowError: A row is late, and that is to end the job.
-        """
+        """Settle what becomes of the rows of a staged step, once the step before it is decided."""
         before = self._newest.entry if before is None else before
         name = self._checkpoint.new_name(staged.step)
         if staged.run is None:
@@ -185,11 +171,7 @@ class Steps:
         return entry
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
-        """Return the clocks once time has passed without new rows.
-
-        Raises:
-            TopicError: The brokers do not answer.
-        """
+        """Return the clocks once time has passed without new rows."""
         clock = self._clock_since(before)
         positions = {where: known.position for where, known in clock.partitions.items()}
         ends = self._ends(positions)
@@ -253,12 +235,7 @@ class Steps:
         return self._next(kind, before, clock) if releases or is_due(now_ms) else None
 
     def grown(self, before: StepEntry, partitions: int) -> StagedStep:
-        """Return a step from which on rows go by the partitions that the output topic has gained.
-
-        Args:
-            before: The newest step, which is done.
-            partitions: How many partitions there are now.
-        """
+        """Return a step from which on rows go by the output topic's new partitions."""
         following = self._next(StepKind.GROWTH, before, before.clock)
         counts = self.counts.grown(partitions, before.reach_ms)
         return replace(following, partition_counts=counts)
@@ -266,14 +243,7 @@ class Steps:
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
     ) -> StagedStep:
-        """Return a step behind which Spark's part begins again where the log has got to.
-
-        Args:
-            before: The newest step, which is done.
-            clock: The clocks after it: Spark begins at their positions.
-            topics: Ids of the input topics.
-            lost: What the input has lost that was never read.
-        """
+        """Return a step behind which Spark's part begins again where the log has got to."""
         following = self._next(StepKind.RESET, before, clock)
         return replace(
             following,
@@ -288,13 +258,7 @@ class Steps:
     def first_of(
         self, begins: Mapping[SourcePartition, int], topics: Mapping[str, str], frontier_ms: int
     ) -> StagedStep:
-        """Return the first step of a job that begins where its subscription has got to.
-
-        Args:
-            begins: Where it begins in each partition.
-            topics: Ids of the input topics.
-            frontier_ms: What is behind it is late.
-        """
+        """Return the first step of a job that begins where its subscription has got to."""
         now_ms = self._job.now_ms()
         ends = self._ends(begins)
         clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)

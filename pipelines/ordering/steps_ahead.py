@@ -23,14 +23,7 @@ _LOOK_S: Final = 0.05
 
 
 class StepsAhead:
-    """Processes staged steps ahead of their turn, in a thread of its own.
-
-    Args:
-        newest: The newest steps.
-        most: How many steps may be ahead.
-        process: Decides and processes a staged step behind another: that one's entry, and what
-            became of its events. None for a step that has to wait for its turn.
-    """
+    """Processes staged steps ahead of their turn, in a thread of its own."""
 
     def __init__(
         self,
@@ -50,12 +43,7 @@ class StepsAhead:
         self._generation = 0
 
     def go_on_behind(self, entry: StepEntry, processed: Processed) -> None:
-        """Process the steps behind one that is about to be committed.
-
-        Args:
-            entry: That step.
-            processed: What became of its events, but for what its commit adds.
-        """
+        """Process the steps behind one that is about to be committed."""
         if not self._most:
             return
         with self._changed:

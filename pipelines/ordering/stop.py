@@ -40,10 +40,6 @@ def stop_on_signals(stop: Event, spark: SparkSession) -> Iterator[None]:
     """Set `stop` on SIGINT and SIGTERM, here and in the JVM, for as long as the block runs.
 
     For the main thread, after the session was started: Spark installs a handler of its own.
-
-    Args:
-        stop: What to set.
-        spark: The session whose JVM gets handlers, too.
     """
     from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
 

@@ -48,20 +48,7 @@ def run_submitted(
     *,
     load: Callable[[], tuple[ProcessStage, Path]] | None = None,
 ) -> None:
-    """Run the reorder job, with a topology behind it or without, until it ends or is stopped.
-
-    Args:
-        name: What Spark calls the job.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        options: What this run is told beside them.
-        load: Gives a topology that runs behind it, and the file that tasks need for it.
-
-    Raises:
-        PipelineError: The job cannot go on.
-        ConsumerError: A row is unaccounted for.
-        ProducerError: No broker can be reached, or authentication or TLS failed.
-    """
+    """Run the reorder job, with a topology behind it or without, until it ends or is stopped."""
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for warning in settings.warnings:
@@ -102,11 +89,7 @@ def run_submitted(
 
 
 def run_job(app: typer.Typer) -> NoReturn:
-    """Run a job's command line; its errors are one line each, `--debug` shows where.
-
-    Args:
-        app: Its command.
-    """
+    """Run a job's command line; its errors are one line each, `--debug` shows where."""
     run_program("sequitur", app, errors=(ProducerError, ConsumerError, PipelineError))
 
 

@@ -49,18 +49,6 @@ class JobSubscription:
     The thread that stages asks what is acked; the one that finishes steps acks, and one that looks
     for what has expired. `_lock` is held while cursors are looked at or changed, `_writing` while
     they are stored.
-
-    Args:
-        name: The subscription's.
-        stored: What is stored of it; None if nothing is.
-        take: Becomes the owner of its cursors, whoever has them.
-        topics: Admin client.
-        outages: The job's log.
-        lost: What is wrong if only a checkpoint knows where it has got to; empty if nothing is.
-
-    Attributes:
-        name: The subscription's.
-        former: What is known of a job whose checkpoint is gone, once the checkpoint is claimed.
     """
 
     def __init__(
@@ -110,11 +98,7 @@ class JobSubscription:
         return "" if self._taken is None else self._taken.group
 
     def check(self) -> None:
-        """Check that nobody is known to have taken the subscription over.
-
-        Raises:
-            SubscriptionFencedError: Somebody has.
-        """
+        """Check that nobody is known to have taken the subscription over."""
         if self._taken is not None:
             self._taken.check()
 
@@ -122,10 +106,6 @@ class JobSubscription:
         """Check with the brokers that nobody has taken the subscription over.
 
         To be called before a step goes out: behind a reset, nothing of before may.
-
-        Raises:
-            SubscriptionFencedError: Somebody has.
-            TopicError: The brokers refuse, or do not answer.
         """
         self.store()
 
@@ -135,16 +115,6 @@ class JobSubscription:
         """Take the subscription for a checkpoint that the cursors were written by, or a new one.
 
         A job that is refused, here or by its checkpoint's owner, takes it from nobody.
-
-        Args:
-            checkpoint: The job's, claimed already.
-            head: Its newest step.
-            done: Number of its newest step that is done; -1 before the first.
-            written: The topics that the job writes, and how many partitions each has.
-
-        Raises:
-            SubscriptionError: The subscription is another job's, or has got further.
-            TopicError: The brokers refuse, or do not answer.
         """
         self._written = tuple(
             SourcePartition(topic, number)
@@ -214,15 +184,7 @@ class JobSubscription:
         latest: bool,
         now_ms: int,
     ) -> dict[SourcePartition, int]:
-        """Return where a job without a log begins, and note what comes again.
-
-        Args:
-            first: The first offset of each input partition that is there.
-            ends: The offset behind its last one.
-            ids: Ids of the input topics.
-            latest: Whether a new subscription begins at the end.
-            now_ms: Wall-clock time.
-        """
+        """Return where a job without a log begins, and note what comes again."""
         is_new = not self._cursors
         with self._lock:
             self._forget_recreated(ids)
@@ -263,12 +225,7 @@ class JobSubscription:
     def acked(
         self, before: Mapping[SourcePartition, int], planned: Mapping[SourcePartition, int]
     ) -> AckedOffsets:
-        """Return what is acked among the rows of a batch that is about to be read.
-
-        Args:
-            before: Where the batch begins in partitions that were read before.
-            planned: Where it ends.
-        """
+        """Return what is acked among the rows of a batch that is about to be read."""
         found = {}
         with self._lock:
             self._planned |= {where.topic for where in planned}
@@ -305,13 +262,7 @@ class JobSubscription:
             return {where: one.copy() for where, one in self._cursors.items()}
 
     def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
-        """Ack all messages before an offset: they are skipped, held ones when they are due.
-
-        Args:
-            where: The partition.
-            stop: The offset.
-            end: The offset behind the partition's last message.
-        """
+        """Ack all messages before an offset: they are skipped, held ones when they are due."""
         with self._lock:
             one = self._cursors.get(where)
             if one is None or stop <= one.cursor.committed_offset:
@@ -323,12 +274,7 @@ class JobSubscription:
             self._skips_held = True
 
     def store(self) -> None:
-        """Store the cursors that have changed.
-
-        Raises:
-            SubscriptionFencedError: Another process has taken the subscription over.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Store the cursors that have changed."""
         with self._writing:  # what a step is about to write belongs together
             self._write(self._state)
 
@@ -341,19 +287,7 @@ class JobSubscription:
         transactions: tuple[int, str],
         now_ms: int,
     ) -> None:
-        """Ack what a step has let out, and store it.
-
-        Args:
-            checkpoint: The job's.
-            entry: The step, which is done.
-            waiting: Files of the events that wait for another attempt.
-            transactions: The last transaction id, and what databases know the job by.
-            now_ms: Wall-clock time.
-
-        Raises:
-            SubscriptionFencedError: Another process has taken the subscription over.
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Ack what a step has let out, and store it."""
         held = held_offsets(checkpoint, entry, waiting)
         first: dict[SourcePartition, int] = {}
         if wanted := [where for where in entry.clock.partitions if self._jumps(entry, where)]:

@@ -36,20 +36,7 @@ def subscribe(
     outages: Outages,
     opened: contextlib.ExitStack,
 ) -> JobSubscription | None:
-    """Read the subscription of a job, if it has one; it is taken with the checkpoint.
-
-    Args:
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        topics: Admin client.
-        outages: How long what passes is waited for.
-        opened: Closes it.
-
-    Raises:
-        CursorError: What is stored was changed, or is of another version.
-        StateFormatError: So is what is registered.
-        TopicError: The brokers do not answer.
-    """
+    """Read the subscription of a job, if it has one; it is taken with the checkpoint."""
     if (name := settings.subscription) is None:
         return None
     factor = settings.replication_factor
@@ -73,13 +60,6 @@ def require_name(job: JobContext) -> None:
     """Check that a job may have the name of its subscription, if it has one.
 
     To be called before the subscription is taken from anybody.
-
-    Raises:
-        StateFormatError: What is registered cannot be read.
-        SubscriptionConnectedError: A consumer group of others has the name, and has a member.
-        SubscriptionError: It is another type's, or on topics that the job does not read.
-        SubscriptionExistsError: A group of others has the name.
-        TopicError: The brokers do not answer.
     """
     if job.subscription is not None:
         may_take(

@@ -38,18 +38,7 @@ _TOLD_EACH_S: Final = 60.0
 
 
 class SubscriptionChecks:
-    """Checks again and again, from entering to leaving.
-
-    Args:
-        kafka: How to reach the brokers.
-        subscription: The job's.
-        topics: The topics it reads.
-        outages: The job's log.
-        evicted_topic: Topic that messages are copied to before they are evicted; None: they are
-            not.
-        max_held_bytes: So much the job may hold for its frontier.
-        replication_factor: How many replicas the registry gets if it is not there.
-    """
+    """Checks again and again, from entering to leaving."""
 
     def __init__(
         self,

@@ -58,15 +58,6 @@ def read_source(
     The stream carries a watermark, so that Spark's progress shows event times: those of one row in
     `_SHOWN_ROWS`, since reading one costs Spark as much as all else that it does to a row, and that
     are written in a usual way. Nothing that keeps state follows, so the watermark drops nothing.
-
-    Args:
-        spark: The session.
-        kafka: How to reach the brokers.
-        settings: The job's settings.
-        starting_offsets: Where a query without a checkpoint begins, in Spark's JSON; None as the
-            settings say.
-        records_a_poll: How many records Spark's consumers take at once.
-        most_rows: Most rows of a batch; None for all there are.
     """
     reader = (
         spark.readStream.format("kafka")
@@ -161,13 +152,7 @@ def output_partition(spark: SparkSession, partitions: int) -> Column:
 
 
 def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
-    """Return the partition that each row goes to, as `output_partition` does.
-
-    Args:
-        partitioner: That of the topic they go to.
-        keys: Their keys.
-        numbers: Their source partitions.
-    """
+    """Return the partition that each row goes to, as `output_partition` does."""
     outputs: Longs = numbers.astype("int64") % partitioner.partitions
     if keyed := [place for place, key in enumerate(keys) if key is not None]:
         outputs[keyed] = partitioner.each([key for key in keys if key is not None])

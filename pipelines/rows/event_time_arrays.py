@@ -76,10 +76,6 @@ def read_many(spec: EventTimeSpec, rows: pa.Table) -> tuple[Longs, Bools]:
 
     What is found is what `sequitur.consumer.read_event_time` gives; what is not, has to be asked
     there (`read_each`).
-
-    Args:
-        spec: Where it stands.
-        rows: Columns value, headers and timestamp_ms.
     """
     match spec.source:
         case EventTimeSource.JSON:
@@ -98,13 +94,7 @@ def read_many(spec: EventTimeSpec, rows: pa.Table) -> tuple[Longs, Bools]:
 def read_each(
     spec: EventTimeSpec, rows: pa.Table, places: Longs
 ) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """Return the event times of some rows by the reference, and the reasons of those without one.
-
-    Args:
-        spec: Where it stands.
-        rows: Columns value, headers and timestamp_ms.
-        places: Which of them.
-    """
+    """Return event times by the reference, and the reasons of rows without one."""
     some = rows.select(["value", "headers", "timestamp_ms"]).take(pa.array(places))
     found = [
         read_event_time(
@@ -121,12 +111,7 @@ def read_each(
 
 
 def plain_json_times(spec: EventTimeSpec, values: pa.BinaryArray) -> tuple[Longs, Bools]:
-    """Return the event time in each JSON object in epoch ms, and whether it was found here.
-
-    Args:
-        spec: The field, and how the time is written there.
-        values: The objects.
-    """
+    """Return the event time in each JSON object in epoch ms, and whether it was found here."""
     count = len(values)
     times, found = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     left = np.arange(count)

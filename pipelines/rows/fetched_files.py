@@ -28,11 +28,7 @@ _T = TypeVar("_T")
 
 
 class KeptValues(Generic[_T]):
-    """Values by file, the oldest of which go first; the newest one is always kept.
-
-    Args:
-        most_bytes: Not more than that is kept.
-    """
+    """Values by file, the oldest of which go first; the newest one is always kept."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -60,11 +56,7 @@ _fetched: Final = KeptValues[pa.Buffer](_KEPT_BYTES)
 
 
 def open_rows(path: Location) -> pa.NativeFile:
-    """Open a file of rows for reading at any place in it.
-
-    Raises:
-        FileNotFoundError: It is not there.
-    """
+    """Open a file of rows for reading at any place in it."""
     if not is_remote(path):
         return open_file(path)
     content = _fetched.get(path)

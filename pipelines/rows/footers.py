@@ -23,30 +23,17 @@ _MOST_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What a file says of its row groups; the columns have an element for each.
-
-    Attributes:
-        metadata: The footer itself.
-        places: Where columns stand in it.
-        rows: Rows.
-        size_bytes: Bytes.
-        first_ms: Smallest event time.
-        last_ms: Greatest.
-        untimed: Rows without event time; -1 where that is not said.
-        unmarked: Rows without a reason; likewise.
-        first_partition: Smallest output partition.
-        last_partition: Greatest.
-    """
+    """What a file says of its row groups; the columns have an element for each."""
 
     metadata: pq.FileMetaData
-    places: dict[str, int]
+    places: dict[str, int]  # where columns stand in it
     rows: Longs
     size_bytes: Longs
-    first_ms: Longs
+    first_ms: Longs  # smallest event time
     last_ms: Longs
-    untimed: Longs
-    unmarked: Longs
-    first_partition: Longs
+    untimed: Longs  # rows without event time; -1 where that is not said
+    unmarked: Longs  # rows without a reason; likewise
+    first_partition: Longs  # smallest output partition
     last_partition: Longs
 
     def statistics(self, number: int, name: str) -> pq.Statistics | None:
@@ -58,11 +45,7 @@ _known: Final = KeptValues[Footer](_MOST_BYTES)
 
 
 def footer_of(path: Location) -> Footer:
-    """Return a file's footer.
-
-    Raises:
-        FileNotFoundError: The file is not there.
-    """
+    """Return a file's footer."""
     footer = _known.get(path)
     if footer is None:
         with open_rows(path) as file:

@@ -10,21 +10,15 @@ from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """Bounds on what a task has in memory.
+    """Bounds on what a task has in memory."""
 
-    Attributes:
-        chunk_bytes: So much is sorted at once when a batch is staged; a task holds two or three
-            times that.
-        slice_bytes: So much of what is due is read at once.
-        row_group_rows: Most rows of a row group: small ones let a reader skip what it does not
-            want.
-        packed_bytes: So much may stand in a row group with several output partitions: whoever wants
-            one of them reads the others, too.
-    """
-
+    # so much is sorted at once when a batch is staged; a task holds two or three times that
     chunk_bytes: int = 64 << 20
-    slice_bytes: int = 32 << 20
+    slice_bytes: int = 32 << 20  # so much of what is due is read at once
+    # most rows of a row group: small ones let a reader skip what it does not want
     row_group_rows: int = ROW_GROUP_ROWS
+    # so much may stand in a row group with several output partitions: whoever wants one of them
+    # reads the others, too
     packed_bytes: int = 1 << 20
 
     @property

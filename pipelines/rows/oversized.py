@@ -39,31 +39,19 @@ _SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
 
 
 class Whole(NamedTuple):
-    """What was too large.
-
-    Attributes:
-        key: The event's key.
-        value: The event's value.
-        headers: The event's own headers.
-        detail: The whole traceback of a dead letter.
-        place: Where it came from: topic, partition, offset.
-    """
+    """What was too large."""
 
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
-    detail: str | None
-    place: tuple[str, int, int]
+    detail: str | None  # the whole traceback of a dead letter
+    place: tuple[str, int, int]  # where it came from: topic, partition, offset
 
 
 def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
     """Write a row into a file of its own; the file's path in the checkpoint.
 
     Once this returns the row survives a power cut. Written again, it takes the file's place.
-
-    Args:
-        root: The checkpoint.
-        row: By column of a run, and `detail`; what is missing is null.
     """
     found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
     place = f"{row['partition']}-{row['offset']}-{found:08x}"
@@ -80,15 +68,7 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
 
 
 def read_oversized(root: Location, name: str) -> Whole:
-    """Return the record that a file of the checkpoint holds.
-
-    Args:
-        root: The checkpoint.
-        name: The file's path in it, as the header of the small record has it.
-
-    Raises:
-        CheckpointError: It is not there, or cannot be read.
-    """
+    """Return the record that a file of the checkpoint holds."""
     path = root / name
     if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in name.split("/"):
         raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")

@@ -55,13 +55,7 @@ def read_ahead(
     read: Callable[[Sequence[RowGroup]], pa.Table],
     most_bytes: int,
 ) -> Iterator[pa.Table]:
-    """Read row groups in their order; where they are far away, some of them at once.
-
-    Args:
-        groups: Those that are read with one call.
-        read: Reads them.
-        most_bytes: Not more than that is on its way, or waits, beside what is read next.
-    """
+    """Read row groups in their order; where they are far away, some of them at once."""
     waiting: deque[tuple[int, Future[pa.Table]]] = deque()
     ahead = 0
     for several in groups:

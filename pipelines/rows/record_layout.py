@@ -42,19 +42,12 @@ PIECE_BYTES: Final = 4 << 20
 
 
 class KafkaBatch(NamedTuple):
-    """Records that go out as one batch.
+    """Records that go out as one batch."""
 
-    Attributes:
-        records: Their bytes, one record behind the other, numbered from 0.
-        rows: How many.
-        base_ms: What their timestamp deltas count from.
-        max_ms: The newest of their timestamps.
-    """
-
-    records: memoryview
+    records: memoryview  # their bytes, one record behind the other, numbered from 0
     rows: int
-    base_ms: int
-    max_ms: int
+    base_ms: int  # what their timestamp deltas count from
+    max_ms: int  # the newest of their timestamps
 
     def behind(self, rows: int) -> KafkaBatch:
         """Return the records behind the first so many, of which there are fewer than all."""
@@ -73,12 +66,7 @@ class KafkaBatch(NamedTuple):
 
 
 class Headers:
-    """The headers of records, as they stand on the wire: how many, and their bytes.
-
-    Args:
-        counts: Of each record.
-        data: Of each record the bytes of all its headers; None where no record has any.
-    """
+    """The headers of records, as they stand on the wire: how many, and their bytes."""
 
     def __init__(self, counts: Longs, data: pa.BinaryArray | None) -> None:
         self.counts = counts
@@ -177,16 +165,7 @@ def record_batches(
     *,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[KafkaBatch]:
-    """Lay records out as batches for the brokers.
-
-    Args:
-        keys: Their keys, binary.
-        values: Their values, binary.
-        headers: Their headers.
-        timestamps: Their timestamps, epoch ms.
-        limit: Most bytes of a batch; a record that is larger goes alone.
-        piece_bytes: So many bytes are laid out at once.
-    """
+    """Lay records out as batches for the brokers."""
     sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
     ends = np.cumsum(sizes)
     bounds = bounds_of(ends, limit, MOST_BATCH_ROWS)

@@ -43,21 +43,14 @@ what was taken for one slice may turn out to be."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of some files.
-
-    Attributes:
-        files: Where Parquet files are; all of them have to be there.
-        first_ms: Rows with an event time from here on.
-        last_ms: And up to here, itself included.
-        reasons: Rows with one of these reasons; None: without one; empty: whatever it is.
-        untimed: Rows without an event time, and no others.
-    """
+    """Some rows of some files."""
 
     files: tuple[Location, ...]
-    first_ms: int = ALL_TIME[0]
-    last_ms: int = ALL_TIME[1]
+    first_ms: int = ALL_TIME[0]  # rows with an event time from here on
+    last_ms: int = ALL_TIME[1]  # and up to here, itself included
+    # rows with one of these reasons; None: without one; empty: whatever it is
     reasons: tuple[str, ...] | None = None
-    untimed: bool = False
+    untimed: bool = False  # rows without an event time, and no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +96,7 @@ class RowGroup:
 
 
 class RunRows:
-    """The rows of some parts that go to some output partitions.
-
-    Args:
-        parts: The parts.
-        partitions: The output partitions; None for all.
-        columns: What is wanted of a row; event time, reason and output partition are read anyway
-            where they are needed. A number that a file does not have is null.
-        limits: How much is in memory at once.
-        spread: The rows are spread over so many partitions, by key or else by source partition, and
-            not as they stand; then all of them are looked at, whatever is wanted.
-    """
+    """The rows of some parts that go to some output partitions."""
 
     def __init__(
         self,

@@ -69,37 +69,26 @@ RUN_ARROW_SCHEMA: Final = pa.schema(
 
 @dataclass(slots=True)
 class Summary:
-    """What a task saw.
+    """What a task saw."""
 
-    Attributes:
-        file: Name of the file it wrote; None when there were no rows.
-        size_bytes: The file's size.
-        read: Rows.
-        left_out: Rows without a topic: large ones, which are read by themselves.
-        large: Rows that are large by their key and value.
-        reasons: Rows of these by reason.
-        on_time_ms: Smallest and greatest event time on time; None without any.
-        behind_ms: Smallest and greatest event time behind the frontier; None without any.
-        maxima: Greatest usable event time of each source partition.
-        lateness: How late rows were, by source partition: rows, late rows, and rows by bin.
-        skipped: Rows that are in no file, since the subscription had acked them.
-        counted: How many rows each source partition gave, those included, and bytes of them.
-        max_timestamp_ms: Greatest Kafka timestamp of a row.
-    """
-
-    file: str | None = None
+    file: str | None = None  # name of the file it wrote; None when there were no rows
     size_bytes: int = 0
     read: int = 0
-    left_out: int = 0
-    large: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0  # rows without a topic: large ones, which are read by themselves
+    large: int = 0  # rows that are large by their key and value
+    reasons: dict[str, int] = field(default_factory=dict)  # rows of these by reason
+    # smallest and greatest event time on time; None without any
     on_time_ms: tuple[int, int] | None = None
+    # smallest and greatest event time behind the frontier; None without any
     behind_ms: tuple[int, int] | None = None
+    # greatest usable event time of each source partition
     maxima: dict[SourcePartition, int] = field(default_factory=dict)
+    # how late rows were, by source partition: rows, late rows, and rows by bin
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
-    skipped: int = 0
+    skipped: int = 0  # rows that are in no file, since the subscription had acked them
+    # how many rows each source partition gave, those included, and bytes of them
     counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
-    max_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1  # greatest Kafka timestamp of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +96,21 @@ class RunWriter:
     """Writes the rows of a task as a part of a run; for `mapInArrow`.
 
     The rows have the columns of a run but for `event_time_ms` and `reason`.
-
-    Attributes:
-        folder: The run's folder; it is there.
-        event_time: Where the event time stands.
-        frontier_ms: Rows behind it are marked.
-        bounds: Rows of other times go to quarantine.
-        clock: Count how late rows are against these clocks and their frontier.
-        limit: What the output topic takes of one row; None when rows do not go there.
-        acked: First offsets and stops of ranges that the subscription has acked: their rows are
-            skipped.
-        partition_counts: By how many partitions rows go, where that depends on their event time;
-            None where all go as they come.
     """
 
     folder: Location
     event_time: EventTimeSpec
-    frontier_ms: int
-    bounds: TimeBounds
+    frontier_ms: int  # rows behind it are marked
+    bounds: TimeBounds  # rows of other times go to quarantine
+    # count how late rows are against these clocks and their frontier
     clock: EventClock | None = None
+    # what the output topic takes of one row; None when rows do not go there
     limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
+    # first offsets and stops of ranges that the subscription has acked: their rows are skipped
     acked: AckedOffsets = field(default_factory=dict)
+    # by how many partitions rows go, where that depends on their event time; None where all go as
+    # they come
     partition_counts: PartitionCounts | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -327,11 +309,7 @@ def tables_up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator
 
 
 def sources(rows: pa.Table) -> Iterator[tuple[SourcePartition, Any]]:
-    """Split rows by source partition. There is nearly always one.
-
-    Args:
-        rows: Columns topic and partition, and at least one row.
-    """
+    """Split rows by source partition. There is nearly always one."""
     topics = rows["topic"].combine_chunks().dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
     numbers = rows["partition"].to_numpy().astype(np.int64)
@@ -377,14 +355,7 @@ def payload_sizes(rows: pa.Table) -> Longs:
 def not_taken(
     rows: pa.Table, sizes: Longs, limit: RecordLimit, added: Sequence[bytes] = ()
 ) -> list[int]:
-    """Return the places of rows that a topic does not take as records.
-
-    Args:
-        rows: Columns key, value and headers.
-        sizes: Their `payload_sizes`, with what is added to them.
-        limit: What the topic takes.
-        added: Of what is added to each row about so much.
-    """
+    """Return the places of rows that a topic does not take as records."""
     found = []
     for place in np.flatnonzero(sizes > limit.surely_bytes).tolist():
         key, value, headers = (rows[name][place].as_py() for name in ("key", "value", "headers"))

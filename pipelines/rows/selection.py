@@ -64,24 +64,17 @@ _ROWS_AT_ONCE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of files in an order, such as those that a step releases.
-
-    Attributes:
-        parts: The rows.
-        duplicates: Files with the places of rows to leave out.
-        order: Columns they are sorted by, event time first.
-        unfinished: Files with the roots of rows to leave out.
-        flagged_ms: What late rows among them were held against: they get headers that say why they
-            are late. None where there are none.
-        limit: What the topic takes of one row, where rows are flagged: one that was staged before
-            late rows were to be emitted goes without the headers if they make it too large.
-    """
+    """Rows of files in an order, such as those that a step releases."""
 
     parts: tuple[Part, ...]
-    duplicates: tuple[Location, ...] = ()
-    order: tuple[str, ...] = RELEASE_ORDER
-    unfinished: tuple[Location, ...] = ()
+    duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
+    order: tuple[str, ...] = RELEASE_ORDER  # columns they are sorted by, event time first
+    unfinished: tuple[Location, ...] = ()  # files with the roots of rows to leave out
+    # what late rows among them were held against: they get headers that say why they are late. None
+    # where there are none
     flagged_ms: int | None = None
+    # what the topic takes of one row, where rows are flagged: one that was staged before late rows
+    # were to be emitted goes without the headers if they make it too large
     limit: RecordLimit | None = None
     limits: RowLimits = ROW_LIMITS
 
@@ -161,19 +154,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSelection(Selection):
-    """Rows that a step sends to a side topic, in source order, with headers that say why.
-
-    Attributes:
-        limit: What the side topic takes of one row.
-        root: The checkpoint, where a row that is too large is left whole.
-        placed: By so many partitions all rows were placed when they were staged; None where it
-            depends on the row.
-        spread: See `RunRows`.
-    """
+    """Rows that a step sends to a side topic, in source order, with headers that say why."""
 
     order: tuple[str, ...] = SOURCE_ORDER
-    limit: RecordLimit
-    root: Location
+    limit: RecordLimit  # what the side topic takes of one row
+    root: Location  # the checkpoint, where a row that is too large is left whole
+    # by so many partitions all rows were placed when they were staged; None where it depends on the
+    # row
     placed: int | None
     spread: int | None = None
 
@@ -242,11 +229,7 @@ def _of_some(added: _Added, are_meant: pa.BooleanArray) -> _Added:
 
 
 class Places:
-    """Rows to be left out, by where they came from.
-
-    Args:
-        files: Where their places stand.
-    """
+    """Rows to be left out, by where they came from."""
 
     def __init__(self, files: tuple[Location, ...], limits: RowLimits = ROW_LIMITS) -> None:
         found: dict[tuple[str, int], list[Longs]] = {}
@@ -268,11 +251,7 @@ class Places:
 
 
 class Roots:
-    """Rows to be left out, by the roots of the trees they came from.
-
-    Args:
-        files: Where the roots' ids stand.
-    """
+    """Rows to be left out, by the roots of the trees they came from."""
 
     def __init__(self, files: tuple[Location, ...]) -> None:
         pieces = RunRows((Part(files, reasons=()),), None, ("root",)).pieces()

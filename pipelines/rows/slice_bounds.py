@@ -29,27 +29,17 @@ _BLOCK_BITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """Rows of some event times.
+    """Rows of some event times."""
 
-    Attributes:
-        first_ms: The smallest event time.
-        last_ms: The greatest.
-        size_bytes: About so much.
-    """
-
-    first_ms: int
+    first_ms: int  # the smallest event time
     last_ms: int
-    size_bytes: int
+    size_bytes: int  # about so much
 
 
 def time_cuts(spans: Sequence[tuple[int, int, int]], limit: int) -> list[int]:
     """Return the last event time of each slice, so that slices have about `limit` bytes.
 
     Rows are taken to be spread evenly over the time of their row group.
-
-    Args:
-        spans: First and last event time of each row group, and its bytes.
-        limit: Bytes of a slice.
     """
     if not spans:
         return []
@@ -68,13 +58,7 @@ def time_cuts(spans: Sequence[tuple[int, int, int]], limit: int) -> list[int]:
 
 
 def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> Iterator[TimeSlice]:
-    """Cut rows by event time; only a slice of a single event time is larger than `limit`.
-
-    Args:
-        pieces: The rows' column event_time_ms, without nulls.
-        row_bytes: Bytes of a row.
-        limit: Bytes of a slice.
-    """
+    """Cut rows by event time; only a slice of a single event time is larger than `limit`."""
     found = [np.unique(rows["event_time_ms"].to_numpy(), return_counts=True) for rows in pieces]
     if not found:
         return
@@ -89,13 +73,7 @@ def counted_times(pieces: Iterable[pa.Table], row_bytes: float, limit: int) -> I
 def counted_sources(
     pieces: Iterable[pa.Table], row_bytes: float, limit: int
 ) -> Iterator[SourceRanges]:
-    """Cut rows by source, in the order of topic (its bytes), partition, offset.
-
-    Args:
-        pieces: The rows' columns topic, partition and offset.
-        row_bytes: Bytes of a row.
-        limit: Bytes of a slice.
-    """
+    """Cut rows by source, in the order of topic (its bytes), partition, offset."""
     found: dict[SourcePartition, list[tuple[Longs, Longs]]] = {}
     for rows in pieces:
         offsets = rows["offset"].to_numpy()
@@ -127,13 +105,7 @@ def counted_sources(
 
 
 def bounds_of(ends: np.ndarray[Any, Any], limit: int, most: int | None = None) -> list[int]:
-    """Return where slices begin, and where the last one ends; each has one element at least.
-
-    Args:
-        ends: The size of all up to each element, itself included.
-        limit: Size of a slice.
-        most: Elements of one, if they are bounded.
-    """
+    """Return where slices begin, and where the last one ends; each has one element at least."""
     bounds = [0]
     while (begin := bounds[-1]) < len(ends):
         reached = ends[begin - 1] if begin else 0

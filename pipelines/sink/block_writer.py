@@ -37,34 +37,17 @@ _TURNS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockWriter:
-    """Writes rows to partitions of a topic.
+    """Writes rows to partitions of a topic."""
 
-    Attributes:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        plan: What the step's plan says of it.
-        identity: Producer id and epoch of the step.
-        begun_s: When the plan was written, epoch seconds, if nothing of the step can be out.
-    """
-
-    kafka: KafkaSettings = field(repr=False)
+    kafka: KafkaSettings = field(repr=False)  # how to reach the brokers
     topic: str
-    plan: TopicPlan
-    identity: Identity
+    plan: TopicPlan  # what the step's plan says of it
+    identity: Identity  # producer id and epoch of the step
+    # when the plan was written, epoch seconds, if nothing of the step can be out
     begun_s: float | None
 
     def write(self, rows: Iterable[Batches]) -> dict[int, int]:
-        """Write rows that are not there; how many each partition has, those that were included.
-
-        Args:
-            rows: Those of each partition, in their order; see `selection.Selection.each`.
-
-        Raises:
-            SendUnansweredError: The brokers do not answer.
-            SendRefusedError: They refuse a row.
-            FencedError: A newer life of the job has written.
-            OutputMismatchError: A partition does not hold what the plan says.
-        """
+        """Write rows that are not there; how many each partition has, those that were included."""
         connections = kept_connections(self.kafka)
         limit = min(self.plan.batch_bytes, connections.batch_bytes(self.topic))
         try:
@@ -96,14 +79,7 @@ async def send_block(
     limit: int,
     assignment: Callable[[int], Assignment],
 ) -> dict[int, int]:
-    """Send rows of several partitions; how many each has in the end.
-
-    Args:
-        leaders: Ask the partitions' leaders.
-        rows: Those of each partition.
-        limit: Most bytes of a batch.
-        assignment: What the plan says of a partition.
-    """
+    """Send rows of several partitions; how many each has in the end."""
     waiting = _Waiting()
     running: dict[int, asyncio.Task[int]] = {}
     try:

@@ -65,35 +65,25 @@ _LOOKS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan of a step says of a partition.
-
-    Attributes:
-        where: The partition.
-        identity: Producer id and epoch of the batches.
-        first: The sequence of the step's first row.
-        end: An offset behind which the step's rows are.
-        begun_s: When the plan was written, epoch seconds, if no attempt before this one can have
-            sent anything; else None: then the leader is asked first.
-    """
+    """What the plan of a step says of a partition."""
 
     where: OutputPartition
-    identity: Identity
-    first: int
-    end: int
+    identity: Identity  # producer id and epoch of the batches
+    first: int  # the sequence of the step's first row
+    end: int  # an offset behind which the step's rows are
+    # when the plan was written, epoch seconds, if no attempt before this one can have sent
+    # anything; else None: then the leader is asked first
     begun_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """A batch, from the row `begin` of the partition's rows on.
-
-    Attributes:
-        answer: The leader's, to be; None while the batch is not on its way.
-    """
+    """A batch, from the row `begin` of the partition's rows on."""
 
     begin: int
     laid_out: KafkaBatch
     raw: bytes | None = None
+    # the leader's, to be; None while the batch is not on its way
     answer: asyncio.Future[PartitionAnswer] | None = None
 
     @property
@@ -106,12 +96,6 @@ class PartitionSender:
     """Sends rows to a partition: `add` as often as wanted, `end`; `run` beside, until all is done.
 
     `_batches` holds what is not known to be there, in order; those on their way first.
-
-    Args:
-        leaders: Asks the partition's leader.
-        assignment: What the plan says of it.
-        on_gone: Told of each batch that is settled, with its size in bytes.
-        clock: Epoch seconds.
     """
 
     def __init__(
@@ -155,15 +139,7 @@ class PartitionSender:
         self._changed.set()
 
     async def run(self) -> int:
-        """Send all, and return how many rows they are, once the partition has them for good.
-
-        Raises:
-            SendUnansweredError: The brokers do not answer, for as long as patience goes.
-            SendRefusedError: They refuse a row.
-            FencedError: A newer life of the job has written there.
-            OutputMismatchError: The partition does not hold what the plan says.
-            FatalError: A broker refuses the login, or the right to write.
-        """
+        """Send all, and return how many rows they are, once the partition has them for good."""
         while not (self._is_ended and not self._batches):
             self._changed.clear()
             if not await self._advance():
@@ -322,11 +298,7 @@ class PartitionSender:
         self._asked_of = asked_of
 
     async def _rows_seen(self, appended: int | None) -> int:
-        """Return how many of the rows consumers see.
-
-        Args:
-            appended: How many the leader has; None if it has forgotten the producer.
-        """
+        """Return how many of the rows consumers see."""
         plan = self._plan
         try:
             last = await self._leaders.last_sequence_in_log(self._where, plan.identity, plan.end)

@@ -29,12 +29,7 @@ _RAISED: Final = re.compile("(OutputMismatch|LostRows|Fenced)Error: (.*)", re.DO
 
 @contextlib.contextmanager
 def errors_of_sending(step: int, topics: Iterable[str]) -> Iterator[None]:
-    """Return what a block or its tasks failed of, as an error that says what was to be written.
-
-    Args:
-        step: The step whose rows were sent.
-        topics: Where they were sent to.
-    """
+    """Return what a block or its tasks failed of, as an error that says what was to be written."""
     try:
         yield
     except OutputMismatchError:

@@ -32,17 +32,11 @@ _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 
 @dataclass(frozen=True, slots=True)
 class OutputTopic:
-    """A topic to write to.
-
-    Attributes:
-        name: Its name.
-        partitions: Its number of partitions.
-        timestamps: What it does with the timestamps of records.
-    """
+    """A topic to write to."""
 
     name: str
     partitions: int
-    timestamps: TopicTimestamps = _ANY_TIMESTAMPS
+    timestamps: TopicTimestamps = _ANY_TIMESTAMPS  # what it does with the timestamps of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +50,14 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Rows for a topic.
+    """Rows for a topic."""
 
-    Attributes:
-        rows: The rows, as tasks will find them in files, in their order.
-        topic: The topic.
-        timestamps: What the records' timestamps are taken from.
-        tells_event_time: Whether a record whose timestamp is not its event time carries it in a
-            header.
-        reads: How many bytes of files are read for it; None if that is not known.
-    """
-
-    rows: Selection
+    rows: Selection  # the rows, as tasks will find them in files, in their order
     topic: OutputTopic
-    timestamps: OutputTimestamp = OutputTimestamp.NOW
+    timestamps: OutputTimestamp = OutputTimestamp.NOW  # what the records' timestamps are taken from
+    # whether a record whose timestamp is not its event time carries it in a header
     tells_event_time: bool = True
-    reads: int | None = None
+    reads: int | None = None  # how many bytes of files are read for it; None if that is not known
 
 
 class TopicSink:
@@ -105,18 +91,7 @@ class TopicSink:
         done: StepDone,
         takes_over: bool = False,
     ) -> None:
-        """Compare what the topics hold with the checkpoint, before anything is written.
-
-        Args:
-            topics: All topics that will be written to.
-            newest: The newest step that was begun; -1 before the first.
-            done: The newest step that is done.
-            takes_over: See `StepPlans.open`.
-
-        Raises:
-            OutputMismatchError: A topic does not hold what the checkpoint says.
-            TopicError: The brokers do not answer.
-        """
+        """Compare what the topics hold with the checkpoint, before anything is written."""
         partitions = {topic.name: topic.partitions for topic in topics}
         sent = None if done.sent is None else Sent.from_document(done.sent)
         self._plans.open(
@@ -130,16 +105,6 @@ class TopicSink:
 
         Returns once the brokers have acknowledged all of it. A step writes once: repeated, what is
         there already is left out, and counted.
-
-        Args:
-            outgoing: What goes to each topic.
-            step: The step.
-            now_ms: What the step takes for now (`now_of_step`): no record gets a newer timestamp.
-            clock_ms: What the machine's clock says.
-
-        Raises:
-            SinkError: Some of the rows are not there.
-            OutputMismatchError: A topic does not hold what the step's plan says.
         """
         rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
         topics = {out.topic.name: out.topic.partitions for out in outgoing}
@@ -200,17 +165,9 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Sends selected rows of files to some output partitions, in a task.
+    """Sends selected rows of files to some output partitions, in a task."""
 
-    Attributes:
-        place: Which of the step's topics it is.
-        writer: Writes to it.
-        rows: The rows.
-        partitions: The partitions.
-        rule: Which timestamps they get.
-    """
-
-    place: int
+    place: int  # which of the step's topics it is
     writer: BlockWriter
     rows: Selection
     partitions: range

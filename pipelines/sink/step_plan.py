@@ -34,35 +34,22 @@ OLDER_COPY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What a step may write to a topic.
+    """What a step may write to a topic."""
 
-    Attributes:
-        topic_id: The brokers' id of the topic, hexadecimal; None where they give none.
-        firsts: Of each partition the sequence of the step's first row.
-        ends: Of each partition an offset behind which the step's rows are, all of them.
-        batch_bytes: Rows are cut into batches of so many bytes, uncompressed.
-    """
-
-    topic_id: str | None
-    firsts: tuple[int, ...]
+    topic_id: str | None  # the brokers' id of the topic, hexadecimal; None where they give none
+    firsts: tuple[int, ...]  # of each partition the sequence of the step's first row
+    # of each partition an offset behind which the step's rows are, all of them
     ends: tuple[int, ...]
-    batch_bytes: int
+    batch_bytes: int  # rows are cut into batches of so many bytes, uncompressed
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Where the rows of a step go, and under which sequences.
-
-    Attributes:
-        step: The step.
-        cluster: Id of the Kafka cluster.
-        identity: Producer id and epoch of all its batches.
-        topics: What it may write, by topic.
-    """
+    """Where the rows of a step go, and under which sequences."""
 
     step: int
     cluster: str | None
-    identity: Identity
+    identity: Identity  # producer id and epoch of all its batches
     topics: Mapping[str, TopicPlan]
 
     def to_document(self) -> dict[str, Any]:
@@ -85,11 +72,7 @@ class StepPlan:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            ValueError: A newer version has written it.
-        """
+        """Read `to_document` back."""
         check_format(document, PLAN_FORMAT)
         return cls(
             step=document["step"],
@@ -106,17 +89,12 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How far sequences have got, as a done mark says it.
-
-    Attributes:
-        cluster: Id of the Kafka cluster.
-        identity: The producer id and epoch that has written last.
-        topics: Of each topic its id, and of each partition the sequence that comes next; 0 where
-            the identity has written nothing.
-    """
+    """How far sequences have got, as a done mark says it."""
 
     cluster: str | None
-    identity: Identity
+    identity: Identity  # the producer id and epoch that has written last
+    # of each topic its id, and of each partition the sequence that comes next; 0 where the identity
+    # has written nothing
     topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
 
     def to_document(self) -> dict[str, Any]:
@@ -130,11 +108,7 @@ class Sent:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            ValueError: A newer version has written it.
-        """
+        """Read `to_document` back."""
         check_format(document, PLAN_FORMAT)
         return cls(
             cluster=document["cluster"],
@@ -144,19 +118,7 @@ class Sent:
 
 
 def rows_there(where: OutputPartition, told: Told, identity: Identity, first: int) -> int | None:
-    """Return how many of a step's rows a partition's leader has; None where the log has to tell.
-
-    Args:
-        where: The partition.
-        told: What its leader has of the producer id.
-        identity: The producer id and epoch of the step.
-        first: The sequence of the step's first row there.
-
-    Raises:
-        FencedError: A newer epoch has written.
-        LostRowsError: Rows before the step's are gone.
-        OutputMismatchError: The topic may not be read.
-    """
+    """Return how many of a step's rows a partition's leader has; None where the log has to tell."""
     if told is Untold.NOT_ALLOWED:
         raise not_allowed(where)
     if not isinstance(told, ProducerState):
@@ -174,11 +136,7 @@ def rows_there(where: OutputPartition, told: Told, identity: Identity, first: in
 
 
 def rows_until(where: OutputPartition, last: int, first: int) -> int:
-    """Return how many of a step's rows there are, by the last sequence that a partition has.
-
-    Raises:
-        LostRowsError: Rows before the step's are gone.
-    """
+    """Return how many of a step's rows there are, by the last sequence that a partition has."""
     rows = (last + 1 - first) & MAX_SEQUENCE
     if rows > MAX_SEQUENCE // 2:
         raise lost(where, MAX_SEQUENCE + 1 - rows)
@@ -186,17 +144,7 @@ def rows_until(where: OutputPartition, last: int, first: int) -> int:
 
 
 def check_held(where: OutputPartition, told: Told, sent: Sent | None) -> None:
-    """Check that a partition holds what a done mark says, and nothing more.
-
-    Args:
-        where: The partition.
-        told: What its leader has of the producer id.
-        sent: What the done mark says; None of a job that has written nothing.
-
-    Raises:
-        OutputMismatchError: It holds more.
-        LostRowsError: It lacks some.
-    """
+    """Check that a partition holds what a done mark says, and nothing more."""
     if sent is None:
         # It finds nothing of its name's producer id.
         is_ahead = isinstance(told, ProducerState)
@@ -213,13 +161,7 @@ def check_held(where: OutputPartition, told: Told, sent: Sent | None) -> None:
 
 
 def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
-    """Return whether a partition has rows that the checkpoint knows nothing of.
-
-    Args:
-        told: What the partition's leader has of the producer id.
-        identity: The producer id and epoch that wrote last, as the checkpoint has it.
-        following: The sequence that comes next, as the checkpoint has it.
-    """
+    """Return whether a partition has rows that the checkpoint knows nothing of."""
     if not isinstance(told, ProducerState):
         return False
     if told.epoch != identity.epoch:
@@ -232,11 +174,6 @@ def rows_behind(told: Told, identity: Identity, following: int) -> int:
     """Return how many rows a partition lacks, at least, that the checkpoint says it has.
 
     A leader that knows nothing of the producer id has forgotten it, or lost it: 0.
-
-    Args:
-        told: What the partition's leader has of the producer id.
-        identity: The producer id and epoch that wrote last, as the checkpoint has it.
-        following: The sequence that comes next, as the checkpoint has it.
     """
     if not isinstance(told, ProducerState) or told.epoch > identity.epoch:
         return 0

@@ -77,29 +77,15 @@ class Documents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and what is known of it.
-
-    Attributes:
-        plan: The plan.
-        begun_s: When it was written, epoch seconds, if nothing of the step can be out; else None.
-    """
+    """A plan, and what is known of it."""
 
     plan: StepPlan
+    # when it was written, epoch seconds, if nothing of the step can be out; else None
     begun_s: float | None
 
 
 class StepPlans:
-    """The plans of a job's steps.
-
-    Args:
-        kafka: How to reach the brokers.
-        app: The job's name in Kafka.
-        documents: The job's checkpoint, claimed already.
-        outages: How long brokers that do not answer are waited for.
-
-    Attributes:
-        sent: How far sequences have got, for the done mark; None before the first rows.
-    """
+    """The plans of a job's steps."""
 
     def __init__(
         self,
@@ -130,21 +116,7 @@ class StepPlans:
         sent: Sent | None,
         takes_over: bool = False,
     ) -> None:
-        """Compare what the topics hold with the checkpoint, before anything is written.
-
-        Args:
-            topics: Number of partitions of each topic that will be written to.
-            newest: The newest step that was begun; -1 before the first.
-            done: The newest step that is done.
-            sent: What its done mark says of sequences, if it says anything.
-            takes_over: A checkpoint that has written nothing goes on for one that is gone: what the
-                topics hold under the job's name is that one's.
-
-        Raises:
-            OutputMismatchError: A topic does not hold what the checkpoint says.
-            CheckpointError: The checkpoint is another job's, or an older version has begun a step.
-            TopicError: The brokers do not answer, or refuse.
-        """
+        """Compare what the topics hold with the checkpoint, before anything is written."""
         self._where = where = _partitions_of(topics)
         self._takes_over = takes_over
         self._asked(lambda connections: self._open(connections, topics, where, newest, done))
@@ -157,14 +129,6 @@ class StepPlans:
         """Return the plan of a step that writes to topics; written down if it was not yet.
 
         Of a topic that got more partitions since, it has those that it had when it was written.
-
-        Args:
-            step: The step; all before it are done.
-            topics: Number of partitions of each topic.
-
-        Raises:
-            OutputMismatchError: A topic is another than it was.
-            TopicError: The brokers do not answer, or refuse.
         """
         plan = self._plan_of(step)
         begun_s = None
@@ -186,16 +150,7 @@ class StepPlans:
         return Planned(plan, begun_s)
 
     def written(self, step: int, rows: Mapping[OutputPartition, int]) -> None:
-        """Take note of a step that is written.
-
-        Args:
-            step: The step.
-            rows: How many rows it has put into each partition.
-
-        Raises:
-            OutputMismatchError: An earlier life began the step, and some partition has more.
-            TopicError: The brokers do not answer, or refuse.
-        """
+        """Take note of a step that is written."""
         plan, before = self._plan_of(step), self.sent
         assert plan is not None
         topics = {} if before is None else dict(before.topics)

@@ -40,13 +40,7 @@ def calling_connection(spark: SparkSession) -> Any:
 
 
 def forget(spark: SparkSession, function: Any, connection: Any) -> None:
-    """Let go of a function that `foreachBatch` was given; its query is over.
-
-    Args:
-        spark: The session.
-        function: The function.
-        connection: What `calling_connection` said in it; None if it was never called.
-    """
+    """Let go of a function that `foreachBatch` was given; its query is over."""
     logging.getLogger("py4j.java_gateway").addFilter(_FILTER)
     pool = _gateway(spark).gateway_property.pool
     with pool.lock:

@@ -37,11 +37,7 @@ class Verdict(NamedTuple):
 
 
 class Shortage:
-    """For how long a job has had no executor, and what follows from that.
-
-    Args:
-        asked: What it has asked the cluster for, in words.
-    """
+    """For how long a job has had no executor, and what follows from that."""
 
     def __init__(self, asked: str) -> None:
         self._asked = asked
@@ -51,13 +47,7 @@ class Shortage:
         self._is_told = False
 
     def look(self, now_s: float, *, is_short: bool, is_stopping: bool) -> Verdict:
-        """Take in what was found.
-
-        Args:
-            now_s: Monotonic seconds.
-            is_short: Whether the job waits for executors, and has none.
-            is_stopping: Whether it is to end.
-        """
+        """Take in what was found."""
         if not is_short:
             since_s, is_told = self._since_s, self._is_told
             self._since_s, self._stopping_since_s, self._is_told = None, None, False
@@ -77,11 +67,7 @@ class Shortage:
 
 
 def asked_of(settings: Mapping[str, str]) -> str:
-    """Return what an application asks its cluster for, in words.
-
-    Args:
-        settings: Those of Spark.
-    """
+    """Return what an application asks its cluster for, in words."""
     cores = settings.get("spark.executor.cores")
     asked = settings.get("spark.cores.max")
     if asked is None and (executors := settings.get("spark.executor.instances")) is not None:
@@ -99,14 +85,6 @@ def watched_executors(
     """While the block runs, tell when it waits for executors; once it is to stop, end that wait.
 
     The wait is ended by cancelling the session's jobs. None of them has a running task then.
-
-    Args:
-        spark: The session.
-        stop: Says that the block is to end.
-        tell: Gets a line for the log.
-
-    Raises:
-        StopRequestedError: The block has failed of that.
     """
     if is_local(str(spark.sparkContext.master)):
         yield

@@ -24,12 +24,7 @@ that has more rows than others."""
 
 
 def blocks_of(partitions: int, cores: int) -> list[range]:
-    """Return the blocks that tasks work at: a few for each core, and at least a partition each.
-
-    Args:
-        partitions: How many partitions there are.
-        cores: How many tasks run at once.
-    """
+    """Return the blocks that tasks work at: a few for each core, and at least a partition each."""
     size = 1
     while -(-partitions // (2 * size)) >= _TASKS_A_CORE * cores:
         size *= 2
@@ -51,14 +46,7 @@ def stretches(numbers: Ints) -> Iterator[tuple[int, slice]]:
 
 
 def packed(outputs: Ints, sizes: Ints, most_rows: int, most_bytes: int) -> Iterator[slice]:
-    """Cut rows into blocks of not more than so many rows and bytes, or of one partition.
-
-    Args:
-        outputs: The output partition of each row, in their order.
-        sizes: Bytes of each row.
-        most_rows: Most rows of a block with several partitions.
-        most_bytes: Most bytes of one.
-    """
+    """Cut rows into blocks of not more than so many rows and bytes, or of one partition."""
     reached = np.concatenate(([0], np.cumsum(sizes)))
     waiting = [(0, _ALL, 0, len(outputs))]
     while waiting:

@@ -48,11 +48,6 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
     """Run a task for each partition, and give their answers in order.
 
     Like any of Spark's, a task may be run again, or by two machines at once.
-
-    Args:
-        spark: The session.
-        task: Gets the number of its partition; it is pickled, and so is its answer.
-        partitions: How many there are.
     """
 
     def settled(number: int) -> T:
@@ -72,10 +67,6 @@ def in_few_tasks(rows: DataFrame, partitions: int) -> DataFrame:
     """Have tasks read several partitions of Kafka's each, where there are more than few a core.
 
     Spark has a task for each of them, and a task costs more than a partition with few rows.
-
-    Args:
-        rows: Rows that Spark reads from Kafka.
-        partitions: How many partitions they are in.
     """
     tasks = len(blocks_of(partitions, parallelism(rows.sparkSession)))
     return rows.coalesce(tasks) if tasks < partitions else rows
@@ -97,17 +88,7 @@ def blocks_for(spark: SparkSession, partitions: int, *, is_here: bool) -> list[r
 def in_blocks(
     spark: SparkSession, task: Callable[[range], T], partitions: int, *, reads: int
 ) -> list[T]:
-    """Run a task for each block of partitions, and give their answers in order.
-
-    Args:
-        spark: The session.
-        task: Gets the partitions of its block; it is pickled, and so is its answer.
-        partitions: How many there are.
-        reads: How many bytes of files all of them may read; see `is_small`.
-
-    Raises:
-        ReorderError: What the driver itself failed of.
-    """
+    """Run a task for each block of partitions, and give their answers in order."""
     is_here = is_small(reads)
     blocks = blocks_for(spark, partitions, is_here=is_here)
     if is_here:
@@ -116,12 +97,7 @@ def in_blocks(
 
 
 def done_here(task: Callable[[], T]) -> T:
-    """Do the work of a task in the driver itself, and give its answer.
-
-    Raises:
-        ReorderError: What it failed of: a disk that is full, a file that is damaged. Of a task
-            Spark would tell that, and a job that ends of it says so in one line.
-    """
+    """Do the work of a task in the driver itself, and give its answer."""
     try:
         return task()
     except PipelineError:
@@ -133,14 +109,7 @@ def done_here(task: Callable[[], T]) -> T:
 def all_of(
     spark: SparkSession, tasks: Sequence[Callable[[], T]], *, is_here: bool = False
 ) -> list[T]:
-    """Run tasks, and give their answers in order.
-
-    Args:
-        spark: The session.
-        tasks: The tasks.
-        is_here: Whether the driver does them, one after the other; else Spark does, side by side,
-            as `each_partition`.
-    """
+    """Run tasks, and give their answers in order."""
     if is_here:
         return [task() for task in tasks]
     return each_partition(spark, lambda number: tasks[number](), len(tasks))
@@ -151,12 +120,6 @@ def start_python(spark: SparkSession) -> threading.Thread | None:
 
     The imports of the first task take some seconds, in which a core would else wait. Only with a
     local master: on a cluster it is not known yet which machine has the first task.
-
-    Args:
-        spark: The session.
-
-    Returns:
-        The thread that waits for it; None where there is nothing to be gained.
     """
     if not is_local(str(spark.sparkContext.master)):
         return None

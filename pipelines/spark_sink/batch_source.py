@@ -16,19 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """A batch of a streaming query.
+    """A batch of a streaming query."""
 
-    Attributes:
-        query: The query's id, which its own checkpoint keeps.
-        batch_id: Its number.
-        plan: Names what Spark has planned to read in it; None where that is not known.
-        run: The run of the query that gives it, another one after each start; None where that is
-            not known. A run gives a batch once.
-    """
-
-    query: str
+    query: str  # the query's id, which its own checkpoint keeps
     batch_id: int
+    # names what Spark has planned to read in it; None where that is not known
     plan: str | None = None
+    # the run of the query that gives it, another one after each start; None where that is not
+    # known. A run gives a batch once
     run: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -66,17 +61,7 @@ def source_of(document: Mapping[str, Any]) -> BatchSource:
 def is_repeated(
     root: str, batch: BatchSource, newest: BatchSource | None, first_batch: int
 ) -> bool:
-    """Tell whether a batch is the newest one that was staged, or follows it.
-
-    Args:
-        root: The checkpoint.
-        batch: The batch.
-        newest: The newest that was staged; None before the first.
-        first_batch: Number of the first batch of a stream that is given to a new checkpoint.
-
-    Raises:
-        WrongBatchError: Neither.
-    """
+    """Tell whether a batch is the newest one that was staged, or follows it."""
     if newest is not None and type(newest) is not type(batch):
         has = "a stream's batches" if isinstance(newest, StreamBatch) else "DataFrames with names"
         raise WrongBatchError(

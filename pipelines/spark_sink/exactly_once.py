@@ -95,18 +95,7 @@ class ExactlyOnceKafka:
         self._written: tuple[str, int] | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch of a stream, as `foreachBatch` gives it; one that is written is left alone.
-
-        Raises:
-            ColumnsError: It has not the columns that records are made of.
-            RowRefusedError: The topic does not take one of its rows; nothing of the batch is out.
-            WrongBatchError: The checkpoint belongs to another query, or has got elsewhere; or this
-                is the second call for one batch.
-            CheckpointError: The checkpoint cannot be read, or another process has it.
-            SinkError: Not all of it is out; repeated, the batch is completed.
-            OutputMismatchError: The topic does not hold what the checkpoint says.
-            TopicError: There is no such topic, or the brokers do not answer.
-        """
+        """Write a batch, as `foreachBatch` gives it; one that is written is left alone."""
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
             batch = stream_batch(spark, batch_id)

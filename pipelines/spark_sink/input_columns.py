@@ -42,11 +42,7 @@ _TYPES: Final = {
 
 
 def columns_in_order(order_by: OrderBy) -> tuple[str | Column, ...]:
-    """Return what rows are sorted by.
-
-    Raises:
-        ColumnsError: It is neither columns nor names of columns.
-    """
+    """Return what rows are sorted by."""
     several = [order_by] if isinstance(order_by, str | Column) else [*order_by]
     for one in several:
         if not isinstance(one, str | Column):
@@ -58,9 +54,6 @@ def check_columns(rows: DataFrame) -> None:
     """Check that a DataFrame has the columns that records are made of, in types that they need.
 
     Others are passed over, as Spark's own sink does.
-
-    Raises:
-        ColumnsError: It has not.
     """
     found = {field.name: field.dataType for field in rows.schema.fields}
     twice = [name for name, count in Counter(rows.columns).items() if count > 1 and name in _TYPES]
@@ -86,17 +79,6 @@ def rows_in_order(rows: DataFrame, partitions: int, order_by: Sequence[str | Col
     Keys go where Kafka's own clients send them. A row without a key goes where a checksum of its
     value says, which is the same on a repeat. Rows that `order_by` does not tell apart are in the
     order in which Spark has them: by input partition, and within it as they were read.
-
-    Args:
-        rows: The DataFrame; its columns are checked.
-        partitions: How many partitions the topic has.
-        order_by: What rows of a partition are sorted by.
-
-    Returns:
-        Columns `output_partition`, `key`, `value`, `headers`, `timestamp_ms`.
-
-    Raises:
-        ColumnsError: There is no such column to sort by, or it cannot be sorted by.
     """
     has = {*rows.columns}
     blocks = blocks_of(partitions, parallelism(rows.sparkSession))

@@ -36,30 +36,14 @@ _ROWS: Final = "rows"
 
 
 class SinkFolder(OwnedFolder):
-    """The folder, and what stands in it.
-
-    Args:
-        storage: Where it is.
-    """
+    """The folder, and what stands in it."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._sweeper = Sweeper(storage, storage, self._ownership)
 
     def claim(self, topic: str, app: str | None) -> str:
-        """Make the folder a topic's sink's, or check that it is; then take it over.
-
-        Args:
-            topic: The topic.
-            app: The sink's name in Kafka; None for one of its own.
-
-        Returns:
-            Its name in Kafka.
-
-        Raises:
-            CheckpointError: It is another's, of another version, or something else.
-            OwnershipError: Another process has it.
-        """
+        """Make the folder a topic's sink's, or check that it is; then take it over."""
         self._make(
             {
                 "format": _FORMAT,
@@ -89,11 +73,7 @@ class SinkFolder(OwnedFolder):
         return str(found["app"])
 
     def latest(self) -> tuple[StagedBatch | None, BatchDone]:
-        """Return the newest batch that is staged, and the newest that is done.
-
-        Raises:
-            CheckpointError: They cannot be read, or do not fit together.
-        """
+        """Return the newest batch that is staged, and the newest that is done."""
         # In the other order: a life before us may be at work yet, and mark one in between.
         done = self._newest("done", BatchDone.from_document) or NOTHING_DONE
         staged = self._newest("staged", StagedBatch.from_document)
@@ -114,11 +94,7 @@ class SinkFolder(OwnedFolder):
             self._storage.delete(f"{_ROWS}/{name}")
 
     def check_rows(self, staged: StagedBatch) -> None:
-        """Check that all files of a staged batch are there.
-
-        Raises:
-            CheckpointError: One is not.
-        """
+        """Check that all files of a staged batch are there."""
         there = {*self._storage.names(f"{_ROWS}/{staged.folder}")}
         if gone := sorted({file.name for file in staged.files} - there):
             raise CheckpointError(
@@ -133,11 +109,7 @@ class SinkFolder(OwnedFolder):
         self._sweeper.keep(staged.step, {_ROWS: {staged.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:
-        """Return the step in which a DataFrame was written; None of a name that is new.
-
-        Raises:
-            CheckpointError: The document cannot be read.
-        """
+        """Return the step in which a DataFrame was written; None of a name that is new."""
         found = self.read_document(_name_document(batch), lambda one: (one["name"], one["step"]))
         return None if found is None else int(found[1])
 

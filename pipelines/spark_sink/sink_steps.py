@@ -42,18 +42,7 @@ _AHEAD_MS: Final = 30 * 60_000
 
 
 class SinkSteps:
-    """The steps of a checkpoint. What this process knows of them it looks up after each failure.
-
-    Args:
-        kafka: How to reach the brokers.
-        topic: The topic.
-        app: The sink's name in Kafka.
-        folder: The checkpoint, claimed already.
-
-    Attributes:
-        newest: The newest batch that is staged; within `at_work` it is done.
-        resumed: The batch that `at_work` has finished, which a call before had begun, if it has.
-    """
+    """The steps of a checkpoint. What this process knows of them it looks up after each failure."""
 
     def __init__(self, kafka: KafkaSettings, topic: str, app: str, folder: SinkFolder) -> None:
         self._kafka = kafka
@@ -122,11 +111,7 @@ class SinkSteps:
         self._plans.open(topics, newest=newest, done=done.step, sent=sent)
 
     def _newest_floor_ms(self) -> int:
-        """Return how far behind now a timestamp may be: brokers forget a producer by it.
-
-        Raises:
-            TopicError: They forget it sooner than what they say is relied on.
-        """
+        """Return how far behind now a timestamp may be: brokers forget a producer by it."""
         expiry_ms = self._topics.producer_expiry_ms()
         if expiry_ms < 2 * TRUSTED_MS:
             raise TopicError(
@@ -225,11 +210,7 @@ class SinkSteps:
 
 
 def _files_of(summaries: Sequence[Summary], batch: BatchSource) -> tuple[StagedFile, ...]:
-    """Return the files that tasks have written.
-
-    Raises:
-        RowRefusedError: The topic does not take a row.
-    """
+    """Return the files that tasks have written."""
     for one in summaries:
         if one.refused is not None:
             raise RowRefusedError(f"{batch}: {one.refused}")

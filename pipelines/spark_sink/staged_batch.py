@@ -20,35 +20,22 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of staged rows.
+    """A file of staged rows."""
 
-    Attributes:
-        name: Its name in the folder of its batch.
-        size_bytes: Its size.
-        groups: Its row groups. All rows of a partition are in one file, in their order.
-    """
-
-    name: str
+    name: str  # its name in the folder of its batch
     size_bytes: int
+    # its row groups. All rows of a partition are in one file, in their order
     groups: tuple[RowGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a document in `staged/` says: from then on Spark's rows of the batch count no more.
+    """What a document in `staged/` says: from then on Spark's rows of the batch count no more."""
 
-    Attributes:
-        step: Its number in the sink's checkpoint.
-        source: What it is a batch of.
-        partitions: The topic's number of partitions, by which its keys were placed.
-        folder: Name of the folder with its files.
-        files: They.
-    """
-
-    step: int
+    step: int  # its number in the sink's checkpoint
     source: BatchSource
-    partitions: int
-    folder: str
+    partitions: int  # the topic's number of partitions, by which its keys were placed
+    folder: str  # name of the folder with its files
     files: tuple[StagedFile, ...]
 
     @property
@@ -78,11 +65,7 @@ class StagedBatch:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            ValueError: A newer version has written it.
-        """
+        """Read `to_document` back."""
         check_format(document, _FORMAT)
         return cls(
             step=document["step"],
@@ -98,17 +81,11 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """What a document in `done/` says.
-
-    Attributes:
-        step: The step.
-        rows: How many rows it has written.
-        sent: How far sequences have got; None before the first rows.
-    """
+    """What a document in `done/` says."""
 
     step: int
-    rows: int
-    sent: Mapping[str, Any] | None
+    rows: int  # how many rows it has written
+    sent: Mapping[str, Any] | None  # how far sequences have got; None before the first rows
 
     def to_document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
@@ -116,11 +93,7 @@ class BatchDone:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back.
-
-        Raises:
-            ValueError: A newer version has written it.
-        """
+        """Read `to_document` back."""
         check_format(document, _FORMAT)
         return cls(document["step"], document["rows"], document["sent"])
 

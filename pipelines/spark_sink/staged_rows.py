@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """The rows of some partitions.
-
-    Attributes:
-        folder: The batch's folder.
-        files: Files with them.
-        now_ms: The timestamp of rows without one; epoch ms.
-        earliest_ms: No timestamp is older: a batch that is sent long after it was staged keeps to
-            what brokers remember.
-    """
+    """The rows of some partitions."""
 
     folder: Location
     files: tuple[StagedFile, ...]
-    now_ms: int
+    now_ms: int  # the timestamp of rows without one; epoch ms
+    # no timestamp is older: a batch that is sent long after it was staged keeps to what brokers
+    # remember
     earliest_ms: int
 
     def each(self, partitions: range) -> Iterator[Batches]:
@@ -71,13 +65,7 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class SendStaged:
-    """Sends the staged rows of some partitions, in a task.
-
-    Attributes:
-        writer: Writes to the topic.
-        rows: The rows.
-        partitions: The partitions.
-    """
+    """Sends the staged rows of some partitions, in a task."""
 
     writer: BlockWriter
     rows: StagedRows

@@ -42,17 +42,12 @@ _SHOWN_KEY_BYTES: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """How much of the rows is written together.
-
-    Attributes:
-        group_rows: Most rows of a row group.
-        group_bytes: About so many bytes of one.
-        packed_bytes: So much may stand in a row group with several partitions: whoever wants one
-            of them reads the others, too.
-    """
+    """How much of the rows is written together."""
 
     group_rows: int = ROW_GROUP_ROWS
-    group_bytes: int = 8 << 20
+    group_bytes: int = 8 << 20  # about so many bytes of one
+    # so much may stand in a row group with several partitions: whoever wants one of them reads the
+    # others, too
     packed_bytes: int = 1 << 20
 
 
@@ -61,19 +56,12 @@ STAGING_LIMITS: Final = StagingLimits()
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a topic takes.
-
-    Attributes:
-        topic: Its name.
-        partitions: How many partitions it has.
-        limit: What it takes of one row by size and key.
-        times_ms: Timestamps between these are taken; None: whatever they are.
-    """
+    """What a topic takes."""
 
     topic: str
     partitions: int
-    limit: RecordLimit
-    times_ms: tuple[int, int] | None
+    limit: RecordLimit  # what it takes of one row by size and key
+    times_ms: tuple[int, int] | None  # timestamps between these are taken; None: whatever they are
 
     def refused(self, rows: pa.Table) -> tuple[int, str] | None:
         """Return the place of the first row that the topic does not take, and why not."""
@@ -115,30 +103,19 @@ class RowRules:
 
 @dataclass(slots=True)
 class Summary:
-    """What a task has written.
+    """What a task has written."""
 
-    Attributes:
-        file: Its file; None without rows.
-        refused: Why a row of it is refused; None where none is.
-    """
-
-    file: StagedFile | None = None
-    refused: str | None = None
+    file: StagedFile | None = None  # its file; None without rows
+    refused: str | None = None  # why a row of it is refused; None where none is
 
 
 @dataclass(frozen=True, slots=True)
 class StagingWriter:
-    """Writes the rows of a task, which come by partition and in order; for `mapInArrow`.
-
-    Attributes:
-        folder: The batch's folder; it is there.
-        rules: What the topic takes.
-        limits: How much is written together.
-    """
+    """Writes the rows of a task, which come by partition and in order; for `mapInArrow`."""
 
     folder: Location
-    rules: RowRules
-    limits: StagingLimits = STAGING_LIMITS
+    rules: RowRules  # what the topic takes
+    limits: StagingLimits = STAGING_LIMITS  # how much is written together
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; give one row with the `Summary`."""

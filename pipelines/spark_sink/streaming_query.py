@@ -23,11 +23,7 @@ _FILES: Final = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
-    """Return which batch of which query this is; to be called in `foreachBatch`.
-
-    Raises:
-        WrongBatchError: It is no batch of a query.
-    """
+    """Return which batch of which query this is; to be called in `foreachBatch`."""
     query = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
         raise WrongBatchError(

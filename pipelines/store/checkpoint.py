@@ -69,13 +69,6 @@ class Checkpoint(OwnedFolder):
     What reads a document raises `CheckpointError` if it cannot be read. What writes one that
     decides something raises `OwnershipError` if it is there already, or another process has taken
     the folder over.
-
-    Args:
-        storage: Where it is.
-        spark_folder: The same as Spark reaches it, where that is another way.
-
-    Attributes:
-        spark: Spark's own part of it.
     """
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
@@ -89,11 +82,7 @@ class Checkpoint(OwnedFolder):
         return tuple(self.location(_folder(one)) / name for one in held for name in one.files)
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
-        """Check that all is there that a step, or those behind it once it is done, will read.
-
-        Raises:
-            CheckpointError: Something is gone.
-        """
+        """Check that all is there that a step, or those behind it once it is done, will read."""
         folds = () if entry.keys is None else entry.keys.folds
         self.check_files(*(entry.kept_runs if is_done else entry.runs), *folds)
 
@@ -103,9 +92,6 @@ class Checkpoint(OwnedFolder):
         Others may be there, too: those of tasks that were given up. Readers are told the names of
         the log, so these count for nothing, and a reader that misses one fails by itself: folders
         are listed at the start, and to say by name what a step failed of.
-
-        Raises:
-            CheckpointError: One is not.
         """
         for one in held:
             folder, files = _folder(one), one.files
@@ -117,15 +103,7 @@ class Checkpoint(OwnedFolder):
                 )
 
     def claim(self, identity: JobIdentity) -> BegunWith:
-        """Make the folder this job's, or check that it is; then take it over for this process.
-
-        Returns:
-            What it was begun with.
-
-        Raises:
-            CheckpointError: It belongs to another job, to another version, or to something else.
-            OwnershipError: Another process has it.
-        """
+        """Make the folder this job's, or check that it is; then take it over for this process."""
         document = identity.to_document()
         self._make(document)
         found = self.read_document(FORMAT_DOCUMENT, dict) or {}
@@ -144,11 +122,7 @@ class Checkpoint(OwnedFolder):
         super().close()
 
     def latest(self) -> tuple[StepEntry | None, StepDone]:
-        """Return the newest step, and the newest that is done.
-
-        Raises:
-            CheckpointError: They cannot be read, or do not fit together.
-        """
+        """Return the newest step, and the newest that is done."""
         # In the other order: a life before us may be at work yet, and mark a step in between.
         last = self._newest("done", StepDone.from_document) or NOTHING_DONE
         entry = self._newest("frontier", StepEntry.from_document)
@@ -169,11 +143,7 @@ class Checkpoint(OwnedFolder):
         return entry, last
 
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
-        """Return the steps that are staged and not logged, in their order.
-
-        Raises:
-            CheckpointError: One of them is gone or cannot be read.
-        """
+        """Return the steps that are staged and not logged, in their order."""
         newest = -1 if entry is None else entry.step
         names = [name for name in self._storage.names("staged") if name > step_name(newest)]
         found = []
@@ -190,11 +160,7 @@ class Checkpoint(OwnedFolder):
         return tuple(found)
 
     def _with_files(self, run: Run) -> Run:
-        """Return a run that a document names, with the files it has.
-
-        Raises:
-            CheckpointError: What names them is gone.
-        """
+        """Return a run that a document names, with the files it has."""
         files = files_of(self._storage, run)
         if files is None and run.size_bytes:
             raise CheckpointError(
@@ -218,13 +184,6 @@ class Checkpoint(OwnedFolder):
 
         Without it nothing is known of what was read and is held: to begin at Spark's next batch
         would pass that over without a word.
-
-        Args:
-            entry: The newest step.
-            batch_id: The batch that Spark begins; None at the start.
-
-        Raises:
-            CheckpointError: It is gone.
         """
         if entry is not None:
             return
@@ -285,14 +244,7 @@ class Checkpoint(OwnedFolder):
     def write_processed(
         self, step: int, document: Mapping[str, Any], *, written: str | None, kept: Collection[str]
     ) -> None:
-        """Write what became of a step's events, and let go of what nobody needs from here on.
-
-        Args:
-            step: The step.
-            document: What became of them.
-            written: Name of the folder that this attempt has written, if it has.
-            kept: Names of the folders of earlier steps that are needed.
-        """
+        """Write what became of a step's events, and let go of what nobody needs from here on."""
         own = () if written is None else (written,)
         self._storage.sync(*(f"topology/{name}" for name in own))
         self.write_document(f"processed/{step_name(step)}", document)
@@ -301,15 +253,7 @@ class Checkpoint(OwnedFolder):
             self._storage.delete(f"processed/{step_name(step - _KEPT_STEPS)}")
 
     def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
-        """Return what databases know the checkpoint by; it is drawn once.
-
-        Args:
-            is_new: Whether this checkpoint has committed no transaction yet.
-            inherited: What they knew the one by that this goes on for; empty if there is none.
-
-        Raises:
-            CheckpointError: It is gone, though there were transactions.
-        """
+        """Return what databases know the checkpoint by; it is drawn once."""
         found = self.read_document(_TRANSACTIONS, lambda document: str(document["epoch"]))
         if found is not None:
             return found
@@ -331,24 +275,12 @@ class Checkpoint(OwnedFolder):
     def write_prepared(
         self, step: int, attempt: int, document: Mapping[str, Any], *, written: str
     ) -> None:
-        """Write what the commit phase of a step begins with.
-
-        Args:
-            step: The step.
-            attempt: The try that made it.
-            document: It.
-            written: Name of the folder that the try has written.
-        """
+        """Write what the commit phase of a step begins with."""
         self._storage.sync(f"topology/{written}")
         self.write_document(f"prepared/{_attempt_name(step, attempt)}", document)
 
     def drop_prepared(self, step: int, attempt: int | None = None) -> None:
-        """Forget what was prepared: nothing of it was committed, or the step is processed.
-
-        Args:
-            step: The step.
-            attempt: Of which try; None for all tries at it and at earlier steps.
-        """
+        """Forget what was prepared: nothing of it was committed, or the step is processed."""
         self.check_owner()
         if attempt is not None:
             self._storage.delete(f"prepared/{_attempt_name(step, attempt)}")

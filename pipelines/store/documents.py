@@ -22,16 +22,7 @@ BEGIN_ANEW: Final = (
 def read_document(
     storage: SparkFolder, name: str, meaning: Callable[[dict[str, Any]], _Found]
 ) -> _Found | None:
-    """Return what a document says; None when there is none.
-
-    Args:
-        storage: The folder.
-        name: The document.
-        meaning: Makes what is wanted of it; it need not look whether each field is there.
-
-    Raises:
-        CheckpointError: It is damaged, or another version's.
-    """
+    """Return what a document says; None when there is none."""
     if not storage.exists(name):
         return None
     where = f"{storage.root}/{name}"
@@ -47,11 +38,7 @@ def read_document(
 
 
 def check_format(document: Mapping[str, Any], known: int) -> None:
-    """Check that a document has the format that this version reads.
-
-    Raises:
-        ValueError: It has another.
-    """
+    """Check that a document has the format that this version reads."""
     if document.get("format") != known:
         raise ValueError(f"it has format {document.get('format')}; this version reads {known}")
 

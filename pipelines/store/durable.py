@@ -72,12 +72,6 @@ def create(path: Path, text: str) -> bool:
 
     By a link, which fails where the name is taken, on NFS, too: of many that create one file at
     once, one succeeds.
-
-    Returns:
-        Whether it was not there before.
-
-    Raises:
-        CheckpointError: The file system has no links.
     """
     written = _hidden_name(path)
     try:

@@ -29,16 +29,7 @@ def newest_epoch(storage: Storage) -> int:
 
 
 def check_epoch(storage: Storage, epoch: int, subscription: str | None) -> None:
-    """Check that a checkpoint is of no later epoch: its older folders were left behind by a reset.
-
-    Args:
-        storage: The checkpoint.
-        epoch: The epoch of the job's subscription; 0 without one.
-        subscription: Its name.
-
-    Raises:
-        CheckpointError: It is.
-    """
+    """Check that a checkpoint is of no later epoch: a reset left its older folders."""
     if (newest := newest_epoch(storage)) <= epoch:
         return
     if subscription is None:

@@ -32,20 +32,12 @@ def is_remote(location: Location) -> bool:
 
 
 def open_file(location: Location) -> pa.NativeFile:
-    """Open a file for reading at any place in it.
-
-    Raises:
-        FileNotFoundError: It is not there.
-    """
+    """Open a file for reading at any place in it."""
     return pa.OSFile(str(location), "rb") if isinstance(location, Path) else location.open_input()
 
 
 def new_file(location: Location) -> pa.NativeFile:
-    """Open a file for writing, which is there once it is closed; its folder is there already.
-
-    Raises:
-        CheckpointError: The folder is another user's, and not shared with this process's.
-    """
+    """Open a file for writing, which is there once it is closed; its folder is there already."""
     if not isinstance(location, Path):
         return location.open_output()
     try:
@@ -90,21 +82,13 @@ def delete_all(location: Location) -> None:
 
 
 def write_new(location: Location, content: bytes) -> None:
-    """Write a file that nobody has been told of yet.
-
-    Raises:
-        CheckpointError: As of `new_file`.
-    """
+    """Write a file that nobody has been told of yet."""
     with new_file(location) as file:
         file.write(content)
 
 
 def write_aside(location: Location, content: bytes) -> None:
-    """Write a file whole or not at all; nothing that is to last may rest on it.
-
-    Raises:
-        CheckpointError: As of `new_file`.
-    """
+    """Write a file whole or not at all; nothing that is to last may rest on it."""
     if not isinstance(location, Path):
         location.write_bytes(content)
         return

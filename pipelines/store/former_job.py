@@ -11,17 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FormerJob:
-    """A job whose checkpoint is gone, as its subscription knows it.
+    """A job whose checkpoint is gone, as its subscription knows it."""
 
-    Attributes:
-        lives: The newest owner generation of its drivers: later lives have larger attempt ids.
-        transaction: Its last transaction id; 0 before the first.
-        transactions: What the databases of its states know it by; empty without one.
-    """
-
+    # the newest owner generation of its drivers: later lives have larger attempt ids
     lives: int = 0
-    transaction: int = 0
-    transactions: str = ""
+    transaction: int = 0  # its last transaction id; 0 before the first
+    transactions: str = ""  # what the databases of its states know it by; empty without one
 
     def to_document(self) -> dict[str, Any]:
         """Return it as a JSON document."""

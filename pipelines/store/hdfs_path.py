@@ -56,17 +56,11 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cluster:
-    """A cluster, and how to reach it.
+    """A cluster, and how to reach it."""
 
-    Attributes:
-        uri: The namenode, or a name service of several.
-        user: Whose files they are.
-        settings: Hadoop's, as far as its client knows them.
-    """
-
-    uri: str
-    user: str
-    settings: tuple[tuple[str, str], ...] = ()
+    uri: str  # the namenode, or a name service of several
+    user: str  # whose files they are
+    settings: tuple[tuple[str, str], ...] = ()  # hadoop's, as far as its client knows them
 
     @functools.lru_cache  # noqa: B019 - one a process
     def client(self) -> Any:
@@ -144,12 +138,7 @@ class HdfsPath(RemotePath[Cluster]):
         return f"/{self.key}"
 
     def _write(self, content: IO[bytes], *, overwrite: bool) -> None:
-        """Write a file whole.
-
-        Raises:
-            FileExistsError: It is there, and not to be written over; it may be our own, whose
-                answer was lost.
-        """
+        """Write a file whole."""
 
         def write(client: Any) -> None:
             aside = (self.parent / f".{self.name}.{uuid4().hex}")._path  # noqa: SLF001 - our own
@@ -241,15 +230,7 @@ class _Output(tempfile.SpooledTemporaryFile[bytes]):
 
 
 def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath | None:
-    """Return where in HDFS a URI is; None of another one.
-
-    Args:
-        location: The URI; one without a namenode means that of `fs.defaultFS`.
-        setting: Gives what Hadoop's settings have under a name.
-
-    Raises:
-        CheckpointError: Nothing can have such a name, or the cluster asks for Kerberos.
-    """
+    """Return where in HDFS a URI is; None of another one."""
     if not location.startswith(f"{HDFS_SCHEME}://"):
         return None
     if location.startswith(f"{HDFS_SCHEME}:///"):

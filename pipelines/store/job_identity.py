@@ -21,27 +21,18 @@ _KIND: Final = "sequitur-reorder"
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """What must stay the same for as long as a checkpoint lives.
+    """What must stay the same for as long as a checkpoint lives."""
 
-    Attributes:
-        input_topics: The topics read, empty with a pattern.
-        input_pattern: The pattern of the topics read, if it is one.
-        event_time: Where the event time stands.
-        output_topic: The ordered topic.
-        output_partitions: Its partitions when the checkpoint was new; if it has gained some since,
-            the log of steps says so.
-        mode: Whether rows are held, and what is kept of their keys.
-        topology: Name of the topology that runs behind it, if one does.
-        hash_version: Of the hash by which its groupings choose tasks, of a new checkpoint.
-    """
-
-    input_topics: tuple[str, ...]
-    input_pattern: str | None
+    input_topics: tuple[str, ...]  # the topics read, empty with a pattern
+    input_pattern: str | None  # the pattern of the topics read, if it is one
     event_time: str
     output_topic: str
+    # its partitions when the checkpoint was new; if it has gained some since, the log of steps says
+    # so
     output_partitions: int
-    mode: str
-    topology: str | None = None
+    mode: str  # whether rows are held, and what is kept of their keys
+    topology: str | None = None  # name of the topology that runs behind it, if one does
+    # of the hash by which its groupings choose tasks, of a new checkpoint
     hash_version: int = HASH_VERSION
 
     def to_document(self) -> dict[str, Any]:
@@ -51,11 +42,7 @@ class JobIdentity:
 
 
 def check_format(root: str, found: Mapping[str, Any]) -> None:
-    """Check that a folder's `format.json` is one that this version reads.
-
-    Raises:
-        CheckpointError: It belongs to something else, or to another version.
-    """
+    """Check that a folder's `format.json` is one that this version reads."""
     if found.get("kind") != _KIND:
         raise CheckpointError(f"{root} is not a reorder job's")
     if found.get("format") not in {_WITHOUT_HASH_VERSION, CHECKPOINT_FORMAT}:
@@ -68,16 +55,7 @@ def check_format(root: str, found: Mapping[str, Any]) -> None:
 
 
 def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Check that a folder's `format.json` is that of a job, whatever it began with.
-
-    Args:
-        root: The folder.
-        found: What it says.
-        wanted: What it says of the job.
-
-    Raises:
-        CheckpointError: It belongs to another job, to something else, or to another version.
-    """
+    """Check that a folder's `format.json` is that of a job, whatever it began with."""
     check_format(root, found)
     for name, value in wanted.items():
         if found.get(name) == value or name in _BEGUN_WITH:
@@ -89,15 +67,10 @@ def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any
 
 
 class BegunWith(NamedTuple):
-    """What a checkpoint was begun with, and keeps.
+    """What a checkpoint was begun with, and keeps."""
 
-    Attributes:
-        output_partitions: How many partitions the output topic had.
-        hash_version: Of the hash by which groupings choose tasks.
-    """
-
-    output_partitions: int
-    hash_version: int
+    output_partitions: int  # how many partitions the output topic had
+    hash_version: int  # of the hash by which groupings choose tasks
 
 
 def begun_with(found: Mapping[str, Any]) -> BegunWith:

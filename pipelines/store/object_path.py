@@ -41,17 +41,12 @@ _STATUS: Final = re.compile(r"\bstatus(?: code:)? (\d{3} [A-Z][A-Za-z ]*)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A bucket, and how to reach it.
-
-    Attributes:
-        scheme: As in the URI that names it.
-        name: Its name, with the account in it where the store has accounts.
-        options: Of S3: `access_key`, `secret_key`, `session_token`, `endpoint`, `region` and
-            `virtual_host`; what is missing says the environment, or the machine.
-    """
+    """A bucket, and how to reach it."""
 
     scheme: str
-    name: str
+    name: str  # its name, with the account in it where the store has accounts
+    # of S3: `access_key`, `secret_key`, `session_token`, `endpoint`, `region` and `virtual_host`;
+    # what is missing says the environment, or the machine
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
@@ -133,11 +128,7 @@ class ObjectPath(RemotePath[Bucket]):
             return True
 
     def get(self) -> bytes:
-        """Return what is in it.
-
-        Raises:
-            FileNotFoundError: It is not there.
-        """
+        """Return what is in it."""
         with _calls(self) as obstore:
             return bytes(obstore.get(self.store.objects(), self.key).bytes())
 
@@ -147,11 +138,7 @@ class ObjectPath(RemotePath[Bucket]):
             obstore.put(self.store.objects(), self.key, content, use_multipart=False)
 
     def put_new(self, content: bytes) -> bool:
-        """Write it whole, if it is not there; whether that is known to have been done.
-
-        Raises:
-            OSError: The store has not said; it may be there.
-        """
+        """Write it whole, if it is not there; whether that is known to have been done."""
         with _calls(self) as obstore:
             try:
                 store = self.store.objects()
@@ -178,15 +165,7 @@ class ObjectPath(RemotePath[Bucket]):
 
 
 def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPath | None:
-    """Return where in an object store a URI is; None of another one.
-
-    Args:
-        location: The URI.
-        setting: Gives what Hadoop's settings have under a name, such as `fs.s3a.endpoint`.
-
-    Raises:
-        CheckpointError: No object can have such a name.
-    """
+    """Return where in an object store a URI is; None of another one."""
     if not location.startswith(tuple(f"{scheme}://" for scheme in OBJECT_SCHEMES)):
         return None
     scheme, bucket, key = parts_of(location)

@@ -35,9 +35,6 @@ class OwnedFolder:
     What reads a document raises `CheckpointError` if it cannot be read. What writes one that
     decides something raises `OwnershipError` if it is there already, or another process has taken
     the folder over.
-
-    Args:
-        storage: Where it is.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -75,11 +72,7 @@ class OwnedFolder:
         return f"{step_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
     def check_owner(self) -> None:
-        """Check that the folder is still ours.
-
-        Raises:
-            OwnershipError: Another process has taken it over.
-        """
+        """Check that the folder is still ours."""
         self._ownership.check()
 
     @contextlib.contextmanager
@@ -87,9 +80,6 @@ class OwnedFolder:
         """Run a block; where it fails since another process has taken the folder over, say that.
 
         What the other one has logged and deleted meanwhile may look as if part of it were gone.
-
-        Raises:
-            OwnershipError: Another process has taken it over.
         """
         try:
             yield
@@ -123,11 +113,7 @@ class OwnedFolder:
         return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
 
     def _make(self, document: Mapping[str, Any]) -> None:
-        """Say whose the folder is, where it does not say so yet: with the first document of all.
-
-        Raises:
-            CheckpointError: It holds something else.
-        """
+        """Say whose the folder is, where it does not say so yet: with the first document of all."""
         storage = self._storage
         if storage.exists(FORMAT_DOCUMENT):
             return
@@ -139,15 +125,7 @@ class OwnedFolder:
         storage.create(FORMAT_DOCUMENT, as_text(document))
 
     def _take(self, folders: Iterable[str], decisive: Iterable[str]) -> None:
-        """Take the folder over for this process.
-
-        Args:
-            folders: What is to be in it.
-            decisive: Those of them with documents by which something is done.
-
-        Raises:
-            OwnershipError: Another process has it.
-        """
+        """Take the folder over for this process."""
         for folder in folders:
             self._storage.make_folder(folder)
         self._ownership.take()

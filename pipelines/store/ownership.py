@@ -65,15 +65,6 @@ class Ownership:
     """This process's hold on a checkpoint: an owner generation, and a heartbeat in a thread.
 
     `_newer` is set once, by the thread or by `check`, when there is an owner after us.
-
-    Args:
-        storage: The checkpoint's folder.
-        beat_s: Seconds between two heartbeats.
-        stale_s: A heartbeat that stands still for so many seconds is a dead process's.
-
-    Attributes:
-        generation: Ours; 0 before `take`.
-        life: Names this life: what it creates is known by that, whatever becomes of an answer.
     """
 
     def __init__(
@@ -95,11 +86,7 @@ class Ownership:
         return self._newer is not None
 
     def take(self) -> None:
-        """Take the checkpoint over from whoever had it last.
-
-        Raises:
-            OwnershipError: A process that is alive has it.
-        """
+        """Take the checkpoint over from whoever had it last."""
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
@@ -119,11 +106,7 @@ class Ownership:
             self._storage.delete(_heartbeat(old))
 
     def check(self) -> None:
-        """Check, before anything is logged, that the folder is still owned.
-
-        Raises:
-            OwnershipError: A newer owner has taken over.
-        """
+        """Check, before anything is logged, that the folder is still owned."""
         if self._newer is None and (newest := _newest(self._storage)) > self.generation:
             self._newer = newest
         if self._newer is not None:
@@ -163,16 +146,7 @@ class Ownership:
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:
-    """Check that no driver that is alive has a checkpoint.
-
-    Args:
-        storage: The checkpoint's folder.
-        stale_s: A heartbeat that stands still for so many seconds is a dead process's.
-        watches: Whether to watch it, where the owner may be alive and its clock is not ours.
-
-    Raises:
-        OwnershipError: One has it.
-    """
+    """Check that no driver that is alive has a checkpoint."""
     generation = _newest(storage)
     if not generation:
         return

@@ -31,16 +31,6 @@ class PartFile:
 
     Nobody else has its name, and nobody reads it who is not told that name: the file of a task that
     was given up, or comes too late, counts for nothing and goes with its folder.
-
-    Args:
-        folder: Where it is written to; the folder is there.
-        schema: What tables are cast to.
-        row_group_rows: Rows of a row group.
-
-    Attributes:
-        name: The file's name; None as long as there are no rows.
-        rows: How many rows it has, once it is closed, by what the file says of itself.
-        size_bytes: Its size, likewise.
     """
 
     def __init__(

@@ -27,12 +27,7 @@ _Store = TypeVar("_Store", bound=Store)
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath(Generic[_Store]):
-    """A file or folder, with those of a path's methods that are needed.
-
-    Attributes:
-        store: What it is in.
-        key: Its name there.
-    """
+    """A file or folder, with those of a path's methods that are needed."""
 
     store: _Store
     key: str
@@ -54,11 +49,7 @@ class RemotePath(Generic[_Store]):
         return type(self)(self.store, self.key.rpartition("/")[0])
 
     def read_bytes(self) -> bytes:
-        """Return what is in it, as tasks read it.
-
-        Raises:
-            FileNotFoundError: It is not there.
-        """
+        """Return what is in it, as tasks read it."""
         with self.open_input() as file:
             content: bytes = file.read()
         return content
@@ -90,11 +81,7 @@ class RemotePath(Generic[_Store]):
 
 
 def parts_of(location: str) -> tuple[str, str, str]:
-    """Return the scheme of a URI, the host or bucket, and what is named there.
-
-    Raises:
-        CheckpointError: Nothing can have such a name.
-    """
+    """Return the scheme of a URI, the host or bucket, and what is named there."""
     scheme, _, name = location.partition("://")
     place, _, key = name.partition("/")
     parts = [part for part in key.split("/") if part]  # as Hadoop reads it, which names its own so

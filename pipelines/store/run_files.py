@@ -34,9 +34,6 @@ def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
     """Return the files of a run, by name, and the rows of each; None where nothing says so.
 
     An entry that was written before there were such documents names them itself, if there are any.
-
-    Raises:
-        CheckpointError: The document is damaged.
     """
     return run.files or read_document(storage, files_document_name(run), _files)
 

@@ -24,14 +24,7 @@ _ALL: Final = 0o2777
 
 
 def make_folders(folder: Path, *, may_be_there: bool = True) -> list[Path]:
-    """Make a folder with those above it, each like the one that it is in.
-
-    Returns:
-        Those that were made, the outermost first.
-
-    Raises:
-        FileExistsError: It is there already.
-    """
+    """Make a folder with those above it, each like the one that it is in."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=may_be_there)
     for path in reversed(missing):
@@ -49,9 +42,6 @@ def admit(path: Path) -> None:
     """Share a file that a task has made, or delete it where its user is not the folder's.
 
     Both are asked of the file system, which may know users by other numbers than this machine.
-
-    Raises:
-        CheckpointError: It is another user's folder, and is not shared.
     """
     if _is_shared(path.parent):
         path.chmod(_FILE)

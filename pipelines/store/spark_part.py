@@ -38,11 +38,7 @@ class SparkPart:
         self._storage = storage
 
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
-        """Return where a batch ends in each source partition, as Spark planned it.
-
-        Raises:
-            CheckpointError: Spark's plan of the batch is gone or cannot be read.
-        """
+        """Return where a batch ends in each source partition, as Spark planned it."""
         name = f"{source}/offsets/{batch_id}"
         where = f"{self._storage.root}/{name}, Spark's plan of a batch"
         if not self._storage.exists(name):
@@ -96,10 +92,6 @@ class SparkPart:
         Spark refuses a plan or a commit that is cut short, and a folder in which the plan of the
         first batch was begun and not ended. A plan that is not in the log is made anew, and a batch
         without its commit is given again, and known by the log.
-
-        Args:
-            source: Name of Spark's folder.
-            logged: The newest batch in the log; -1 before the first.
         """
         if not self._storage.exists(source):
             return

@@ -87,9 +87,6 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     """Return the folder at a path or URI, as the session's settings understand it.
 
     On a cluster a local folder is one that all machines share: Spark itself needs that, too.
-
-    Raises:
-        CheckpointError: It is neither on a path nor in an object store or HDFS.
     """
     setting: Callable[[str], str | None] = _hadoop_conf(spark).get
     found = object_path(location, setting) or hdfs_path(location, setting)
@@ -107,11 +104,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
 
 
 def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
-    """Return the same folder as Spark reaches it, for what Spark keeps there by itself.
-
-    Raises:
-        CheckpointError: Spark does not reach it.
-    """
+    """Return the same folder as Spark reaches it, for what Spark keeps there by itself."""
     if isinstance(storage.location(""), Path | HdfsPath):
         return storage
     with _hadoops_errors(storage.root):
@@ -132,9 +125,6 @@ def storage_at(location: str) -> Storage:
     """Return the folder at a path or URI, without a session.
 
     What a store asks for is taken from the environment, as its own tools take it.
-
-    Raises:
-        CheckpointError: Only Hadoop reaches it.
     """
     if (local := local_path(location)) is not None:
         return LocalStorage(local)
@@ -267,10 +257,6 @@ class HadoopFolder:
     """A folder on any file system of Hadoop's, as Spark writes it.
 
     What it has closed, it takes for kept: how long that takes to reach a disk is the file system's.
-
-    Args:
-        spark: The session; it knows the file systems.
-        root: The folder, as a path or URI; it need not be there yet.
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sweeper:
-    """Deletes folders; where that takes requests beside the job, which does not wait for it.
-
-    Args:
-        storage: The checkpoint's folder.
-        spark_folder: The same as Spark reaches it.
-        ownership: Knows our owner generation.
-    """
+    """Deletes folders; where that takes requests beside the job, which does not wait for it."""
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder, ownership: Ownership) -> None:
         self._storage = storage
@@ -38,12 +32,7 @@ class Sweeper:
         self._is_away = self._is_closing = False
 
     def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        """Delete what a step no longer needs, whose document stands.
-
-        Args:
-            step: The step.
-            kept: By folder, the names that stay in it.
-        """
+        """Delete what a step no longer needs, whose document stands."""
         if self._thread is None:
             self._sweep(step, kept)
         else:

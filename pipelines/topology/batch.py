@@ -70,23 +70,16 @@ Spark gives a task to whichever is free: what became of a bolt's state elsewhere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch(StepBatch):
-    """What all tasks of a step share, in a job.
+    """What all tasks of a step share, in a job."""
 
-    Attributes:
-        folder: Where the step's files are written: `outputs`, `waiting`, `states` and `work`.
-        topics: Folder in `outputs` and number of partitions, by output.
-        dead_letters: Likewise of the dead letters.
-        root: The checkpoint, where a dead letter too large for its topic is left whole.
-        letter_limit: What the dead-letter topic takes of one record.
-        life: Names this run of the job: bolts of another one are not gone on with.
-    """
-
+    # where the step's files are written: `outputs`, `waiting`, `states` and `work`
     folder: Location
-    topics: Mapping[str, tuple[str, int]]
+    topics: Mapping[str, tuple[str, int]]  # folder in `outputs` and number of partitions, by output
     dead_letters: tuple[str, int]
-    root: Location
+    root: Location  # the checkpoint, where a dead letter too large for its topic is left whole
+    # what the dead-letter topic takes of one record
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
-    life: str = ""
+    life: str = ""  # names this run of the job: bolts of another one are not gone on with
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -262,17 +255,11 @@ def _is_linked(kept: Location, path: Location, state: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileInput(TaskInput):
-    """The events that a task of the first stage is given, in their order.
+    """The events that a task of the first stage is given, in their order."""
 
-    Attributes:
-        selection: The new events; None without any.
-        pending: Files of those that wait.
-        partition: The task's number.
-    """
-
-    selection: Selection | None
-    pending: tuple[Location, ...]
-    partition: int
+    selection: Selection | None  # the new events; None without any
+    pending: tuple[Location, ...]  # files of those that wait
+    partition: int  # the task's number
 
     @property
     def weight(self) -> int:

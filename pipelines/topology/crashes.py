@@ -63,17 +63,7 @@ class _Recorded:
 
 
 class SurvivingTasks:
-    """Runs tasks that may die.
-
-    Args:
-        spark: The session.
-        folder: Where results are written; it is there.
-        max_crashes: After so many deaths of a task it is searched for what kills it.
-        is_stopping: Tells whether the job is to stop: what is run `once` may wait for a database.
-
-    Attributes:
-        crashes: How often a process has died.
-    """
+    """Runs tasks that may die."""
 
     def __init__(
         self,
@@ -90,11 +80,7 @@ class SurvivingTasks:
         self._max_crashes = max_crashes
 
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
-        """Run tasks side by side, and give their results in order.
-
-        Raises:
-            BoltCrashError: A task dies again and again, and no single event does it.
-        """
+        """Run tasks side by side, and give their results in order."""
         recorded = [self._recorded(task) for task in tasks]
         # Those with most to do first, so that none of them is what all others wait for.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
@@ -106,11 +92,7 @@ class SurvivingTasks:
         ]
 
     def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Run tasks in which no bolt is, all again when the process of one dies.
-
-        Raises:
-            BoltCrashError: They die again and again.
-        """
+        """Run tasks in which no bolt is, all again when the process of one dies."""
         for _ in range(_FRUITLESS):
             recorded = [self._recorded(task) for task in tasks]
             if self._survives(recorded):
@@ -118,11 +100,7 @@ class SurvivingTasks:
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
     def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
-        """Run tasks, none of them again; None if a process has died in one.
-
-        Raises:
-            StopRequestedError: The job is to stop, and they did not end by themselves.
-        """
+        """Run tasks, none of them again; None if a process has died in one."""
         recorded = [self._recorded(task) for task in tasks]
         with _cancelled(self._spark, self._is_stopping):
             survived = self._survives(recorded)
@@ -193,11 +171,7 @@ class SurvivingTasks:
 
 @contextlib.contextmanager
 def _cancelled(spark: SparkSession, is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """Cancel what Spark runs for this thread, some time after the job is asked to stop.
-
-    Raises:
-        StopRequestedError: It was cancelled.
-    """
+    """Cancel what Spark runs for this thread, some time after the job is asked to stop."""
     context, tag = spark.sparkContext, f"once-{uuid4().hex}"
     is_over, is_cancelled = threading.Event(), threading.Event()
 

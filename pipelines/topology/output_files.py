@@ -44,13 +44,7 @@ _BYTES_AT_ONCE: Final = 16 << 20
 
 
 class OutputFiles:
-    """A task's files of records, one for each topic that it writes to.
-
-    Args:
-        folder: Where they are written; each topic has a folder in it, which is there.
-        topics: Folder and number of partitions by output.
-        emissions: Numbers the records, which makes the order of those that have one place total.
-    """
+    """A task's files of records, one for each topic that it writes to."""
 
     def __init__(
         self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
@@ -82,11 +76,7 @@ class OutputFiles:
             self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def close(self) -> dict[str, Location | None]:
-        """Write what is left; where the files are, by their topic's folder.
-
-        Raises:
-            Exception: What an earlier write raised: into a bolt's call, which may have gone on.
-        """
+        """Write what is left; where the files are, by their topic's folder."""
         for output in self._rows:
             self._flush(output)
         if self._failed is not None:

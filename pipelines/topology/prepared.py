@@ -19,26 +19,19 @@ _WITHOUT_SIGNATURE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the processing phase of a transaction has left.
-
-    Attributes:
-        attempt: Id of the try that made it.
-        folder: Name of the folder with its files.
-        batch: Names what it is: no other preparation has this name.
-        processed: What became of the step's events; of its records and of what bolts keep, all
-            but what the commit phase adds.
-        sent: The tuples for the commit phase: in which file, and where in it by component and task.
-        tasks: How many tasks the components of the commit phase had.
-        signature: What else the commit phase takes for granted of the topology; None of what an
-            older version has prepared, which goes on as it is.
-    """
+    """What the processing phase of a transaction has left."""
 
     attempt: int
-    folder: str
-    batch: str
+    folder: str  # name of the folder with its files
+    batch: str  # names what it is: no other preparation has this name
+    # what became of the step's events; of its records and of what bolts keep, all but what the
+    # commit phase adds
     processed: Processed
+    # the tuples for the commit phase: in which file, and where in it by component and task
     sent: Sequence[SentTuples]
-    tasks: Mapping[str, int]
+    tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
+    # what else the commit phase takes for granted of the topology; None of what an older version
+    # has prepared, which goes on as it is
     signature: Mapping[str, Sequence[str]] | None = None
 
     def to_document(self, root: Location) -> dict[str, Any]:
@@ -63,16 +56,7 @@ class Prepared:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back.
-
-        Args:
-            document: The document.
-            root: Where the checkpoint's folder is now.
-
-        Raises:
-            CheckpointError: Written by another version.
-            ValueError: Likewise.
-        """
+        """Read `to_document` back."""
         if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _FORMAT}:
             raise ValueError(
                 f"it has format {document['prepared_format']}; this version reads up to {_FORMAT}"

@@ -24,44 +24,26 @@ _READ: Final = (4, PROCESSED_FORMAT)
 
 @dataclass(frozen=True, slots=True)
 class ProcessTotals:
-    """Counts of events since the checkpoint began.
+    """Counts of events since the checkpoint began."""
 
-    Attributes:
-        taken: Events that came out of the reorder stage.
-        replayed: Dead letters that were given back.
-        acked: Events whose trees are done.
-        dead: Events given up, and in the dead-letter topic.
-        pending: Events that wait: taken + replayed = acked + dead + pending.
-        made: Tuples that bolts have made by themselves, at ticks and at ends of batches, for other
-            bolts; they are counted apart from events.
-        made_replayed: Those of them that were given up, and given back.
-        made_acked: Those whose trees are done.
-        made_dead: Those that were given up, and are in the dead-letter topic.
-        made_pending: Those that wait: made + replayed = acked + dead + pending, likewise.
-        failed: Attempts that failed, of both.
-        outputs: Records that bolts emitted, those of failed trees included.
-        late_acks: Acks that came too late, and were ignored.
-        untracked_failures: Failures of untracked trees.
-        crashes: How often a task's process died.
-        busy_ms: How long the topology ran.
-    """
-
-    taken: int = 0
-    replayed: int = 0
-    acked: int = 0
-    dead: int = 0
-    pending: int = 0
+    taken: int = 0  # events that came out of the reorder stage
+    replayed: int = 0  # dead letters that were given back
+    acked: int = 0  # events whose trees are done
+    dead: int = 0  # events given up, and in the dead-letter topic
+    pending: int = 0  # events that wait: taken + replayed = acked + dead + pending
+    # tuples that bolts have made by themselves, at ticks and at ends of batches, for other bolts;
+    # they are counted apart from events
     made: int = 0
-    made_replayed: int = 0
-    made_acked: int = 0
-    made_dead: int = 0
-    made_pending: int = 0
-    failed: int = 0
-    outputs: int = 0
-    late_acks: int = 0
+    made_replayed: int = 0  # those of them that were given up, and given back
+    made_acked: int = 0  # those whose trees are done
+    made_dead: int = 0  # those that were given up, and are in the dead-letter topic
+    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending, likewise
+    failed: int = 0  # attempts that failed, of both
+    outputs: int = 0  # records that bolts emitted, those of failed trees included
+    late_acks: int = 0  # acks that came too late, and were ignored
     untracked_failures: int = 0
-    crashes: int = 0
-    busy_ms: int = 0
+    crashes: int = 0  # how often a task's process died
+    busy_ms: int = 0  # how long the topology ran
 
     @property
     def waiting(self) -> int:
@@ -78,42 +60,32 @@ class ProcessTotals:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What became of a step's events.
-
-    Attributes:
-        step: The step.
-        taken: Events that it released.
-        totals: Counts of this and all earlier steps.
-        next_due_ms: When the next event is to be tried again; None without any.
-        requests: Names of the replay requests that are taken in, as long as they are there.
-        records: Files of records by topic.
-        dead: Files of dead letters.
-        unfinished: Files with ids of roots whose outputs may not go out.
-        waiting: Files of events that wait, by task of the first stage.
-        states: Files of what bolts keep: component, task, path.
-        tasks: How many tasks the components of these had.
-        time_ms: The step's time; None before the first. Ticks are due from there on.
-        watermark_ms: Every event up to this event time is done; None as long as none is known.
-        least_waiting_ms: Least event time of events that wait; None without any.
-        transaction_id: The newest transaction that is committed; 0 before the first.
-        committers: Committers that have committed it, and how many tasks they had.
-    """
+    """What became of a step's events."""
 
     step: int = -1
-    taken: int = 0
+    taken: int = 0  # events that it released
+    # counts of this and all earlier steps
     totals: ProcessTotals = field(default_factory=ProcessTotals)
-    next_due_ms: int | None = None
+    next_due_ms: int | None = None  # when the next event is to be tried again; None without any
+    # names of the replay requests that are taken in, as long as they are there
     requests: tuple[str, ...] = ()
+    # files of records by topic
     records: Mapping[str, Sequence[Location]] = field(default_factory=dict)
-    dead: Sequence[Location] = ()
-    unfinished: Sequence[Location] = ()
+    dead: Sequence[Location] = ()  # files of dead letters
+    unfinished: Sequence[Location] = ()  # files with ids of roots whose outputs may not go out
+    # files of events that wait, by task of the first stage
     waiting: Mapping[int, Sequence[Location]] = field(default_factory=dict)
+    # files of what bolts keep: component, task, path
     states: Sequence[tuple[str, int, Location]] = ()
+    # how many tasks the components of these had
     tasks: Mapping[str, int] = field(default_factory=dict)
+    # the step's time; None before the first. Ticks are due from there on
     time_ms: int | None = None
+    # every event up to this event time is done; None as long as none is known
     watermark_ms: int | None = None
-    least_waiting_ms: int | None = None
-    transaction_id: int = 0
+    least_waiting_ms: int | None = None  # least event time of events that wait; None without any
+    transaction_id: int = 0  # the newest transaction that is committed; 0 before the first
+    # committers that have committed it, and how many tasks they had
     committers: Mapping[str, int] = field(default_factory=dict)
 
     def to_document(self, root: Location) -> dict[str, Any]:
@@ -125,15 +97,7 @@ class Processed:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back.
-
-        Args:
-            document: The document.
-            root: Where the checkpoint's folder is now.
-
-        Raises:
-            CheckpointError: Written by another version.
-        """
+        """Read `to_document` back."""
         if document.get("format") not in _READ:
             raise CheckpointError(
                 f"processed step of format {document.get('format')!r}; this version reads "

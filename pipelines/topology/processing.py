@@ -53,36 +53,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepAhead:
-    """A step that is processed while those before it are committed and go out.
+    """A step that is processed while those before it are committed and go out."""
 
-    Attributes:
-        entry: What it decided; not logged yet.
-        processed: What became of its events, but for what its commit adds.
-        prepared: What its commit begins with; None if there is nothing to commit.
-        before: The counts of the steps before, as far as they were known.
-    """
-
-    entry: StepEntry
-    processed: Processed
-    prepared: Prepared | None
-    before: ProcessTotals
+    entry: StepEntry  # what it decided; not logged yet
+    processed: Processed  # what became of its events, but for what its commit adds
+    prepared: Prepared | None  # what its commit begins with; None if there is nothing to commit
+    before: ProcessTotals  # the counts of the steps before, as far as they were known
 
 
 class Processing:
-    """Runs a topology on what steps release.
-
-    Args:
-        outputs: The topics it writes to, by name.
-        default: The topic of outputs without one of their own.
-        hash_version: Of the hash by which groupings choose tasks.
-        spout_tasks: How many tasks the first stage has: by so many partitions events are staged.
-        dead_letters: The topic for events given up.
-        limit_of: Tells what a topic takes of one record.
-        outages: Waits between tries at a transaction, and is the job's log.
-
-    Attributes:
-        most_ahead: How many steps may be processed ahead of the one that is committed.
-    """
+    """Runs a topology on what steps release."""
 
     def __init__(
         self,
@@ -157,19 +137,7 @@ class Processing:
         return self._newest.transaction_id, epoch
 
     def open(self, done: int, newest: int, former: FormerJob = NO_FORMER_JOB) -> None:
-        """Take up where the job was.
-
-        Args:
-            done: The newest step that is done; -1 before the first.
-            newest: The newest step that was begun.
-            former: What is known of a job whose checkpoint is gone, and that this one goes on for.
-
-        Raises:
-            TopologyFileError: The topology does not go with what its bolts have kept, or has put
-                out.
-            CheckpointError: The step that is done was not processed.
-            StateOwnerError: A database has another checkpoint's or topology's state.
-        """
+        """Take up where the job was."""
         root = self._checkpoint.root
         for step in sorted({done, newest} - {-1}):
             found = self._processed(step)
@@ -211,19 +179,7 @@ class Processing:
         ahead: StepAhead | None = None,
         committing: Committing | None = None,
     ) -> Processed:
-        """Run the topology on what a step releases, unless that was done before the job died.
-
-        Args:
-            entry: The step.
-            due: The events that it releases; None without any.
-            ahead: What `process_ahead` has made of it.
-            committing: Told of what became of the events, before each try at their commit.
-
-        Raises:
-            BoltCrashError: A task's process dies again and again.
-            ConservationError: An event is unaccounted for.
-            TransactionError: A bolt of a transactional topology failed as often as it may.
-        """
+        """Run the topology on what a step releases, unless that was done before the job died."""
         found = self._processed(entry.step)
         if found is not None:
             self._newest = found
@@ -255,16 +211,7 @@ class Processing:
     def process_ahead(
         self, entry: StepEntry, due: Selection | None, before: Processed
     ) -> StepAhead | None:
-        """Process a step before those before it are committed; nothing of it is written down.
-
-        Args:
-            entry: What the step decided.
-            due: The events that it releases; None without any.
-            before: What became of the step before, but for what its commit adds.
-
-        Returns:
-            What it came to; None if it has to wait for its turn.
-        """
+        """Process a step before those before it are committed; nothing of it is written down."""
         if self._transactions is None or self._requests.are_there(before.requests):
             return None
         work = self._work(entry, due, replace(before, requests=()), ())

@@ -21,22 +21,14 @@ if TYPE_CHECKING:
 
 
 class ReplayIntake:
-    """The requests of a job that are not taken in yet.
-
-    Args:
-        folder: Where they are; it need not be there.
-    """
+    """The requests of a job that are not taken in yet."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         self._found: tuple[Location, ...] | None = None
 
     def are_there(self, taken: Collection[str]) -> bool:
-        """Look whether there are any.
-
-        Args:
-            taken: Names of those that are taken in and not deleted yet.
-        """
+        """Look whether there are any."""
         self._found = tuple(path for path in requests(self._folder) if path.name not in taken)
         return bool(self._found)
 
@@ -56,16 +48,10 @@ class ReplayIntake:
 
 
 class Replayed(NamedTuple):
-    """What a task of the first stage is given back.
-
-    Attributes:
-        events: How many events.
-        made: How many of them are tuples that bolts made.
-        files: Where they are.
-    """
+    """What a task of the first stage is given back."""
 
     events: int
-    made: int
+    made: int  # how many of them are tuples that bolts made
     files: Sequence[Location]
 
 
@@ -76,17 +62,7 @@ def write_replayed(
     folder: Location,
     partitions: int,
 ) -> list[Replayed]:
-    """Write the events of requests to files of events that wait.
-
-    Args:
-        paths: The requests.
-        waiting: The events that wait already: these are left out.
-        folder: Where the files are written.
-        partitions: How many tasks the first stage has.
-
-    Returns:
-        What each of these tasks is given back.
-    """
+    """Write the events of requests to files of events that wait."""
     requested = (event for path in paths for event in events(read_request(path)))
     found = list(each_once(requested, waiting))
     numbers = np.array([event[5] for event in found], np.int64)

@@ -43,12 +43,7 @@ _IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
 
 
 def checkpoint_of(settings: ReorderSettings) -> Storage:
-    """The checkpoint of the job with these settings, to which requests are given.
-
-    Raises:
-        CheckpointError: The job's checkpoint is where only Hadoop reaches it, is not there, is
-            another job's, or that of a job without a topology.
-    """
+    """The checkpoint of the job with these settings, to which requests are given."""
     location = settings.checkpoint
     try:
         location = folder_of_epoch(location, newest_epoch(storage_at(location)))
@@ -71,29 +66,12 @@ def checkpoint_of(settings: ReorderSettings) -> Storage:
 
 
 def replays_folder(settings: ReorderSettings) -> Location:
-    """Where the requests to the job with these settings go; it need not be there yet.
-
-    Raises:
-        CheckpointError: See `checkpoint_of`.
-    """
+    """Where the requests to the job with these settings go; it need not be there yet."""
     return checkpoint_of(settings).location(REPLAYS_FOLDER)
 
 
 def write_request(folder: Location, rows: pa.Table) -> Location:
-    """Write a request, whole or not at all; when this returns it survives a power cut.
-
-    Args:
-        folder: The checkpoint's folder of requests; it is made where it is missing.
-        rows: The events, at least one, in the columns of `RUN_ARROW_SCHEMA` and any order:
-            key, value and headers as they first came, `output_partition` and `reason` null.
-
-    Returns:
-        The request's file; its rows are sorted by event time, then by place in the source.
-
-    Raises:
-        ValueError: There are no rows, or one has no event time or no place in the source.
-        CheckpointError: The folder cannot be written.
-    """
+    """Write a request, whole or not at all; when this returns it survives a power cut."""
     if not len(rows):
         raise ValueError("a request needs an event")
     rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
@@ -118,10 +96,6 @@ def each_once(
 
     An event is known by its place in the source and by what it says: once a topic was recreated,
     another event may stand in the same place.
-
-    Args:
-        requested: The values of events, in the order of `EventValues`.
-        waiting: Likewise, of those that wait.
     """
     known = {_said(event) for event in waiting}
     for event in requested:
@@ -143,11 +117,7 @@ def requests(folder: Location) -> tuple[Location, ...]:
 
 
 def read_request(path: Location) -> pa.Table:
-    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time.
-
-    Raises:
-        CheckpointError: It cannot be read, or is no request.
-    """
+    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time."""
     try:
         with open_file(path) as file:
             found = pq.ParquetFile(file).read()

@@ -25,24 +25,14 @@ Letter = tuple[int, int]
 
 
 class ReplayedLetters:
-    """The dead letters of one topic that were replayed.
-
-    Args:
-        storage: The job's checkpoint.
-        topic_id: The dead-letter topic's: one that is made anew starts without any.
-    """
+    """The dead letters of one topic that were replayed."""
 
     def __init__(self, storage: Storage, topic_id: str) -> None:
         self._storage = storage
         self._topic_id = topic_id
 
     def take(self, letters: Collection[Letter]) -> set[Letter]:
-        """Note letters as replayed, and return those that were not before.
-
-        Raises:
-            CheckpointError: A document is damaged, or of another version.
-            OSError: The checkpoint cannot be read or written.
-        """
+        """Note letters as replayed, and return those that were not before."""
         self._storage.make_folder(_FOLDER)
         known: set[Letter] = set()
         read: set[str] = set()

@@ -39,23 +39,14 @@ _FOLDERS: Final = ("outputs", "waiting", "unfinished", "states", "inputs", "work
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a topology is given in a step.
-
-    Attributes:
-        entry: The step.
-        due: The events that it releases; None without any.
-        before: What became of the step before.
-        requests: Replay requests that it takes in.
-        ticks: The bolts that are given a tick, and their intervals in ms.
-        has_retries: Whether an event that waits is due.
-    """
+    """What a topology is given in a step."""
 
     entry: StepEntry
-    due: Selection | None
-    before: Processed
-    requests: Sequence[Location]
-    ticks: Mapping[str, int]
-    has_retries: bool
+    due: Selection | None  # the events that it releases; None without any
+    before: Processed  # what became of the step before
+    requests: Sequence[Location]  # replay requests that it takes in
+    ticks: Mapping[str, int]  # the bolts that are given a tick, and their intervals in ms
+    has_retries: bool  # whether an event that waits is due
 
     @classmethod
     def of(
@@ -104,44 +95,19 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class StepTry:
-    """What a run of a step works with.
+    """What a run of a step works with."""
 
-    Attributes:
-        name: Name of the folder that it writes.
-        batch: What its tasks share.
-        givens: The events of each task of the first stage.
-        tasks: Runs its tasks.
-        replayed: How many dead letters are among these events; and how many tuples that bolts made.
-        begun_s: When it began, monotonic.
-    """
-
-    name: str
-    batch: FileBatch
-    givens: Sequence[FileInput]
+    name: str  # name of the folder that it writes
+    batch: FileBatch  # what its tasks share
+    givens: Sequence[FileInput]  # the events of each task of the first stage
     tasks: Tasks
+    # how many dead letters are among these events; and how many tuples that bolts made
     replayed: tuple[int, int]
-    begun_s: float
+    begun_s: float  # when it began, monotonic
 
 
 class StepRuns:
-    """Makes runs of steps.
-
-    Args:
-        spark: The session.
-        checkpoint: The job's folder.
-        topology: The topology.
-        settings: How it is run.
-        outputs: The topics it writes to, by name.
-        default: The topic of outputs without one of their own.
-        hash_version: Of the hash by which groupings choose tasks.
-        spout_tasks: How many tasks the first stage has.
-        dead_letters: The topic for events given up.
-        limit_of: Tells what a topic takes of one record.
-        is_stopping: Tells whether the job is to stop.
-
-    Attributes:
-        tasks: How many tasks each component has.
-    """
+    """Makes runs of steps."""
 
     def __init__(
         self,
@@ -182,12 +148,7 @@ class StepRuns:
         self.tasks = self._plan.tasks
 
     def run(self, work: StepWork) -> tuple[Processed, str]:
-        """Run a step; what became of its events, and the name of the folder that it has written.
-
-        Raises:
-            BoltCrashError: A task's process dies again and again.
-            ConservationError: An event is unaccounted for.
-        """
+        """Run a step; what became of its events, and the name of the folder that it has written."""
         one = self.begin(work)
         result = StepRun(one.batch, one.givens, work.before.states_by_task(), one.tasks).run()
         self.count(work, result)
@@ -199,12 +160,7 @@ class StepRuns:
         self._counted.add(work.entry.step, result.runs)
 
     def begin(self, work: StepWork, *, has_events: bool = True) -> StepTry:
-        """Return what a run of a step works with, in a folder of its own.
-
-        Args:
-            work: What the topology is given.
-            has_events: Whether it is given its events in this run.
-        """
+        """Return what a run of a step works with, in a folder of its own."""
         begun_s = time.monotonic()
         entry, before, settings = work.entry, work.before, self._settings
         name = self._checkpoint.new_name(entry.step)
@@ -264,11 +220,7 @@ class StepRuns:
         return givens, (sum(one.events for one in replayed) - made, made)
 
     def processed(self, work: StepWork, one: StepTry, result: StepResult) -> Processed:
-        """Return what became of a step's events.
-
-        Raises:
-            ConservationError: One is unaccounted for.
-        """
+        """Return what became of a step's events."""
         before = work.before
         busy_ms = round(1000 * (time.monotonic() - one.begun_s))
         replayed, made_replayed = one.replayed

@@ -27,9 +27,6 @@ def load_topology(path: Path) -> Topology:
 
     It is imported as the module of its name, so that tasks find its bolts under that name, too:
     they need the file by `spark.sparkContext.addPyFile`.
-
-    Raises:
-        TopologyFileError: The file is missing, cannot be imported, or defines no topology.
     """
     if not path.is_file():
         raise TopologyFileError(f"{path}: there is no such file")
@@ -59,11 +56,7 @@ def load_topology(path: Path) -> Topology:
 
 
 def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:
-    """Check that settings go together with a topology.
-
-    Raises:
-        TopologyFileError: They do not; the message names the setting.
-    """
+    """Check that settings go together with a topology."""
     if reorder.late_policy is LatePolicy.EMIT:
         raise TopologyFileError(
             'reorder.late_policy = "emit": late events would reach bolts out of order; '
@@ -87,11 +80,7 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
 
 
 def _check_transactional(process: ProcessSettings, topology: TransactionalTopology) -> None:
-    """Check that settings go together with transactions.
-
-    Raises:
-        TopologyFileError: They do not; the message names the setting.
-    """
+    """Check that settings go together with transactions."""
     if not topology.is_of_ordered_stream:
         raise TopologyFileError(
             f"topology {topology.name!r}: a job's spout is the ordered stream, not "
@@ -106,16 +95,7 @@ def _check_transactional(process: ProcessSettings, topology: TransactionalTopolo
 
 
 def check_stores(process: ProcessSettings, topology: Topology, master: str) -> None:
-    """Check that all tasks reach the databases of a topology's states.
-
-    Args:
-        process: How it is run.
-        topology: It.
-        master: Spark's.
-
-    Raises:
-        TopologyFileError: One is a file of one host, and tasks may run on others.
-    """
+    """Check that all tasks reach the databases of a topology's states."""
     if is_local(master) or process.sqlite_on_one_host:
         return
     if isinstance(topology, TransactionalTopology):
@@ -131,17 +111,7 @@ def check_stores(process: ProcessSettings, topology: Topology, master: str) -> N
 
 
 def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
-    """Check that a topology can go on once the job's output topic has gained partitions.
-
-    Args:
-        topology: The topology.
-        topic: The output topic.
-        had: With how many partitions the checkpoint goes by: the first stage has as many tasks.
-        has: How many the topic has.
-
-    Raises:
-        TopologyFileError: Its bolts keep state, by task.
-    """
+    """Check that a topology can go on once the job's output topic has gained partitions."""
     keeping = keeping_state(topology)
     if has > had and keeping:
         raise TopologyFileError(
@@ -164,16 +134,7 @@ def keeping_state(topology: Topology) -> list[str]:
 
 
 def check_kind(root: str, found: Processed, topology: Topology) -> None:
-    """Check that a topology that has committed transactions still is a transactional one.
-
-    Args:
-        root: The checkpoint's folder, for the message.
-        found: What became of the newest step.
-        topology: The topology.
-
-    Raises:
-        TopologyFileError: It is none.
-    """
+    """Check that a topology that has committed transactions still is a transactional one."""
     if found.transaction_id and not topology.is_transactional:
         raise TopologyFileError(
             f"{root}: topology {topology.name!r} has committed {found.transaction_id} "
@@ -183,13 +144,7 @@ def check_kind(root: str, found: Processed, topology: Topology) -> None:
 
 
 def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
-    """Return the error about a transaction that a topology which has none cannot commit.
-
-    Args:
-        root: The checkpoint's folder, for the message.
-        step: The step that is prepared: some of it may be in databases already.
-        topology: The topology.
-    """
+    """Return the error about a transaction that a topology which has none cannot commit."""
     return TopologyFileError(
         f"{root}: step {step} is a transaction that is prepared and not committed everywhere, and "
         f"topology {topology.name!r} is not transactional now: build it with a "
@@ -201,17 +156,7 @@ def is_prepared(root: str, step: int, topology: Topology) -> TopologyFileError:
 def check_prepared(
     root: str, prepared: Prepared, topology: TransactionalTopology, tasks: Mapping[str, int]
 ) -> None:
-    """Check that the topology's commit phase is that for which a step is prepared.
-
-    Args:
-        root: The checkpoint's folder, for the message.
-        prepared: What was prepared.
-        topology: The topology.
-        tasks: How many tasks each component has.
-
-    Raises:
-        TopologyFileError: It is not; the message names what differs.
-    """
+    """Check that the topology's commit phase is that for which a step is prepared."""
     had: dict[str, object] = {_tasks_of(one): count for one, count in prepared.tasks.items()}
     has: dict[str, object] = {_tasks_of(one): tasks.get(one, 0) for one in prepared.tasks}
     if prepared.signature is not None:
@@ -239,11 +184,7 @@ def _said(what: str, where: Mapping[str, object]) -> str:
 
 
 def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None:
-    """Check that a step that is not out yet writes only to topics that the topology still has.
-
-    Raises:
-        TopologyFileError: It does not.
-    """
+    """Check that a step that is not out yet writes only to topics that the topology still has."""
     written = (topic for topic, files in found.records.items() if files)
     gone = [topic for topic in written if topic not in outputs]
     if gone:
@@ -255,16 +196,7 @@ def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None
 
 
 def check_states(root: str, found: Processed, tasks: Mapping[str, int]) -> None:
-    """Check that the topology still has the bolts that keep state, with as many tasks.
-
-    Args:
-        root: The checkpoint's folder, for the message.
-        found: The step after which state was kept.
-        tasks: How many tasks each component has.
-
-    Raises:
-        TopologyFileError: It has not.
-    """
+    """Check that the topology still has the bolts that keep state, with as many tasks."""
     for component, had in found.tasks.items():
         if component not in tasks:
             raise TopologyFileError(

@@ -43,42 +43,19 @@ class Committing(Protocol):
     """Is told that a step is about to be committed."""
 
     def __call__(self, processed: Processed, *, is_again: bool) -> None:
-        """Take what became of the step's events, but for what its commit adds.
-
-        Args:
-            processed: It.
-            is_again: Whether a try at the commit has failed.
-        """
+        """Take what became of the step's events, but for what its commit adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit.
+    """A commit."""
 
-    Attributes:
-        folder: Name of the folder that it has written.
-        result: What it has left.
-    """
-
-    folder: str
+    folder: str  # name of the folder that it has written
     result: StepResult
 
 
 class Transactions:
-    """The transactions of a job.
-
-    Args:
-        checkpoint: Where they are prepared.
-        topology: The topology.
-        runs: Makes runs of steps.
-        policy: How often, and after how long, they are tried again.
-        outages: Waits between tries, and is the job's log.
-        host: Where databases are that are of one host; empty where tasks need not check that.
-
-    Attributes:
-        epoch: What databases know the job by.
-        host: See above.
-    """
+    """The transactions of a job."""
 
     def __init__(
         self,
@@ -102,16 +79,7 @@ class Transactions:
         self._has_tables = False
 
     def open(self, newest: Processed, former: FormerJob) -> None:
-        """Take up where the job was; databases that do not answer are waited for later.
-
-        Args:
-            newest: The newest step that was processed.
-            former: What is known of a job whose checkpoint is gone.
-
-        Raises:
-            CheckpointError: What databases know the checkpoint by is gone.
-            StateOwnerError: A database has another checkpoint's or topology's state.
-        """
+        """Take up where the job was; databases that do not answer are waited for later."""
         self._former = former
         self.epoch = self._checkpoint.transaction_epoch(
             is_new=newest.transaction_id == former.transaction, inherited=former.transactions
@@ -128,19 +96,11 @@ class Transactions:
         )
 
     def check_prepared(self, prepared: Prepared) -> None:
-        """Check that what is prepared is for this topology.
-
-        Raises:
-            TopologyFileError: It was prepared by another one.
-        """
+        """Check that what is prepared is for this topology."""
         check_prepared(self._checkpoint.root, prepared, self._topology, self._runs.tasks)
 
     def process(self, work: StepWork) -> Prepared | None:
-        """Try the processing phase of a step once, ahead of its turn.
-
-        Returns:
-            What its commit begins with, not written down; None if it failed.
-        """
+        """Try the processing phase of a step once, ahead of its turn."""
         try:
             return self._of(work).prepare(self.new_attempt(work))
         except BatchFailedError:
@@ -149,23 +109,7 @@ class Transactions:
     def carry_out(
         self, work: StepWork, ahead: Prepared | None, committing: Committing | None
     ) -> tuple[Processed, str, set[str]]:
-        """Process a step's events, and commit what they come to.
-
-        Args:
-            work: What the topology is given.
-            ahead: What was prepared ahead of its turn.
-            committing: Told of what is prepared before each try at its commit.
-
-        Returns:
-            What became of the events, the name of the folder that the commit has written, and the
-            names of the others that hold what goes out.
-
-        Raises:
-            TransactionError: A bolt failed as often as it may.
-            StateError: A database has another's transactions.
-            StopRequestedError: The job is to stop.
-            TopologyFileError: What is prepared was for another topology.
-        """
+        """Process a step's events, and commit what they come to."""
         transaction = self._of(work, committing)
         # Before it is asked what is prepared: what an older life prepares from here on it cannot
         # commit any more.
@@ -189,14 +133,7 @@ class Transactions:
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
 
     def give_up(self, last: TransactionAttempt) -> bool:
-        """Have databases refuse what tries up to this one write late.
-
-        Returns:
-            Whether none has committed anything. Where a database cannot say so now, one may have.
-
-        Raises:
-            StateError: A newer life is at work, or a database has another's transactions.
-        """
+        """Have databases refuse what tries up to this one write late."""
         try:
             return give_up(self._topology, self.epoch, last)
         except StateUnavailableError as error:
@@ -209,9 +146,6 @@ class Transactions:
         So it is with the one that a job was at when it lost its checkpoint, and its states have to
         be opaque for that: they are computed anew from what was before. With others the database
         refuses it by name.
-
-        Args:
-            transaction_id: Its id.
         """
         former = self._former.transaction
         states = [one for several in self._topology.states.values() for one in several.values()]
@@ -219,11 +153,7 @@ class Transactions:
         return bool(self._former.transactions) and transaction_id == former + 1 and is_opaque
 
     def wait(self, seconds: float, name: str, error: Exception) -> None:
-        """Wait between two tries.
-
-        Raises:
-            StopRequestedError: The job is to stop.
-        """
+        """Wait between two tries."""
         self._outages.tell(f"{name} is tried again in {seconds:.1f} s: {error}")
         if self._outages.pause(seconds):
             raise StopRequestedError
@@ -246,12 +176,7 @@ class Transactions:
         )
 
     def _outlast_databases(self) -> None:
-        """Wait until each database of a state has been told of this life.
-
-        Raises:
-            StateOwnerError: One has another checkpoint's or topology's state.
-            StopRequestedError: The job is to stop.
-        """
+        """Wait until each database of a state has been told of this life."""
         for failed in itertools.count(1):
             try:
                 self._create_states()

@@ -41,10 +41,6 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
     in a process's first thread, which alone gets signals; in another one nothing is done. A call
     that this does not end is ended with its process, which costs a retry
     (`sequitur.pipelines.topology.crashes`).
-
-    Args:
-        executor: Whose calls.
-        timeout_s: How long one may take.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

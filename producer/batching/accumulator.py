@@ -57,26 +57,7 @@ _INVALID_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, Overf
 
 
 class Accumulator:
-    """Collect the events of all topics in batches.
-
-    Args:
-        settings: How batches are made.
-        producer_name: The name that goes into the event ids.
-        next_event: The number of the next event.
-        loop: Runs the linger's timer.
-        random: Spreads events without a key.
-        buffer_size: Bytes of accepted events beyond which senders wait.
-        on_due: Called when there is a reason to cut.
-        clock: Says what time events get whose sender gave them none.
-        on_given_up: Called with an event that is refused; None if nobody wants it.
-        unheard: Counts bad outcomes that nobody asks for; None if they are handed over.
-        journal_event_bytes: The largest event that the journal takes; None without one.
-
-    Attributes:
-        routes: The topics that were opened.
-        keeper: Waits until the journal holds what is accepted now; None without one. Each cut has
-            another.
-    """
+    """Collect the events of all topics in batches."""
 
     def __init__(
         self,
@@ -158,20 +139,7 @@ class Accumulator:
     def add_many(
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
     ) -> int:
-        """Accept events until the buffer is full; invalid ones have their outcome at once.
-
-        Args:
-            route: Where they go.
-            records: The events.
-            ticket: Counts them.
-            whole: Accept all of them, although the buffer may be full before the last.
-
-        Returns:
-            How many of `records` were accepted or refused; at least one.
-
-        Raises:
-            WrongRecordError: One of them is of a wrong type; none was accepted.
-        """
+        """Accept events until the buffer is full; invalid ones have their outcome at once."""
         first_event = self.next_event
         if self._bulk.add(route, records, ticket, first_event=first_event, whole=whole):
             self.next_event += len(records)
@@ -292,9 +260,6 @@ class Accumulator:
         """Add a record that the open batch did not take, and return its queue and `append`'s value.
 
         A record that is larger than a batch gets a batch of its own, so sizes are checked here.
-
-        Raises:
-            ValueError: The record is too large.
         """
         if queue.is_paused:
             self.cuts.resume(queue)

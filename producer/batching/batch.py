@@ -28,64 +28,42 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Events that go to one partition together.
-
-    Attributes:
-        topic: Their topic.
-        partition: Their partition.
-        accepted_at_s: When the first of them was accepted, on the event loop's clock.
-        first_event: The event number of the first of them.
-        last_event: No event of this partition with a number up to this is in a later batch.
-        count: How many they are; 0 while the batch is open.
-        size: The bytes of memory it takes; 0 while it is open.
-        claims: Who gets their outcomes, in their order.
-        builder: The batch until it is encoded.
-        data: The batch once it is encoded, under `stamp`.
-        stamp: The numbers in `data`.
-        journaled: The numbers under which the journal holds it, or is about to.
-        waits: Whether the journal holds it without numbers, or is about to.
-        kept: Whether the journal holds all of it without numbers, so that it may get numbers.
-        pieced: Bytes of its records that the journal holds, while it grows there.
-        dated: Whether records bear timestamps that their sender gave, which stay as they are.
-        accepted_ms: The newest timestamp of its records as they were accepted; -1 if not known.
-        misdated: Whether a broker has refused the timestamps that we gave its records: they get
-            others before it is sent again.
-        redated: Whether they have got others for that.
-        last_ms: The newest timestamp of its records once it has numbers, or once its bytes have
-            left memory; -1 keeps theirs.
-        stored: Whether its bytes are only in the journal.
-        loaded: Bytes that were read back from there.
-        completed: Whether its events have their outcomes; it may still be in flight.
-        ended: Whether it is in the log, was given up or was halved: it is not sent any more, and
-            the journal forgets it.
-        odd_answers: How many answers it got that may be its own fault.
-    """
+    """Events that go to one partition together."""
 
     topic: str
     partition: int
-    accepted_at_s: float
+    accepted_at_s: float  # when the first of them was accepted, on the event loop's clock
     first_event: int
-    last_event: int = 0
-    count: int = 0
-    size: int = 0
-    claims: list[Claim] = field(default_factory=list)
-    builder: Builder | None = None
-    data: bytes = b""
-    stamp: Stamp = NO_STAMP
-    journaled: Stamp | None = None
-    waits: bool = False
+    last_event: int = 0  # no event of this partition with a number up to this is in a later batch
+    count: int = 0  # how many they are; 0 while the batch is open
+    size: int = 0  # the bytes of memory it takes; 0 while it is open
+    claims: list[Claim] = field(default_factory=list)  # who gets their outcomes, in their order
+    builder: Builder | None = None  # the batch until it is encoded
+    data: bytes = b""  # the batch once it is encoded, under `stamp`
+    stamp: Stamp = NO_STAMP  # the numbers in `data`
+    journaled: Stamp | None = None  # the numbers under which the journal holds it, or is about to
+    waits: bool = False  # whether the journal holds it without numbers, or is about to
+    # whether the journal holds all of it without numbers, so that it may get numbers
     kept: bool = False
-    pieced: int = 0
+    pieced: int = 0  # bytes of its records that the journal holds, while it grows there
+    # whether records bear timestamps that their sender gave, which stay as they are
     dated: bool = False
+    # the newest timestamp of its records as they were accepted; -1 if not known
     accepted_ms: int = -1
+    # whether a broker has refused the timestamps that we gave its records: they get others before
+    # it is sent again
     misdated: bool = False
-    redated: bool = False
+    redated: bool = False  # whether they have got others for that
+    # the newest timestamp of its records once it has numbers, or once its bytes have left memory;
+    # -1 keeps theirs
     last_ms: int = -1
-    stored: bool = False
-    loaded: int = 0
-    completed: bool = False
+    stored: bool = False  # whether its bytes are only in the journal
+    loaded: int = 0  # bytes that were read back from there
+    completed: bool = False  # whether its events have their outcomes; it may still be in flight
+    # whether it is in the log, was given up or was halved: it is not sent any more, and the journal
+    # forgets it
     ended: bool = False
-    odd_answers: int = 0
+    odd_answers: int = 0  # how many answers it got that may be its own fault
 
     def encode(self, compression: Compression, stamp: Stamp) -> bytes:
         """Return the batch's bytes under these numbers; nothing else of them ever changes."""
@@ -126,11 +104,7 @@ class Batch:
         return self._waiting(times_of(data), self.count, data, piece=False)
 
     def piece(self, count: int) -> Waiting:
-        """Return the frame of what was added since the last piece, while the batch is open.
-
-        Args:
-            count: How many records the batch has now.
-        """
+        """Return the frame of what was added since the last piece, while the batch is open."""
         assert self.builder is not None
         plain = self.builder.build()
         data = bytes(memoryview(plain)[HEADER_SIZE + self.pieced :])

@@ -14,15 +14,6 @@ class BufferBudget:
 
     While `used` is at the limit, senders queue and are admitted in the order they came. That also
     keeps the order of events that several tasks send.
-
-    Args:
-        loop: Runs the deadlines.
-        limit: Bytes beyond which senders wait. The one that is admitted may exceed it, once.
-
-    Attributes:
-        used: Bytes taken now.
-        limit: As given, or as `resize` changed it.
-        spared: Bytes among the used ones that keep nobody waiting, as `spare` set it.
     """
 
     __slots__ = ("_full_since_s", "_loop", "_waiting", "limit", "spared", "used")

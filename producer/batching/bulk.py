@@ -27,16 +27,7 @@ BULK_RECORDS: Final = 256
 
 
 class BulkAcceptor:
-    """Accept events a column at a time.
-
-    Args:
-        loop: Loads Arrow in a thread.
-        id_prefix: What the event ids begin with.
-        budget: The memory of accepted events.
-        cuts: Opens and seals batches.
-        random: Spreads events without a key.
-        clock: Says what time events get.
-    """
+    """Accept events a column at a time."""
 
     def __init__(
         self,
@@ -66,15 +57,7 @@ class BulkAcceptor:
         first_event: int,
         whole: bool,
     ) -> bool:
-        """Accept all records, or none: return False if they are not alike enough.
-
-        Args:
-            route: Where they go.
-            records: The events.
-            ticket: Counts them.
-            first_event: The number of the first event.
-            whole: Accept them although the buffer may be full before the last.
-        """
+        """Accept all records, or none: return False if they are not alike enough."""
         columns = self._columns_of(route, records, first_event)
         if columns is None:
             return False

@@ -15,15 +15,7 @@ CHUNK_RECORDS: Final = 4_000
 
 
 class Chunks:
-    """Cut what `send_many` is given into lists of records.
-
-    Args:
-        events: Records or plain values, or an Arrow table or record batch; see `send_many`.
-        record_of: Makes the record of each event, if that is more than a value by itself.
-
-    Attributes:
-        error: What the iterable of events raised, once all events before it were given; or None.
-    """
+    """Cut what `send_many` is given into lists of records."""
 
     def __init__(
         self,

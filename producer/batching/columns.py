@@ -49,24 +49,15 @@ _KEY_KINDS: Final = ({bytes}, {type(None)})
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A chunk of events that are alike, sorted by partition.
+    """A chunk of events that are alike, sorted by partition."""
 
-    Attributes:
-        partitions: The partitions that have events, ascending; None is the sticky one.
-        ends: Where the events of each of these end.
-        order: For each event its place in the chunk.
-        keys: Arrow array of their keys; None if none has one.
-        values: Arrow array of their values.
-        sizes: Bytes of each event, at most.
-        headers: The headers of each, and of the event id all but the id's own bytes.
-    """
-
+    # the partitions that have events, ascending; None is the sticky one
     partitions: Sequence[int | None]
-    ends: Sequence[int]
-    order: np.ndarray[Any, np.dtype[np.int64]]
-    keys: Any
-    values: Any
-    sizes: np.ndarray[Any, np.dtype[np.int64]]
+    ends: Sequence[int]  # where the events of each of these end
+    order: np.ndarray[Any, np.dtype[np.int64]]  # for each event its place in the chunk
+    keys: Any  # arrow array of their keys; None if none has one
+    values: Any  # arrow array of their values
+    sizes: np.ndarray[Any, np.dtype[np.int64]]  # bytes of each event, at most
     headers: bytes
 
 
@@ -78,12 +69,6 @@ def columns_of(
     Records are alike if their values are bytes, their keys all bytes or all None, they share one
     `headers`, name no partition and no timestamp, are small, and their event numbers have the same
     number of digits.
-
-    Args:
-        records: At least one.
-        partitioner: Chooses the partitions of keys.
-        id_prefix: What the event ids begin with.
-        first_event: The number of the first of the records.
     """
     digits = len(str(first_event))
     raw_keys = [record.key for record in records]
@@ -157,12 +142,7 @@ def _encoded_headers(headers: Sequence[Header], id_prefix: bytes, id_length: int
 
 
 class BulkBuilder:
-    """Build a batch of slices of columns, as aiokafka's builder does of records.
-
-    Args:
-        batch_bytes: How much it takes, uncompressed and with its header.
-        timestamp_ms: Of its first events.
-    """
+    """Build a batch of slices of columns, as aiokafka's builder does of records."""
 
     __slots__ = ("_batch_bytes", "_first_ms", "_last_ms", "_parts", "_size", "count")
 
@@ -214,31 +194,17 @@ class BulkBuilder:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Events of a chunk that go into one batch, one after the other.
-
-    Attributes:
-        builder: The batch.
-        start: The first of them in the columns.
-        end: The index after the last of them.
-        first_offset: The place of the first in the batch.
-        delta: Their timestamp delta on the wire.
-    """
+    """Events of a chunk that go into one batch, one after the other."""
 
     builder: BulkBuilder
-    start: int
-    end: int
-    first_offset: int
-    delta: bytes
+    start: int  # the first of them in the columns
+    end: int  # the index after the last of them
+    first_offset: int  # the place of the first in the batch
+    delta: bytes  # their timestamp delta on the wire
 
 
 def fill(columns: Columns, pieces: Sequence[Piece], first_event: int) -> None:
-    """Lay out the events and add them to their batches.
-
-    Args:
-        columns: The events.
-        pieces: Which go where; all of them, in their order.
-        first_event: The number of the chunk's first event.
-    """
+    """Lay out the events and add them to their batches."""
     values, keys = columns.values, columns.keys
     counts = [piece.end - piece.start for piece in pieces]
     ids = pa.array(columns.order + first_event).cast(pa.string()).cast(pa.binary())

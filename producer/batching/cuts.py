@@ -18,22 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cuts:
-    """Open and seal batches, say when a cut is due, and make it.
-
-    Args:
-        loop: Runs the linger's timer.
-        linger_s: How long an event waits for more at most.
-        outstanding: Holds the batches that are opened.
-        on_due: Called when there is a reason to cut.
-        last_event: The number of the newest event before all cuts.
-
-    Attributes:
-        number: How many cuts were made.
-        last_event: The number of the newest event that was cut.
-        filled: The queues with events for the next cut.
-        is_full: Whether a batch is full.
-        is_ripe: Whether the oldest event has waited for the linger.
-    """
+    """Open and seal batches, say when a cut is due, and make it."""
 
     def __init__(
         self,
@@ -55,13 +40,7 @@ class Cuts:
         self._linger: asyncio.TimerHandle | None = None
 
     def open(self, queue: PartitionQueue, builder: Builder, first_event: int) -> None:
-        """Open another batch of a partition.
-
-        Args:
-            queue: The partition's queue; none of its batches is open.
-            builder: Lays out the records.
-            first_event: The event number of the first of them.
-        """
+        """Open another batch of a partition."""
         batch = Batch(queue.topic, queue.partition, self._loop.time(), first_event)
         queue.start(batch, builder)
         self._outstanding.add(batch)
@@ -101,15 +80,7 @@ class Cuts:
     def cut(
         self, last_event: int, grows: Callable[[PartitionQueue, Batch], bool]
     ) -> tuple[QueuedBatches, QueuedBatches]:
-        """Take out all batches, those of each partition in their order.
-
-        Args:
-            last_event: The number of the newest event.
-            grows: Says whether to leave a partition's open batch open.
-
-        Returns:
-            The batches that will not change any more, and those that were left open.
-        """
+        """Take out all batches, those of each partition in their order."""
         batches: QueuedBatches = []
         growing: QueuedBatches = []
         for queue in self.filled:

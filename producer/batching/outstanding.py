@@ -15,12 +15,6 @@ class Outstanding:
 
     A batch is completed when its events have their outcomes, and released when it is needed no
     more. The two differ: after `delivery_timeout` a batch is completed while it is in flight.
-
-    Args:
-        budget: Gets the bytes of released batches back.
-
-    Attributes:
-        batches: All of them, in the order they were opened.
     """
 
     def __init__(self, budget: BufferBudget) -> None:

@@ -27,22 +27,6 @@ class PartitionQueue:
 
     Only its own methods write its fields. What the accumulator does for every event is one call of
     `append` and one addition to the list `entries`; everything else is rare.
-
-    Args:
-        topic: Its topic.
-        partition: Its number.
-
-    Attributes:
-        append: Adds a record to the open batch. It returns None if the record does not fit, no
-            batch is open, or the open one is paused.
-        entries: Lists the events of the open batch's newest claim: add an index or a delivery to
-            it for each record that `append` took.
-        claimed: How many events the claims before it have; with the length of `entries`, the offset
-            of the next record.
-        owner: The ticket of the newest claim, or `DELIVERIES`; None before the first claim.
-        is_dated: Whether the open batch bears timestamps that its senders gave.
-        open: The batch that takes records, if any.
-        sealed: Batches that take no more records, oldest first.
     """
 
     __slots__ = (
@@ -57,11 +41,17 @@ class PartitionQueue:
         "topic",
     )
 
+    # adds a record to the open batch. It returns None if the record does not fit, no batch is open,
+    # or the open one is paused
     append: Callable[..., Any]
+    # how many events the claims before it have; with the length of `entries`, the offset of the
+    # next record
     claimed: int
+    # lists the events of the open batch's newest claim: add an index or a delivery to it for each
+    # record that `append` took
     entries: list[Any]
-    is_dated: bool
-    owner: object
+    is_dated: bool  # whether the open batch bears timestamps that its senders gave
+    owner: object  # the ticket of the newest claim, or `DELIVERIES`; None before the first claim
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic

@@ -11,18 +11,7 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """A topic: its queues, and how events are spread over them.
-
-    Args:
-        topic: Its name.
-        queues: One a partition, in order. There may be more than the topic has partitions: a
-            journal may hold events of partitions that are gone.
-        partitions: How many partitions the topic has.
-        max_batch_bytes: The largest batch that the topic takes.
-        batch_bytes: How full a batch gets.
-        random: Drawn from [0, 1).
-        topic_id: Its id, which changes when it is deleted and recreated; None if not known.
-    """
+    """A topic: its queues, and how events are spread over them."""
 
     __slots__ = (
         "batch_bytes",

@@ -26,16 +26,7 @@ _LOOP_EVERY: Final = 64
 
 
 class ManySender:
-    """Send the events of one call.
-
-    Args:
-        core: The parts of the producer.
-        topic: Where they go.
-        ticket: Counts them.
-        maker: Makes records of them.
-        ready: Waits for the topic's route and for memory, and gives the route, or the outcome of
-            events that get none; it raises if the producer is closed.
-    """
+    """Send the events of one call."""
 
     def __init__(
         self, core: Core, topic: str, ticket: Ticket, maker: RecordMaker, ready: Ready
@@ -47,13 +38,7 @@ class ManySender:
         self._ready = ready
 
     async def send(self, events: Iterable[Any] | AsyncIterable[Any] | Any) -> None:
-        """Accept all events.
-
-        Raises:
-            ProducerClosedError: The producer was closed in between.
-            SendManyError: The iterable of events raised, one is of a wrong type, or the topic is
-                over its backlog quota.
-        """
+        """Accept all events."""
         self._ticket.open(asyncio.get_running_loop())
         try:
             if isinstance(events, AsyncIterable):

@@ -73,14 +73,10 @@ _GAUGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """The daemon at one moment.
+    """The daemon at one moment."""
 
-    Attributes:
-        unready: What is not ready, and why, in a sentence each; empty when all is.
-        counts: By names of `_COUNTERS` and `_GAUGES`; what is missing is not exposed.
-    """
-
-    unready: Mapping[str, str]
+    unready: Mapping[str, str]  # what is not ready, and why, in a sentence each; empty when all is
+    # by names of `_COUNTERS` and `_GAUGES`; what is missing is not exposed
     counts: Mapping[str, float]
 
     def __post_init__(self) -> None:
@@ -90,12 +86,7 @@ class HealthSnapshot:
 
 
 class DaemonCollector:
-    """Exposes a snapshot as metrics: one snapshot a scrape, so that its counts fit together.
-
-    Args:
-        snapshot: Gives the daemon's state; cheap, and called from the event loop.
-        prefix: In front of each name.
-    """
+    """Exposes a snapshot as metrics: one snapshot a scrape, so that its counts fit together."""
 
     def __init__(
         self, snapshot: Callable[[], HealthSnapshot], *, prefix: str = "sequitur_producer"
@@ -123,12 +114,7 @@ class DaemonCollector:
 
 
 class Heartbeat:
-    """A task that only runs again and again: its age tells whether the event loop runs.
-
-    Args:
-        interval_s: How often it runs.
-        now_s: The clock.
-    """
+    """A task that only runs again and again: its age tells whether the event loop runs."""
 
     def __init__(
         self, *, interval_s: float = BEAT_INTERVAL_S, now_s: Callable[[], float] = time.monotonic
@@ -171,14 +157,7 @@ def health_application(
     *,
     stalled_after_s: float = STALLED_AFTER_S,
 ) -> web.Application:
-    """Return the web application, without a server.
-
-    Args:
-        snapshot: Gives the daemon's state.
-        registry: What `/metrics` exposes; give it a `DaemonCollector`.
-        heartbeat: Tells whether the event loop runs.
-        stalled_after_s: From which age of the heartbeat on it has stalled.
-    """
+    """Return the web application, without a server."""
 
     async def livez(_: web.Request) -> web.Response:
         age_s = heartbeat.age_s
@@ -200,16 +179,7 @@ def health_application(
 
 
 class HealthServer:
-    """Serves a health application while it is entered.
-
-    Args:
-        application: See `health_application`.
-        host: Where to listen.
-        port: Where to listen; 0 for any free port, then `port` is the one taken.
-        connections: So many at a time, and at most a quarter of the files that this process may
-            have open; beyond, the answer is 503.
-        silence_s: How long a connection may be without a request.
-    """
+    """Serves a health application while it is entered."""
 
     def __init__(
         self,

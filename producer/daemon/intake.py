@@ -40,15 +40,7 @@ def position_and_mark(journaled: bytes | None) -> tuple[bytes | None, str | None
 
 
 class ProducerIntake:
-    """Takes the events of one source. An `Intake`.
-
-    Args:
-        topic: Where they go.
-        source: The source's name: key of its position, and its name in the dead-letter file.
-        dead_letters: Takes what cannot be sent.
-        stopping: Set when the daemon stops.
-        journals: Whether the producer has a journal.
-    """
+    """Takes the events of one source. An `Intake`."""
 
     def __init__(
         self,
@@ -68,12 +60,7 @@ class ProducerIntake:
         self._dead_letters = dead_letters
 
     async def open(self) -> None:
-        """Wait until there is a topic to give events to, and room.
-
-        Raises:
-            BrokerError: There is none, or the daemon may not write to it.
-            StoppingError: The daemon stops.
-        """
+        """Wait until there is a topic to give events to, and room."""
         await self.accept(())
 
     async def accept(self, records: Sequence[Record], position: bytes | None = None) -> Ticket:
@@ -161,12 +148,7 @@ class ProducerIntake:
 
 
 class GivenUpEvents:
-    """Puts events that the producer gives up into the dead-letter file.
-
-    Args:
-        dead_letters: The file.
-        source: Name of the source they came from.
-    """
+    """Puts events that the producer gives up into the dead-letter file."""
 
     def __init__(self, dead_letters: DeadLetterFile, source: str) -> None:
         self.possibly_persisted = 0

@@ -29,13 +29,7 @@ _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
 
 
 def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Configure the log's form for the whole process.
-
-    Args:
-        log_format: `console` has colours on a terminal; `json` has one object a line with `event`,
-            `level`, `timestamp`, `logger` and the event's own fields.
-        stream: Where to; standard error by default.
-    """
+    """Configure the log's form for the whole process."""
     stream = stream or sys.stderr
     shared: Sequence[Processor] = (
         structlog.contextvars.merge_contextvars,

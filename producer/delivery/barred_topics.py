@@ -27,19 +27,7 @@ _log = Logger(__name__)
 
 
 class BarredTopics:
-    """Say which topics are barred and why, and hold their senders.
-
-    Args:
-        queues: Hold what was accepted.
-        outstanding: Knows what is in memory.
-        budget: The memory of all topics. What barred ones had taken of it before, beyond their
-            share, keeps nobody else waiting.
-        journal_bytes: Returns how many bytes of the journal topics take; None without one.
-        journal_limit: How many there are for all.
-
-    Attributes:
-        reasons: Why a topic is barred, in a sentence; those that are not are missing.
-    """
+    """Say which topics are barred and why, and hold their senders."""
 
     def __init__(
         self,
@@ -92,15 +80,7 @@ class BarredTopics:
         return topic in self.reasons and self._is_full()
 
     async def admit(self, topic: str, deadline_s: float) -> None:
-        """Wait until a topic is not barred, or barred topics have room.
-
-        Args:
-            topic: The topic.
-            deadline_s: How long to wait, by the clock of the event loop.
-
-        Raises:
-            RetriableError: It took longer, or the producer is closed.
-        """
+        """Wait until a topic is not barred, or barred topics have room."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 while self.holds(topic):

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class DurableCuts:
-    """Let callers wait until a cut is durable.
-
-    Args:
-        on_wait: Called when somebody waits for a cut that nobody waited for before.
-    """
+    """Let callers wait until a cut is durable."""
 
     def __init__(self, on_wait: Callable[[], None]) -> None:
         self._on_wait = on_wait
@@ -32,11 +28,7 @@ class DurableCuts:
         return any(awaited > cut for awaited in self._waiting)
 
     async def wait(self, cut: int) -> None:
-        """Wait until a cut is durable.
-
-        Raises:
-            JournalError: The journal failed.
-        """
+        """Wait until a cut is durable."""
         if cut > self._newest:
             if self._failure is not None:
                 raise self._failure

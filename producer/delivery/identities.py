@@ -34,14 +34,7 @@ _log = Logger(__name__)
 
 
 class Identities:
-    """Acquire identities; `current` is the newest.
-
-    Args:
-        wire: Asks the brokers.
-        name: The producer's name; None when each life is another producer.
-        former: What the journal held at the start.
-        accept_new_cluster: Whether to go on although the journal belongs to another cluster.
-    """
+    """Acquire identities; `current` is the newest."""
 
     def __init__(
         self, wire: Wire, name: str | None, former: Recovered, *, accept_new_cluster: bool
@@ -57,13 +50,7 @@ class Identities:
         self._lock = asyncio.Lock()
 
     async def known(self) -> Identity:
-        """Return the current identity; acquire it from the brokers if there is none yet.
-
-        Raises:
-            RetriableError: No broker answers, or none is ready yet.
-            WrongClusterError: The journal belongs to another cluster.
-            FatalError: We may not write to this cluster.
-        """
+        """Return the current identity; acquire it from the brokers if there is none yet."""
         if self.current.is_provisional:
             async with self._lock:
                 if self.current.is_provisional:
@@ -91,17 +78,7 @@ class Identities:
         )
 
     async def newer_than(self, identity: Identity, *, fenced: bool) -> Identity:
-        """Return an identity that a partition never had.
-
-        Args:
-            identity: The partition's identity.
-            fenced: Whether the broker knows a higher epoch of it.
-
-        Raises:
-            TakenOverError: Another process has taken over the name.
-            RetriableError: No broker answers.
-            FatalError: We may not write to this cluster.
-        """
+        """Return an identity that a partition never had."""
         async with self._lock:
             stale = self.current == identity or (
                 fenced and self._name is None and self.current.producer_id == identity.producer_id

@@ -30,10 +30,6 @@ class JournalUpdates:
 
     A mark says how a batch ended; it may wait a little, for others. A renewal says under which
     identity and numbers a partition goes on; its batches are held until it is durable.
-
-    Args:
-        identities: Know which cluster this is.
-        on_due: Called when there is a reason for a round.
     """
 
     def __init__(self, identities: Identities, on_due: Callable[[], None]) -> None:
@@ -86,16 +82,7 @@ class JournalUpdates:
     def fill(
         self, round_: Round, numbered: list[SlotStamp], redated: list[SlotStamp]
     ) -> list[tuple[SendQueue, Slot[Batch]]]:
-        """Put all marks and renewals into a round, and what batches got since they were written.
-
-        Args:
-            round_: The round.
-            numbered: Batches that waited, with their numbers.
-            redated: Batches with numbers that got another timestamp.
-
-        Returns:
-            The halves of batches that were halved: the journal does not hold them yet.
-        """
+        """Put all marks and renewals into a round, and what batches got since they were written."""
         # A batch of a part can be given up only after the last part: that would bring it back.
         round_.marks = [mark for mark in self._marks if mark.batch not in self._parts]
         self._marks = [mark for mark in self._marks if mark.batch in self._parts]

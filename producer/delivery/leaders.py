@@ -24,13 +24,6 @@ class Leaders:
 
     At most one task refreshes the metadata, and at most one task per broker connects to it. Each
     tries again, with backoff, for as long as `leader` is called for what it looks for.
-
-    Args:
-        wire: Connects to the brokers and holds the metadata.
-        backoff: How long to wait after a failure.
-        random: Spreads the waits.
-        on_change: Called after the metadata or a connection may have changed.
-        on_failure: Called if a task ends by an error that is not a broker's.
     """
 
     def __init__(

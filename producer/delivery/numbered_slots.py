@@ -22,20 +22,7 @@ BatchT = TypeVar("BatchT")
 
 
 class NumberedSlots(Generic[BatchT]):
-    """Number batches, and keep their slots in order: the window, and the backlog behind it.
-
-    Args:
-        identity: The producer id and epoch to start under.
-        next_sequence: The sequence of the next new batch under it.
-        confirmed: Whether the broker is known to hold state of this identity.
-
-    Attributes:
-        identity: The producer id and epoch of new batches.
-        next_sequence: The sequence of the next new batch.
-        slots: The window: batches that were sent and are not settled.
-        backlog: Batches that have numbers and were not sent in this life.
-        unknown: Whether the broker has to be asked what it holds before anything is sent.
-    """
+    """Number batches, and keep their slots in order: the window, and the backlog behind it."""
 
     __slots__ = (
         "_confirmed",

@@ -26,14 +26,7 @@ _LARGE_BYTES: Final = 64 << 10
 
 
 class Numbering:
-    """Give batches their sequence numbers.
-
-    Args:
-        cuts: Takes batches that were left open in the next cut.
-        window: How many batches of a partition may be in flight.
-        clock: Says what time batches get with their numbers.
-        journals: Whether there is a journal; without one no batch waits.
-    """
+    """Give batches their sequence numbers."""
 
     def __init__(self, cuts: Cuts, window: int, clock: StampClock, *, journals: bool) -> None:
         self._cuts = cuts
@@ -80,14 +73,7 @@ class Numbering:
         return queue.first_waiting is None and self._takes_more(queue, batch)
 
     def place(self, round_: Round, queue: SendQueue, batch: Batch, *, wait: bool) -> None:
-        """Put a batch that was cut into a round: with numbers if it can be sent soon.
-
-        Args:
-            round_: The round that it was cut for.
-            queue: The queue of its partition.
-            batch: The batch.
-            wait: Whether it has to wait in any case.
-        """
+        """Put a batch that was cut into a round: with numbers if it can be sent soon."""
         if not wait and self.is_sent_soon(queue, batch):
             round_.fresh.append((queue, queue.number(batch)))
         else:

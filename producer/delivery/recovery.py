@@ -52,20 +52,6 @@ class Recovery:
 
     No identity is used twice for one partition: each renewal takes one that is newer than all
     before (see `delivery.identities`).
-
-    Args:
-        wire: Asks the brokers.
-        clock: Says how old records are.
-        identities: Hold the identity of this life, and get newer ones.
-        settlement: Settles what is found in the log, or given up.
-        counters: Count renewals.
-        backoff: How long to wait after a failure.
-        random: Spreads the waits.
-        rounds: Make renewals durable.
-        on_renewed: Called with a queue that can send again.
-        on_failure: Called when nothing can be sent any more.
-        refresh: Refreshes the metadata: a broker that does not answer may lead no more.
-        producer_expiry: When a broker forgets a producer, after its newest record's timestamp.
     """
 
     def __init__(

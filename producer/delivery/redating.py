@@ -38,17 +38,7 @@ _log = Logger(__name__)
 
 
 class Redating:
-    """Learn the broker's time, and date batches anew.
-
-    Args:
-        wire: Asks how far ahead timestamps may be.
-        clock: Gets the broker's time.
-        queues: Hold the batches.
-        rounds: Get the new timestamps into the journal.
-        barred: Are told of topics whose broker does not say what time it is.
-        on_known: Called when batches may be sent again.
-        on_failure: Called when a part fails.
-    """
+    """Learn the broker's time, and date batches anew."""
 
     def __init__(
         self,

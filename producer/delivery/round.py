@@ -44,44 +44,32 @@ class Mark:
 
 @dataclass(slots=True)
 class Round:
-    """What becomes durable together.
+    """What becomes durable together."""
 
-    Attributes:
-        cut: The newest cut that is in this round or one before.
-        is_cut: Whether a cut was made for it.
-        fresh: The batches cut for it that have numbers, with their slots.
-        waiting: The batches cut for it that have no numbers yet.
-        pieces: What was added to batches that grow.
-        is_part: Whether it counts only once a later round, that `ends_parts`, is there.
-        ends_parts: Whether the parts before it count with it.
-        numbered: Batches that the journal holds without numbers, and gets the numbers of.
-        redated: Batches that it holds with numbers, and gets other timestamps of.
-        positions: Source positions that cover its events.
-        frames: What is appended before the batches.
-        batches: The batches with numbers that the journal does not hold yet.
-        restamped: Batches that it holds, and will hold under other numbers.
-        before: The numbers under which it holds those.
-        marks: How other batches ended.
-        renewed: The partitions whose renewal is in it.
-        halved: Batches whose halves are among `batches`.
-    """
-
-    cut: int
-    is_cut: bool = False
+    cut: int  # the newest cut that is in this round or one before
+    is_cut: bool = False  # whether a cut was made for it
+    # the batches cut for it that have numbers, with their slots
     fresh: list[tuple[SendQueue, Slot[Batch]]] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
+    # what was added to batches that grow
     pieces: list[tuple[Batch, Waiting]] = field(default_factory=list)
-    is_part: bool = False
-    ends_parts: bool = False
+    is_part: bool = False  # whether it counts only once a later round, that `ends_parts`, is there
+    ends_parts: bool = False  # whether the parts before it count with it
+    # batches that the journal holds without numbers, and gets the numbers of
     numbered: list[SlotStamp] = field(default_factory=list)
+    # batches that it holds with numbers, and gets other timestamps of
     redated: list[SlotStamp] = field(default_factory=list)
+    # source positions that cover its events
     positions: list[Position] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)  # what is appended before the batches
+    # the batches with numbers that the journal does not hold yet
     batches: list[SlotStamp] = field(default_factory=list)
+    # batches that it holds, and will hold under other numbers
     restamped: list[SlotStamp] = field(default_factory=list)
-    before: list[Stamp] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    renewed: list[SendQueue] = field(default_factory=list)
+    before: list[Stamp] = field(default_factory=list)  # the numbers under which it holds those
+    marks: list[Mark] = field(default_factory=list)  # how other batches ended
+    renewed: list[SendQueue] = field(default_factory=list)  # the partitions whose renewal is in it
+    # batches whose halves are among `batches`
     halved: list[tuple[SendQueue, Batch]] = field(default_factory=list)
 
     @property

@@ -44,18 +44,7 @@ _log = Logger(__name__)
 
 
 class RoundWriter:
-    """Write rounds, one after the other.
-
-    Args:
-        journal: Takes rounds; None with durability `none`. It is closed with this.
-        settings: Compression and durability.
-        budget: The memory of accepted events; it follows the journal's space on disk.
-        updates: What the journal has to be told beside events.
-        numbering: Gives batches their numbers.
-        on_appended: Called with a round that the journal has.
-        on_durable: Called with a round once its batches may leave.
-        on_failure: Called if the journal fails.
-    """
+    """Write rounds, one after the other."""
 
     def __init__(
         self,
@@ -226,11 +215,7 @@ class RoundWriter:
             batch.encode(self._compression, stamp)
 
     def _encode_and_append(self, round_: Round) -> None:
-        """Encode what is not encoded yet, and append; may be called in any thread.
-
-        Raises:
-            JournalFullError: The journal has no space.
-        """
+        """Encode what is not encoded yet, and append; may be called in any thread."""
         frames: list[Frame] = [*round_.frames, *(piece for _, piece in round_.pieces)]
         frames += [batch.waiting(self._compression) for batch in round_.waiting]
         for _queue, slot, stamp in round_.batches:

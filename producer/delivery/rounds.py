@@ -53,18 +53,7 @@ _FEW_EVENTS: Final = 64
 
 
 class Rounds:
-    """Make rounds of what the accumulator holds.
-
-    Args:
-        queues: Get what is cut.
-        accumulator: Holds the events.
-        settings: Compression and durability.
-        journal: Makes rounds durable; None with durability `none`. It is closed with this.
-        identities: Know which cluster this is.
-        clock: Says what time batches get with their numbers.
-        on_sendable: Called with a queue that may have something to send.
-        on_failure: Called once if the journal fails: nothing can be sent any more.
-    """
+    """Make rounds of what the accumulator holds."""
 
     def __init__(
         self,
@@ -140,11 +129,7 @@ class Rounds:
             self._wake.set()
 
     async def kept(self, cut: int) -> None:
-        """Wait until a cut is durable.
-
-        Raises:
-            JournalError: The journal failed.
-        """
+        """Wait until a cut is durable."""
         await self._durable.wait(cut)
 
     def mark(
@@ -155,14 +140,7 @@ class Rounds:
         reason: str | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Tell the journal that a batch is in the log, or was given up for a reason.
-
-        Args:
-            batch: What ended.
-            offset: Where it is.
-            reason: Why it was given up.
-            then: Called once the journal will not send it again, whatever happens.
-        """
+        """Tell the journal that a batch is in the log, or was given up for a reason."""
         if self.spill is not None:
             self.spill.forget(batch)
         if self._journal is None or not batch.in_journal:

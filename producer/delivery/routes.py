@@ -51,23 +51,7 @@ _LEARN_S: Final = 2.0
 
 
 class Routes:
-    """Open the routes of topics; one task a topic, for all callers that wait for it.
-
-    Args:
-        wire: Holds the metadata.
-        queues: Get the send queues of the topic's partitions.
-        sender: Is told of queues that have something to send.
-        identities: Hold the identity that partitions start under.
-        settlement: Settles what was for partitions that are gone.
-        accumulator: Gets the routes.
-        settings: Sizes and timeouts.
-        random: Spreads waits, and picks the first sticky partition.
-        rounds: Hold new partitions back until the journal knows of them.
-        former: What the journal held at the start.
-
-    Attributes:
-        unopened: Why topics that are asked for are not open yet, in a sentence.
-    """
+    """Open the routes of topics; one task a topic, for all callers that wait for it."""
 
     def __init__(
         self,
@@ -97,14 +81,7 @@ class Routes:
         self._opening: dict[str, asyncio.Task[Route]] = {}
 
     async def open(self, topic: str) -> Route:
-        """Return the topic's route, once it is known.
-
-        Raises:
-            RetriableError: There is no such topic, or no broker answers, for `delivery_timeout`.
-            FatalError: A topic that was never seen is missing for `topic_timeout`, or the right to
-                write to it is; a broker rejected the login or the request, or TLS failed.
-            ProducerClosedError: The producer was closed meanwhile.
-        """
+        """Return the topic's route, once it is known."""
         task = self._opening.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._find(topic))
@@ -199,13 +176,7 @@ class Routes:
         del route.queues[partitions:]
 
     async def _learn(self, topic: str, *, is_new: bool = False) -> tuple[int, int]:
-        """Return how many partitions a topic has, and how large a batch it takes.
-
-        Args:
-            topic: The topic.
-            is_new: Whether it is given up after `topic_timeout`, and at once without the right to
-                it: nobody has seen it yet.
-        """
+        """Return how many partitions a topic has, and how large a batch it takes."""
         missing_since_s: float | None = None
 
         async def partitions() -> int:
@@ -305,11 +276,7 @@ class Routes:
 async def until_answered(
     ask: Callable[[], Awaitable[_T]], settings: ProducerSettings, random: Random
 ) -> _T:
-    """Return what `ask` gives; ask again, with backoff, for as long as `delivery_timeout`.
-
-    Raises:
-        RetriableError: The last one, when the time is over.
-    """
+    """Return what `ask` gives; ask again, with backoff, for as long as `delivery_timeout`."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + settings.delivery_timeout.total_seconds()
     backoff = backoff_of(settings)

@@ -24,12 +24,6 @@ class SendQueue:
 
     Batches that have no sequence numbers yet wait here, oldest first; the sequencer holds those
     that have. Only the methods of this class write its fields.
-
-    Args:
-        accumulated: The partition's batches that are not cut yet.
-        sequencer: Numbers its batches.
-        now_s: The time on the event loop's clock.
-        inherited_from: The numbers with which a former life of this producer ended.
     """
 
     __slots__ = (

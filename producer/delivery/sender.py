@@ -70,39 +70,16 @@ _log = Logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """A batch of a request, ready for the wire.
-
-    Attributes:
-        queue: The queue of its partition.
-        slot: Its place in the partition's sequence.
-        node: The leader it goes to.
-        data: Its bytes, with the sequence.
-    """
+    """A batch of a request, ready for the wire."""
 
     queue: SendQueue
-    slot: Slot[Batch]
-    node: int
+    slot: Slot[Batch]  # its place in the partition's sequence
+    node: int  # the leader it goes to
     data: bytes
 
 
 class Sender:
-    """Send what has sequence numbers.
-
-    Args:
-        wire: Writes requests.
-        clock: Says what time records get.
-        queues: Hold the batches.
-        outstanding: Takes note of batches that are halved.
-        settlement: Settles batches.
-        settings: Timeouts, window, backoff.
-        identities: Hold the producer id and epoch.
-        counters: Count requests and batches.
-        random: Spreads the waits.
-        rounds: Make batches and renewals durable.
-        barred: Are told of topics that take no batch for a time.
-        known_topics: Topics of which the journal has had batches: brokers have taken them.
-        on_failure: Called when nothing can be sent any more.
-    """
+    """Send what has sequence numbers."""
 
     def __init__(
         self,

@@ -105,18 +105,7 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
 
 
 class Sequencer(NumberedSlots[BatchT]):
-    """The state machine of one partition.
-
-    Args:
-        identity: The producer id and epoch to start under.
-        next_sequence: The sequence of the next new batch under it.
-        window: How many batches may be in flight; at most 5, or duplicates get in.
-        confirmed: Whether the broker is known to hold state of this identity.
-
-    Attributes:
-        needs_new_id: Whether a higher epoch of this producer id exists: to raise the own epoch
-            might only reach that one again.
-    """
+    """The state machine of one partition."""
 
     __slots__ = ("_vouched", "_window", "needs_new_id")
 
@@ -246,17 +235,7 @@ class Sequencer(NumberedSlots[BatchT]):
         ]
 
     def on_described(self, last_sequence: int | None) -> list[Slot[BatchT]]:
-        """Take the broker's answer to what it holds of this producer.
-
-        Args:
-            last_sequence: The last sequence it has under the producer id *and* epoch of `leading`;
-                None when it knows nothing of it.
-
-        Returns:
-            The slots that are in the log after all, at an unknown offset; they are removed. With
-            None nothing is removed, and slots that may be in the log stay uncertain until `drop`,
-            `trust` or `on_searched` decides them.
-        """
+        """Take the broker's answer to what it holds of this producer."""
         assert self.query_due
         if last_sequence is None:
             return []
@@ -285,11 +264,6 @@ class Sequencer(NumberedSlots[BatchT]):
 
         A broker that knows nothing of this producer accepts any number, so the others are sent as
         they are. If an older request still reaches it, one of the two is a duplicate to it.
-
-        Args:
-            found: The slots that the log holds; they are removed.
-            numbers_hold: Whether no other producer has the identities of former lives; if one has,
-                the others are sent under a new one.
         """
         assert self.query_due
         vouched = self._vouched
@@ -353,11 +327,7 @@ class Sequencer(NumberedSlots[BatchT]):
             )
 
     def require_query(self) -> bool:
-        """Have the broker asked before sending again, or the log searched.
-
-        Returns:
-            Whether to ask now; not while requests are in flight.
-        """
+        """Have the broker asked before sending again, or the log searched."""
         self.unknown |= all(slot.state is State.READY for slot in self.slots)
         return self.unknown
 

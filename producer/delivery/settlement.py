@@ -31,17 +31,7 @@ _log = Logger(__name__)
 
 
 class Settlement:
-    """Settle batches.
-
-    Args:
-        outstanding: Holds the batches.
-        counters: Count the events.
-        rounds: Tell the journal that it need not keep what is settled.
-        on_failure: Called if the events of a batch that is given up cannot be handed over.
-        on_given_up: Called with the events of a batch that is given up, while the journal still has
-            them; None if nobody wants them.
-        unheard: Counts bad outcomes that nobody asks for; None if they are handed over.
-    """
+    """Settle batches."""
 
     def __init__(
         self,
@@ -65,14 +55,7 @@ class Settlement:
     def persisted(
         self, batch: Batch, base_offset: int | None, append_ms: int | None = None
     ) -> None:
-        """Settle a batch that is in the log.
-
-        Args:
-            batch: The batch.
-            base_offset: The offset of its first record; None if the broker has forgotten it.
-            append_ms: The timestamp that the broker gave its records, -1 if it gave none; None if
-                it has forgotten that.
-        """
+        """Settle a batch that is in the log."""
         if not batch.completed and batch.claims:
             at = LogPlace(
                 batch.topic,
@@ -97,9 +80,6 @@ class Settlement:
         """Give a batch up; its events have their outcome once no journal can bring it back.
 
         A batch that cannot be read now is given up by a later `fail_unread`.
-
-        Raises:
-            Exception: Its events could not be handed over, and the producer has failed.
         """
         if self._on_given_up is not None:
             try:
@@ -124,11 +104,7 @@ class Settlement:
             self.failed(batch, self._unread.pop(batch))
 
     def _is_at_hand(self, batch: Batch) -> bool:
-        """Return whether a batch can be given up now: its bytes are in memory, if they are wanted.
-
-        Raises:
-            JournalError: They cannot be read at all.
-        """
+        """Return whether a batch can be given up now: are wanted bytes in memory?"""
         spill = self._rounds.spill
         return self._on_given_up is None or spill is None or spill.read_now(batch)
 

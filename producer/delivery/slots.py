@@ -42,39 +42,28 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Slot(Generic[BatchT]):
-    """A batch that has its sequence numbers.
+    """A batch that has its sequence numbers."""
 
-    Attributes:
-        batch: What the sequencer carries; it never looks into it.
-        count: How many sequence numbers it takes.
-        base_sequence: The first of them.
-        identity: The producer id and epoch they belong to.
-        state: READY or WAITING.
-        attempts: How often it was sent, under any number.
-        possibly_appended: Whether an attempt under this number may be in the log without an
-            answer that said so.
-        known_absent: Whether it is surely not in the log, since a batch before it is not.
-        sent_as_head: Whether no unsettled slot was before it when it was last sent. If one was,
-            an out-of-order answer says nothing of this slot itself.
-        searched: Whether the log was searched for it since it was last sent.
-        asked: Whether the broker was asked for it, or the log searched, since it was last sent.
-        topic_id: The id of its topic when it was first sent, of the attempts that may be in the
-            log; None if not known.
-        held: Whether it must not be sent yet: the journal does not hold it under this number.
-    """
-
-    batch: BatchT
-    count: int
+    batch: BatchT  # what the sequencer carries; it never looks into it
+    count: int  # how many sequence numbers it takes
     base_sequence: int
-    identity: Identity
-    state: State = State.READY
-    attempts: int = 0
+    identity: Identity  # the producer id and epoch they belong to
+    state: State = State.READY  # READY or WAITING
+    attempts: int = 0  # how often it was sent, under any number
+    # whether an attempt under this number may be in the log without an answer that said so
     possibly_appended: bool = False
+    # whether it is surely not in the log, since a batch before it is not
     known_absent: bool = False
+    # whether no unsettled slot was before it when it was last sent. If one was, an out-of-order
+    # answer says nothing of this slot itself
     sent_as_head: bool = False
+    # whether it must not be sent yet: the journal does not hold it under this number
     held: bool = False
-    searched: bool = False
+    searched: bool = False  # whether the log was searched for it since it was last sent
+    # whether the broker was asked for it, or the log searched, since it was last sent
     asked: bool = False
+    # the id of its topic when it was first sent, of the attempts that may be in the log; None if
+    # not known
     topic_id: bytes | None = None
 
     @property

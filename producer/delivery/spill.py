@@ -40,19 +40,7 @@ _log = Logger(__name__)
 
 
 class Spill:
-    """Take bytes of batches out of memory, and read them back.
-
-    Args:
-        journal: Holds the bytes.
-        budget: The memory of accepted events.
-        read_back_bytes: How much of what was read back may be in memory; one batch always may.
-        in_thread: Calls a function in a thread.
-        on_failure: Called when the journal cannot be read.
-        patience_s: How long bytes stay in memory at least. The default is as long as a full buffer
-            takes to be sent at 32 MiB/s: what is sent sooner is not worth reading back.
-        still_s: How long they stay at least while no batch ends: then nothing is sent soon, however
-            large the buffer is.
-    """
+    """Take bytes of batches out of memory, and read them back."""
 
     def __init__(
         self,
@@ -118,13 +106,7 @@ class Spill:
         batch.size = REFERENCE_BYTES
 
     def request(self, batch: Batch, then: Callable[[], None], *, is_next: bool = False) -> None:
-        """Read a batch back as soon as there is memory for it, and then call `then`.
-
-        Args:
-            batch: The batch.
-            then: Called once the batch has its bytes.
-            is_next: Whether it is this batch's turn: nothing of its partition can go before it.
-        """
+        """Read a batch back as soon as there is memory for it, and then call `then`."""
         if batch in self._loading:
             return
         self._requested.setdefault(batch, then)
@@ -155,14 +137,7 @@ class Spill:
             self._load_next()
 
     def read_now(self, batch: Batch) -> bool:
-        """Read a batch back at once, for the few whose events are needed one by one.
-
-        Returns:
-            Whether it has its bytes now; if not, too many files are open: try again later.
-
-        Raises:
-            JournalError: It cannot be read at all.
-        """
+        """Read a batch back at once, for the few whose events are needed one by one."""
         if batch.stored:
             try:
                 data = self.read(batch)
@@ -184,24 +159,12 @@ class Spill:
         """Return a batch's bytes as the journal has them; may be called in any thread.
 
         It is found by its first event: its numbers may be about to change in the journal.
-
-        Raises:
-            KeyError: The journal has forgotten it, which only happens once it has ended.
-            JournalBusyError: It cannot be read at this moment.
-            JournalError: It cannot be read.
         """
         key = WaitingKey(batch.topic, batch.partition, batch.first_event)
         return self._journal.read(key)
 
     async def fetch(self, batch: Batch) -> bytes | None:
-        """Return a batch's bytes, wherever they are, and leave them there.
-
-        Returns:
-            None if the batch has ended meanwhile: it is in the log, or was given up.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
+        """Return a batch's bytes, wherever they are, and leave them there."""
         while batch.stored and not batch.ended:
             try:
                 data = await self._in_thread(self.read, batch)

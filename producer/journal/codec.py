@@ -121,14 +121,6 @@ def encode_frame(
     """Buffers of one frame, to be written at `offset` one after the other.
 
     A batch's bytes are handed on, not copied: they are their own buffer.
-
-    Args:
-        frame: what to write.
-        seed: `segment_seed` of the segment.
-        offset: where the frame begins in the segment, bytes.
-        synced: how far the segment is known to be on disk, bytes.
-        last: it ends its round.
-        part: it counts from a `Commit` on.
     """
     data = b""
     if type(frame) is BatchFrame:

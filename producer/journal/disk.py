@@ -43,11 +43,7 @@ class Disk(Protocol):
         """The directory, as shown to users."""
 
     def lock(self) -> None:
-        """Take the directory for this process alone.
-
-        Raises:
-            JournalLockedError: another process has it.
-        """
+        """Take the directory for this process alone."""
 
     def unlock(self) -> None:
         """Give the directory back."""

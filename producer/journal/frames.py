@@ -28,45 +28,26 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """Where one partition's numbering stands.
-
-    Attributes:
-        topic: the topic.
-        partition: the partition.
-        producer_id: producer id of the partition's newest batch.
-        epoch: epoch of the partition's newest batch.
-        next_sequence: the sequence that follows the newest batch under that identity.
-        through_event_sequence: every event of this partition up to here is, or was, in a batch.
-    """
+    """Where one partition's numbering stands."""
 
     topic: str
     partition: int
-    producer_id: int
-    epoch: int
-    next_sequence: int
-    through_event_sequence: int
+    producer_id: int  # producer id of the partition's newest batch
+    epoch: int  # epoch of the partition's newest batch
+    next_sequence: int  # the sequence that follows the newest batch under that identity
+    through_event_sequence: int  # every event of this partition up to here is, or was, in a batch
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """First frame of a segment: all that is still valid of older segments.
+    """First frame of a segment: all that is still valid of older segments."""
 
-    Attributes:
-        producer: the durable name.
-        previous_length: bytes of the segment before, 0 for the first one.
-        identity: the current identity, None before the first one.
-        next_event_sequence: sequence of the next event to be accepted.
-        partitions: numbering of each partition.
-        positions: last position of each source.
-        cluster_id: the cluster that the events are for, empty while it is not known.
-    """
-
-    producer: str
-    previous_length: int
-    identity: Identity | None
+    producer: str  # the durable name
+    previous_length: int  # bytes of the segment before, 0 for the first one
+    identity: Identity | None  # the current identity, None before the first one
     next_event_sequence: int
     partitions: tuple[PartitionState, ...]
-    positions: tuple[Position, ...]
-    cluster_id: str = ""
+    positions: tuple[Position, ...]  # last position of each source
+    cluster_id: str = ""  # the cluster that the events are for, empty while it is not known
 
 
 class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -145,30 +126,18 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     A batch grows while it waits: each `piece` adds the records that came since the last, without
     the batch's header and not compressed. A frame that is no piece is the whole batch, and takes
     the place of the pieces before it.
-
-    Attributes:
-        topic: its topic.
-        partition: its partition.
-        first_event_sequence: sequence of its first event.
-        last_event_sequence: no event of this partition up to this one is in a later batch.
-        record_count: records so far, those of earlier pieces included.
-        first_ms: timestamp of its first record, which those of the others are counted from.
-        last_ms: the newest timestamp of its records so far.
-        dated: the records have timestamps of their sender's, which stay as they are.
-        piece: whether it adds to what is there.
-        data: the record batch, or the records that are added.
     """
 
     topic: str
     partition: int
     first_event_sequence: int
-    last_event_sequence: int
-    record_count: int
-    first_ms: int
-    last_ms: int
-    dated: bool = False
-    piece: bool = False
-    data: bytes = b""
+    last_event_sequence: int  # no event of this partition up to this one is in a later batch
+    record_count: int  # records so far, those of earlier pieces included
+    first_ms: int  # timestamp of its first record, which those of the others are counted from
+    last_ms: int  # the newest timestamp of its records so far
+    dated: bool = False  # the records have timestamps of their sender's, which stay as they are
+    piece: bool = False  # whether it adds to what is there
+    data: bytes = b""  # the record batch, or the records that are added
 
     @property
     def key(self) -> WaitingKey:
@@ -261,19 +230,14 @@ class Renewal(msgspec.Struct, frozen=True, array_like=True):
     """A new identity, the partitions that go on under it, and their renumbered batches.
 
     The batches' bytes are not repeated: stamping them again gives the same bytes every time.
-
-    Attributes:
-        identity: the new identity.
-        restamps: un-acked batches that get another number under it.
-        begun: topic and number of the partitions whose sequence starts at 0 under it; those of a
-            topic that is new to the journal, too, so that it is known how many there are.
-        cluster_id: the cluster that gave it, empty while it is not known.
     """
 
     identity: Identity
-    restamps: tuple[Restamp, ...] = ()
+    restamps: tuple[Restamp, ...] = ()  # un-acked batches that get another number under it
+    # topic and number of the partitions whose sequence starts at 0 under it; those of a topic that
+    # is new to the journal, too, so that it is known how many there are
     begun: tuple[tuple[str, int], ...] = ()
-    cluster_id: str = ""
+    cluster_id: str = ""  # the cluster that gave it, empty while it is not known
 
 
 Frame = Head | Renewal | BatchFrame | Acks | Waiting | Numbered | Drop | Commit | Position

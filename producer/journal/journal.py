@@ -79,16 +79,7 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, producer: str, limits: JournalLimits | None = None) -> Self:
-        """Take over the journal in `directory`, or begins one; `recovered` says what it held.
-
-        Raises:
-            JournalLockedError: another process holds it.
-            JournalCorruptError: it is damaged; `sequitur journal verify` tells all.
-            JournalNameError: it belongs to another producer.
-            JournalVersionError: it is of another format.
-            JournalFullError: there is no space left to begin one.
-            JournalFailedError: the directory cannot be read or written.
-        """
+        """Take over the journal in `directory`, or begins one; `recovered` says what it held."""
         return cls.open_on(RealDisk(directory), producer=producer, limits=limits)
 
     @classmethod
@@ -162,16 +153,6 @@ class Journal:
 
         Not durable before `sync`. Rounds of nothing but marks and drops never fail for want of
         room: what does not fit is kept in memory and goes out with the next round.
-
-        Args:
-            frames: what to write.
-            part: they are a part of a longer round, which counts once a `Commit` follows in a
-                round that is none.
-
-        Raises:
-            JournalFullError: no room; nothing was written.
-            JournalFailedError: the disk failed, now or before.
-            ValueError: a frame contradicts what the journal holds; nothing was written.
         """
         if not frames:
             return
@@ -196,17 +177,7 @@ class Journal:
                 self._state.apply(frame, place, part=part)
 
     def read(self, key: Key) -> bytes:
-        """Return the exact bytes of a batch, under the numbers that the journal has for it now.
-
-        Args:
-            key: its numbers, or its first event, which finds it under whatever numbers it has.
-
-        Raises:
-            KeyError: the journal does not hold it, or under other numbers.
-            JournalBusyError: too many files are open; try later.
-            JournalCorruptError: what was written cannot be read back.
-            JournalFailedError: the disk failed.
-        """
+        """Return the exact bytes of a batch, under the numbers that the journal has for it now."""
         live = self._find(key)
         while True:
             try:
@@ -226,13 +197,6 @@ class Journal:
         """Return once every round appended before the call survives a power cut.
 
         Begin a new segment, too, when the current one is full.
-
-        Returns:
-            Whether there is something to do for `reclaim`.
-
-        Raises:
-            JournalFailedError: the disk failed, now or before. What was not synced may be lost,
-                and nothing more can be promised until the journal is opened again.
         """
         with self._sync_lock:
             with self._state_lock:
@@ -264,9 +228,6 @@ class Journal:
         A call of its own because removing a large file takes long, and no event waits for it: run
         it in another thread, beside the next syncs. One directory sync for each: two removals that
         reach the disk in the other order would look like a segment lost from the middle.
-
-        Raises:
-            JournalFailedError: the disk failed, now or before.
         """
         with self._reclaim_lock:
             self._remove_unneeded()

@@ -21,16 +21,11 @@ class JournalLimits:
 
     Segments are small because a disk may take long to free one (measured: 2 ms a MiB on ext4 with
     online discard), and syncs wait meanwhile.
-
-    Attributes:
-        segment_bytes: a segment that has grown to this is followed by a new one at the next sync.
-        limit_bytes: all files together never grow beyond this; at least 4 segments.
-
-    Raises:
-        ValueError: the sizes are out of range or do not fit each other.
     """
 
+    # a segment that has grown to this is followed by a new one at the next sync
     segment_bytes: int = _SEGMENT_BYTES
+    # all files together never grow beyond this; at least 4 segments
     limit_bytes: int = 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:

@@ -43,10 +43,6 @@ class LiveBatches:
     """The batches that are still needed, by key, and for each segment the keys with a frame in it.
 
     A segment can be removed once it and all older ones have none.
-
-    Attributes:
-        total_bytes: How long the frames are together.
-        waiting_count: Batches that have no numbers yet.
     """
 
     def __init__(self) -> None:

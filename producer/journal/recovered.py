@@ -13,31 +13,21 @@ TopicPartition = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a journal held when it was opened. `Journal.read` gives the batches' bytes.
+    """What a journal held when it was opened. `Journal.read` gives the batches' bytes."""
 
-    Attributes:
-        identity: the newest producer id and epoch; None before the first one.
-        unacked: per partition the batches to send again, oldest first, without their bytes.
-        waiting: per partition the batches that have no numbers yet, oldest first, without their
-            bytes.
-        next_event_sequence: sequence of the next event to be accepted.
-        partitions: where each partition's numbering ended. A later life does not go on from there,
-            since a copy of the journal would, too.
-        positions: last position of each source.
-        torn: the unfinished round that was cut off, None when there was none.
-        fresh: there was no journal; it was created.
-        cluster_id: the cluster that the events are for, empty while it is not known.
-    """
-
-    identity: Identity | None
+    identity: Identity | None  # the newest producer id and epoch; None before the first one
+    # per partition the batches to send again, oldest first, without their bytes
     unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
+    # per partition the batches that have no numbers yet, oldest first, without their bytes
     waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
     next_event_sequence: int
+    # where each partition's numbering ended. A later life does not go on from there, since a copy
+    # of the journal would, too
     partitions: Mapping[TopicPartition, PartitionState]
-    positions: Mapping[str, bytes]
-    torn: TornTail | None = None
-    fresh: bool = False
-    cluster_id: str = ""
+    positions: Mapping[str, bytes]  # last position of each source
+    torn: TornTail | None = None  # the unfinished round that was cut off, None when there was none
+    fresh: bool = False  # there was no journal; it was created
+    cluster_id: str = ""  # the cluster that the events are for, empty while it is not known
 
     def partition_count(self, topic: str) -> int | None:
         """Return how many partitions of a topic the journal knows; None if it knows none."""

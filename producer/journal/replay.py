@@ -12,16 +12,7 @@ from sequitur.producer.journal.state import JournalState
 def replay(
     segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
 ) -> tuple[JournalState, TornTail | None, Sequence[int]]:
-    """Return the state that segments hold, oldest first.
-
-    Returns:
-        The state, the torn tail of the newest segment, and the length of each segment's sound part.
-
-    Raises:
-        JournalCorruptError: good frames would be lost by reading on.
-        JournalNameError: the journal belongs to another producer.
-        JournalVersionError: a segment is of another format.
-    """
+    """Return the state that segments hold, oldest first."""
     state = JournalState(producer)
     torn: TornTail | None = None
     lengths: list[int] = []

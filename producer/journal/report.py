@@ -60,25 +60,15 @@ class TornReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment file.
-
-    Attributes:
-        name: file name.
-        bytes: its size.
-        version: format version, None when its preamble is unreadable.
-        rounds: whole rounds.
-        frames: good frames by type.
-        damages: what cannot be read.
-        torn: the unfinished round at its end.
-    """
+    """One segment file."""
 
     name: str
     bytes: int
-    version: int | None
+    version: int | None  # format version, None when its preamble is unreadable
     rounds: int
-    frames: dict[str, int]
-    damages: tuple[DamageReport, ...]
-    torn: TornReport | None
+    frames: dict[str, int]  # good frames by type
+    damages: tuple[DamageReport, ...]  # what cannot be read
+    torn: TornReport | None  # the unfinished round at its end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,30 +108,18 @@ class PartitionReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JournalReport:
-    """What a journal's directory holds.
-
-    Attributes:
-        directory: where.
-        verdict: the result of the check.
-        problems: a sentence for each thing that is wrong with the journal as a whole.
-        producer: the durable name, None when no head can be read.
-        producer_id: from the broker, None before the first one.
-        epoch: from the broker, None before the first one.
-        next_event: sequence of the next event to be accepted.
-        positions: how far each source was read; as text where it is text, else as hex digits.
-        partitions: numbering and open batches.
-        segments: the files.
-    """
+    """What a journal's directory holds."""
 
     directory: str
-    verdict: JournalVerdict
-    problems: tuple[str, ...]
-    producer: str | None
-    producer_id: int | None
-    epoch: int | None
-    next_event: int
+    verdict: JournalVerdict  # the result of the check
+    problems: tuple[str, ...]  # a sentence for each thing that is wrong with the journal as a whole
+    producer: str | None  # the durable name, None when no head can be read
+    producer_id: int | None  # from the broker, None before the first one
+    epoch: int | None  # from the broker, None before the first one
+    next_event: int  # sequence of the next event to be accepted
+    # how far each source was read; as text where it is text, else as hex digits
     positions: dict[str, str]
-    partitions: tuple[PartitionReport, ...]
+    partitions: tuple[PartitionReport, ...]  # numbering and open batches
     segments: tuple[SegmentReport, ...]
 
     @property

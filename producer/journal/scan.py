@@ -38,21 +38,13 @@ _SUFFIX: Final = ".journal"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that cannot be read though they had been written for good.
+    """Bytes that cannot be read though they had been written for good."""
 
-    Attributes:
-        offset: where they begin in the file.
-        length: how many; 0 when frames are missing without a trace.
-        lost: what they were, as far as it can be told.
-        frames_after: how many good frames follow up to the next damage or the end.
-        resumes_at: where these begin, None when there are none.
-    """
-
-    offset: int
-    length: int
-    lost: str
-    frames_after: int
-    resumes_at: int | None
+    offset: int  # where they begin in the file
+    length: int  # how many; 0 when frames are missing without a trace
+    lost: str  # what they were, as far as it can be told
+    frames_after: int  # how many good frames follow up to the next damage or the end
+    resumes_at: int | None  # where these begin, None when there are none
 
     @property
     def follows(self) -> str:
@@ -68,38 +60,22 @@ class Damage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TornTail:
-    """An unfinished round at the end of the newest segment.
-
-    Attributes:
-        segment: the segment's number.
-        offset: where the round begins: the file is cut here.
-        length: bytes cut.
-        frames: good frames among them, of rounds that were never known to be on disk.
-    """
+    """An unfinished round at the end of the newest segment."""
 
     segment: int
-    offset: int
+    offset: int  # where the round begins: the file is cut here
     length: int
-    frames: int
+    frames: int  # good frames among them, of rounds that were never known to be on disk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scan:
-    """What a segment holds.
-
-    Attributes:
-        segment: its number.
-        length: bytes in the file.
-        version: format version, None when the preamble is unreadable.
-        frames: good frames in file order, without those of a torn tail, and without the bytes of
-            batches.
-        damages: what is wrong with it.
-        torn: what is to be cut off.
-    """
+    """What a segment holds."""
 
     segment: int
-    length: int
-    version: int | None
+    length: int  # bytes in the file
+    version: int | None  # format version, None when the preamble is unreadable
+    # good frames in file order, without those of a torn tail, and without the bytes of batches
     frames: tuple[PlacedFrame, ...]
     damages: tuple[Damage, ...]
     torn: TornTail | None
@@ -124,16 +100,7 @@ def segment_numbers(names: Sequence[str]) -> list[int]:
 
 
 def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
-    """Read all frames of a segment.
-
-    Args:
-        data: the whole file.
-        segment: its number, from its name.
-        newest: no later segment exists, so that it may end in a torn tail.
-
-    Raises:
-        JournalVersionError: the segment is of another format.
-    """
+    """Read all frames of a segment."""
     preamble = decode_preamble(data)
     version = preamble[0] if preamble else None
     if version is not None and version not in READ_VERSIONS:

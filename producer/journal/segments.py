@@ -33,18 +33,6 @@ class Segments:
     """The segment files, by their numbers; used with the journal's state lock held.
 
     After a failure of the disk nothing more is written.
-
-    Args:
-        disk: Where they are.
-        state: What they mean together; it is only read here.
-        limits: How large they may grow.
-        sizes: The length of each one that is there already.
-
-    Attributes:
-        file: The newest one, open for appending; None before the first and after `close`.
-        newest: Its number.
-        synced: How many of its bytes are known to be on disk.
-        rounds: How many rounds were written.
     """
 
     def __init__(
@@ -123,17 +111,7 @@ class Segments:
     def write_round(
         self, frames: Sequence[Frame], *, reserve: bool | None, part: bool = False
     ) -> list[Place]:
-        """Append a round to the newest segment; return where each frame is.
-
-        Args:
-            frames: What it holds.
-            reserve: What room it may take, as in `room_bytes`.
-            part: It is a part of a longer one.
-
-        Raises:
-            JournalFullError: There is no room; nothing was written.
-            JournalFailedError: The disk failed.
-        """
+        """Append a round to the newest segment; return where each frame is."""
         assert self.file is not None
         start = end = self.newest_bytes
         buffers, lengths = encode_round(
@@ -206,9 +184,6 @@ class Segments:
 
         The old one is synced to its end before the new one is there. So this is called with the
         journal's sync lock held, too.
-
-        Raises:
-            JournalFailedError: The disk failed.
         """
         assert self.file is not None
         if self.newest_bytes > self.synced:
@@ -223,12 +198,7 @@ class Segments:
         return True
 
     def begin(self, segment: int) -> None:
-        """Begin a segment: write its head under another name, sync it, then rename it.
-
-        Raises:
-            JournalFullError: There is no room for it.
-            JournalFailedError: The disk failed.
-        """
+        """Begin a segment: write its head under another name, sync it, then rename it."""
         total = self.total_bytes
         head = self._state.head(self._sizes.get(self.newest, 0))
         encoded = encode_round([head], seed=segment_seed(segment), offset=PREAMBLE_LENGTH, synced=0)
@@ -261,11 +231,7 @@ class Segments:
         self.use(segment, file)
 
     def check_usable(self) -> None:
-        """Refuse to go on after a failure, or after `close`.
-
-        Raises:
-            JournalError: The journal is closed, or the disk failed before.
-        """
+        """Refuse to go on after a failure, or after `close`."""
         if self.file is None:
             raise JournalError(f"the journal in {self._disk.place} is closed")
         if self._failure is not None:

@@ -42,15 +42,6 @@ class JournalState:
     """The sum of all frames so far.
 
     The parts of a round that is not whole yet are `_parted`, and count as needed.
-
-    Attributes:
-        producer: The name of the producer that the journal belongs to.
-        identity: The newest producer id and epoch.
-        cluster_id: The cluster that the events are for; empty while it is not known.
-        next_event_sequence: The sequence of the next event to be accepted.
-        partitions: Where each partition's numbering stands.
-        positions: The last position of each source.
-        live: The batches that are still needed.
     """
 
     def __init__(self, producer: str) -> None:
@@ -80,13 +71,7 @@ class JournalState:
         return bool(self._parted)
 
     def check(self, frames: Iterable[Frame]) -> None:
-        """Refuse frames that `apply` could not take.
-
-        Raises:
-            ValueError: a frame names a batch the journal does not hold, adds one again,
-                numbers one that it holds in part, or is a `Head`, which only the journal itself
-                writes.
-        """
+        """Refuse frames that `apply` could not take."""
         added: set[Key] = set()
         gone: set[Key] = set()
         for frame in frames:

@@ -28,29 +28,17 @@ def _steady_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStatistics:
-    """What backlog quotas did to the sends of a producer since it was started.
+    """What backlog quotas did to the sends of a producer since it was started."""
 
-    Attributes:
-        held: Calls that had to wait.
-        refused: Calls that raised, at once or after their wait.
-        proximity: The largest backlog of the topics that it sends to, as a share of its quota; more
-            than 1 beyond it. None below 0.5, and where nothing is known.
-    """
-
-    held: int
-    refused: int
+    held: int  # calls that had to wait
+    refused: int  # calls that raised, at once or after their wait
+    # the largest backlog of the topics that it sends to, as a share of its quota; more than 1
+    # beyond it. None below 0.5, and where nothing is known
     proximity: float | None
 
 
 class _Line:
-    """Senders of one topic that wait, in the order they came.
-
-    Attributes:
-        turn: The one that has it waits for the quota, the others for their turn. So after a wait
-            they go on one by one, and events keep the order in which several tasks sent them.
-        senders: How many there are.
-        state: The last that they had to wait for.
-    """
+    """Senders of one topic that wait, in the order they came."""
 
     __slots__ = ("senders", "state", "turn")
 
@@ -61,11 +49,7 @@ class _Line:
 
 
 class QuotaGate:
-    """Let sends pass, hold them, or refuse them.
-
-    Args:
-        now_ms: The clock by which states get stale, in milliseconds; it is never set.
-    """
+    """Let sends pass, hold them, or refuse them."""
 
     def __init__(self, now_ms: Callable[[], int] = _steady_ms) -> None:
         self._now_ms = now_ms
@@ -104,14 +88,6 @@ class QuotaGate:
         """Wait until an event of the topic may be accepted.
 
         The caller accepts it in the same step of the event loop, or the next one goes first.
-
-        Args:
-            topic: The topic.
-            deadline_s: How long to wait, by the clock of the event loop.
-
-        Raises:
-            BacklogQuotaError: The policy is to refuse it, or the wait was too long.
-            RetriableError: The gate was closed.
         """
         state = self._refuse_or_state(topic)
         line = self._lines.get(topic)

@@ -35,15 +35,7 @@ _log = Logger(__name__)
 
 
 class ControlReader:
-    """Gives a gate the records of the control topic, from its beginning on.
-
-    Args:
-        kafka: How to reach the cluster.
-        gate: Gets the records.
-        client_id: The client's name in the brokers' logs and quotas.
-        random: Spreads the waits between attempts.
-        token_provider: Gives the token for OAUTHBEARER; the token file by default.
-    """
+    """Gives a gate the records of the control topic, from its beginning on."""
 
     def __init__(
         self,
@@ -104,12 +96,7 @@ class ControlReader:
         await asyncio.sleep(self._backoff.delay_ms(self._failures, self._random()) / 1000)
 
     async def _find_topic(self) -> bool:
-        """Learn where the topic is; return False while there is none, and nothing is limited.
-
-        Raises:
-            RetriableError: No broker answers.
-            FatalError: The topic may not be read.
-        """
+        """Learn where the topic is; return False while there is none, and nothing is limited."""
         if not await self._wire.refresh([CONTROL_TOPIC]):
             raise RetriableError("no broker answers")
         if self._wire.is_unauthorized(CONTROL_TOPIC):
@@ -123,12 +110,7 @@ class ControlReader:
         return True
 
     async def _follow(self) -> None:
-        """Read on, until the leader is another.
-
-        Raises:
-            BrokerError: The leader does not answer, or is none any more; or the topic may not be
-                read.
-        """
+        """Read on, until the leader is another."""
         node = self._wire.leader(CONTROL_TOPIC, _PARTITION)
         if node is None:
             raise RetriableError("the topic has no leader")

@@ -14,9 +14,6 @@ class BacklogStates:
     """The last state of each topic, as long as it counts: so long from its arrival as it says.
 
     Times are milliseconds of a clock that is never set.
-
-    Attributes:
-        limited: The states by which a producer does not go on, by topic. Others only read it.
     """
 
     __slots__ = ("_arrived", "_known", "limited")
@@ -27,11 +24,7 @@ class BacklogStates:
         self.limited: dict[str, BacklogState] = {}
 
     def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Take a record of the control topic; one without a value lifts what was known.
-
-        Raises:
-            ControlRecordError: It cannot be read; what was known before counts on.
-        """
+        """Take a record of the control topic; one without a value lifts what was known."""
         topic = topic_of(key)
         if topic is None:
             return
@@ -63,11 +56,7 @@ class BacklogStates:
         self.limited.clear()
 
     def proximity(self, topics: Iterable[str]) -> float | None:
-        """Return how near these topics are to their quotas: the largest share of one.
-
-        Returns:
-            None below half, and without a quota.
-        """
+        """Return how near these topics are to their quotas: the largest share of one."""
         states = (self._known.get(topic) for topic in topics)
         shares = (state.proximity for state in states if state is not None)
         largest = max((share for share in shares if share is not None), default=0.0)

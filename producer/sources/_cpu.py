@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 
 
 class CpuUsage(msgspec.Struct, frozen=True):
-    """One sample of one cpu, as it goes over the wire as JSON.
-
-    Attributes:
-        hostname: The machine.
-        cpu: Which of its cpus, from 0.
-        usage: Per cent of the time since the last sample in which it was not idle.
-        occurred_at: When the sample was taken, milliseconds since 1970.
-    """
+    """One sample of one cpu, as it goes over the wire as JSON."""
 
     hostname: str
-    cpu: int
-    usage: float
-    occurred_at: int
+    cpu: int  # which of its cpus, from 0
+    usage: float  # per cent of the time since the last sample in which it was not idle
+    occurred_at: int  # when the sample was taken, milliseconds since 1970
 
 
 class UsageMeter:
@@ -46,11 +39,7 @@ class UsageMeter:
         self._usages: list[float] = []
 
     def usages(self, readings: Sequence[tuple[float, float]]) -> list[float]:
-        """Return the usage of each cpu in per cent.
-
-        Args:
-            readings: For each cpu its total and its idle time so far, in seconds.
-        """
+        """Return the usage of each cpu in per cent."""
         if len(self._last) != len(readings):
             # The first reading, or a cpu was plugged in: there is nothing to compare with.
             self._usages = [0.0] * len(readings)
@@ -65,13 +54,7 @@ class UsageMeter:
 
 
 class CpuSource:
-    """Samples all cpus at a steady rate.
-
-    Args:
-        rate_hz: Samples a second; each gives one event a cpu.
-        duration: Stop by itself after so long.
-        hostname: The machine's name; asked of the system by default.
-    """
+    """Samples all cpus at a steady rate."""
 
     def __init__(
         self, *, rate_hz: float, duration: timedelta | None = None, hostname: str | None = None

@@ -25,12 +25,6 @@ class CpuFeed:
 
     A moment that has passed cannot be sampled again, so there is no position. When the daemon
     stops, or the sampling ends by itself, delayed samples are sent before it returns.
-
-    Args:
-        sampler: Takes the samples.
-        send_delay_s: How long each is delayed.
-        pause: Waits; tests give their own.
-        now_s: The clock; by default that of the event loop.
     """
 
     name = "cpu"

@@ -45,17 +45,7 @@ _entries: Final = msgspec.json.Decoder(_Entry)
 
 
 class DeadLetterFile:
-    """An open dead-letter file.
-
-    Args:
-        path: The file; made, with its folder, if it is not there.
-        now_ms: The clock.
-        max_raw_bytes: How many bytes of an invalid event an entry has.
-        limit_bytes: How large the file may become, entries of earlier runs included.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """An open dead-letter file."""
 
     def __init__(
         self,
@@ -91,9 +81,6 @@ class DeadLetterFile:
         """Append an entry for an invalid event, with its first bytes.
 
         It is on disk after the next `sync`.
-
-        Raises:
-            DeadLettersFullError: There is no room for it, also on the disk; nothing was written.
         """
         entry = self._entry(source, where, reason, raw)
         entry["raw"] = _encoded(raw[: self._max_raw_bytes])
@@ -117,9 +104,6 @@ class DeadLetterFile:
         """Append an entry for an event that is not in Kafka, with its whole record.
 
         It is on disk after the next `sync`.
-
-        Raises:
-            DeadLettersFullError: There is no room for it, also on the disk; nothing was written.
         """
         if where in self._ids:
             return
@@ -198,9 +182,6 @@ class DeadLetterFile:
         """Return once every entry written before survives a power cut; cheap if there is none.
 
         May run in a thread: what is written meanwhile is left for the next call.
-
-        Raises:
-            DeadLettersFullError: They do not, as on a disk that is full.
         """
         if self._owes_sync:
             self._owes_sync = False

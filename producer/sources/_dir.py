@@ -49,16 +49,7 @@ _WINDOW_BYTES: Final = 32 * CHUNK_BYTES
 
 
 class DirectorySource:
-    """Reads the files of one folder.
-
-    Args:
-        folder: The folder; its own folders are not entered.
-        parser: Makes events of lines.
-        follow: Wait for more files; else stop when there is none left.
-        poll_interval_s: Time between two looks at a folder without a file to read.
-        on_lost_file: Whether to go on when a file is gone before it was read to its end.
-        pause: Waits; tests give their own.
-    """
+    """Reads the files of one folder."""
 
     def __init__(
         self,
@@ -248,12 +239,7 @@ class DirectorySource:
 
 
 def _is_due(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a file to be read.
-
-    Raises:
-        OSError: It cannot be found out, as for a link to itself.
-        UnicodeEncodeError: It is, but its name cannot be written into the journal.
-    """
+    """Return whether it is a file to be read."""
     if not _CHECKING.fullmatch(entry.name) and (
         entry.name.startswith(".") or entry.name.endswith(_NOT_READ)
     ):

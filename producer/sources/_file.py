@@ -53,21 +53,13 @@ OnLostFile = Literal["continue", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """What is read after a file.
-
-    Attributes:
-        log: The log that it belongs to.
-        generation: Which file of it.
-        older: What is older than that.
-        following: What was found beside it, and is not read.
-        copies: Likewise: copies of what was read.
-    """
+    """What is read after a file."""
 
     log: LogFolder
     generation: Generation
     older: OlderGenerations
-    following: Following
-    copies: tuple[Generation, ...] = ()
+    following: Following  # what was found beside it, and is not read
+    copies: tuple[Generation, ...] = ()  # likewise: copies of what was read
 
     @property
     def is_written(self) -> bool:
@@ -76,20 +68,7 @@ class _Next:
 
 
 class FileSource:
-    """Follows one file.
-
-    Args:
-        path: The file; with `follow` it need not be there yet.
-        parser: Makes events of its lines.
-        follow: Go on when the end is reached; else stop there, and take a last line without a
-            newline for whole.
-        poll_interval_s: Time between two looks at a file that was read to its end.
-        rotate_wait_s: How long a rotated file must have been silent before it is left: its
-            writer may still have it open.
-        on_lost_file: Whether to go on when a file is gone before it was read to its end.
-        rotated_numbers: Which of `app.log.1` and `app.log.2` is older.
-        pause: Waits; tests give their own.
-    """
+    """Follows one file."""
 
     def __init__(
         self,
@@ -285,11 +264,7 @@ class FileSource:
         _log.error("source file lost", path=str(self._path), problem=message)
 
     def _tell(self, following: _Next) -> None:
-        """Log what is not read, and why.
-
-        Raises:
-            LostFileError: A generation was passed over, and `on_lost_file` is `fail`.
-        """
+        """Log what is not read, and why."""
         path = str(self._path)
         for copy in following.copies:
             _log.warning("passed over as a copy", file=copy.name, path=path)

@@ -60,15 +60,7 @@ _LINGER_S: Final = 2.0
 
 
 class HttpSource:
-    """Serves one address.
-
-    Args:
-        host: Where to listen.
-        port: Where to listen; 0 for any free port, see `port`.
-        parser: Makes events of bodies.
-        limits: What requests may take.
-        token: What each request has to carry; None asks for nothing.
-    """
+    """Serves one address."""
 
     def __init__(
         self,
@@ -95,11 +87,7 @@ class HttpSource:
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
-        """Listen until the daemon stops; requests that came whole are answered.
-
-        Raises:
-            SourceError: The address cannot be listened on.
-        """
+        """Listen until the daemon stops; requests that came whole are answered."""
         del position
         runner = web.AppRunner(
             self._application(intake),

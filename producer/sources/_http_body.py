@@ -27,33 +27,22 @@ _COMPRESSED: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What requests may take.
+    """What requests may take."""
 
-    Attributes:
-        body_bytes: The largest body, uncompressed.
-        pending_bytes: Bodies held at the same time; beyond, the answer is 503.
-        room_timeout_s: How long a request waits for room in the producer's buffer.
-        body_timeout_s: How long a body may take to come; beyond, the answer is 408. So long may
-            the head of a connection's first request take, too.
-        connections: So many at a time; 0 for half of the files that the process may have open, and
-            at most 1,000. Beyond, the answer is 503.
-        retry_after_s: When a client told 503 should try again.
-    """
-
-    body_bytes: int = 8 << 20
-    pending_bytes: int = 64 << 20
-    room_timeout_s: float = 5.0
+    body_bytes: int = 8 << 20  # the largest body, uncompressed
+    pending_bytes: int = 64 << 20  # bodies held at the same time; beyond, the answer is 503
+    room_timeout_s: float = 5.0  # how long a request waits for room in the producer's buffer
+    # how long a body may take to come; beyond, the answer is 408. So long may the head of a
+    # connection's first request take, too
     body_timeout_s: float = 30.0
+    # so many at a time; 0 for half of the files that the process may have open, and at most 1,000.
+    # Beyond, the answer is 503
     connections: int = 0
-    retry_after_s: int = 1
+    retry_after_s: int = 1  # when a client told 503 should try again
 
 
 class Bodies:
-    """Reads the bodies of all requests of one server.
-
-    Args:
-        limits: What they may take.
-    """
+    """Reads the bodies of all requests of one server."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -70,13 +59,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[bytes]:
-        """The body of a request, uncompressed; it counts as held until the context is left.
-
-        Raises:
-            NoRoomError: Too much is held at the same time.
-            StoppingError: The server was stopped before the body had come.
-            web.HTTPException: It is too large, too slow, or not what its headers say.
-        """
+        """The body of a request, uncompressed; it counts as held until the context is left."""
         length = request.content_length
         if length is not None and length > self._limits.body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, length)
@@ -157,11 +140,7 @@ class Inflater:
         return not self._begun
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what is in `data`, at most 64 KiB at a time.
-
-        Raises:
-            zlib.error: It is nothing of the kind.
-        """
+        """Yield what is in `data`, at most 64 KiB at a time."""
         while data:
             self._begun = True
             part = self._opener.decompress(data, _SLICE_BYTES)

@@ -44,15 +44,7 @@ def default_limit() -> int:
 
 
 class LimitedSite(web.BaseSite):
-    """Listens on an address, as `web.TCPSite`, with limits.
-
-    Args:
-        runner: Its application; call `begun` for each request.
-        host: Where to listen.
-        port: Where to listen; 0 for any free port.
-        limit: So many connections at a time.
-        head_timeout_s: How long the head of a connection's first request may take.
-    """
+    """Listens on an address, as `web.TCPSite`, with limits."""
 
     def __init__(
         self, runner: web.AppRunner, host: str, port: int, *, limit: int, head_timeout_s: float
@@ -70,11 +62,7 @@ class LimitedSite(web.BaseSite):
         return f"http://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: The address cannot be listened on.
-        """
+        """Listen."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Gate(self._let_in), self._host, self._port, backlog=self._backlog

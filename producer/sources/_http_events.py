@@ -37,18 +37,7 @@ class RefusedLine(msgspec.Struct, frozen=True):
 
 
 class BodyEvents:
-    """The events of one body.
-
-    Args:
-        intake: Stores copies of invalid events.
-        place: Where the request came from, for those.
-
-    Attributes:
-        records: The events.
-        refused: The first of those that are none.
-        refused_count: How many are none.
-        kept: How many of these are in the dead-letter file.
-    """
+    """The events of one body."""
 
     def __init__(self, intake: Intake, place: str) -> None:
         self.records: list[Record] = []

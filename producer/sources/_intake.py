@@ -49,14 +49,6 @@ class Intake(Protocol):
         """Take events, all or none, in this order; wait for room if there is none.
 
         If the caller is cancelled while it waits for room, no event was accepted.
-
-        Args:
-            records: The events.
-            position: Covers all of this source up to and including the events. It is journaled in
-                one round with them, and what was refused before this call is on disk before it.
-
-        Raises:
-            StoppingError: The daemon stops, and there was no room before; nothing was accepted.
         """
         ...
 
@@ -73,11 +65,6 @@ class Intake(Protocol):
 
         It is on disk there before any later position is in the journal. What a source reads again
         after a crash between the two is not written again.
-
-        Args:
-            raw: Its bytes, or the first of them.
-            where: Where it was read, such as `app.log line 12 byte 345`.
-            reason: Why it cannot be sent.
         """
         ...
 
@@ -86,33 +73,22 @@ class Intake(Protocol):
 
         A copy goes into the dead-letter file only while that is less than half full, so that no
         client can fill it up: the rest is for events that are stored nowhere else.
-
-        Returns:
-            Whether it was stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatistics:
-    """What went wrong at a source, besides refused events. All counts are since the start.
+    """What went wrong at a source, besides refused events. All counts are since the start."""
 
-    Attributes:
-        files_finished: Files read to their end, and left for the next.
-        files_lost: Files gone or cut before they were read to their end, as far as is known.
-        files_passed_over: Rotated files that were compressed before they were read, or whose number
-            contradicts what was read.
-        left_behind_bytes: Written to a rotated file after it was left: lost.
-        files_unreadable: Files skipped, since they could not be opened.
-        requests_without_room: HTTP requests answered 503.
-    """
-
-    files_finished: int = 0
-    files_lost: int = 0
+    files_finished: int = 0  # files read to their end, and left for the next
+    files_lost: int = 0  # files gone or cut before they were read to their end, as far as is known
+    # rotated files that were compressed before they were read, or whose number contradicts what was
+    # read
     files_passed_over: int = 0
-    left_behind_bytes: int = 0
-    files_unreadable: int = 0
-    requests_without_room: int = 0
+    left_behind_bytes: int = 0  # written to a rotated file after it was left: lost
+    files_unreadable: int = 0  # files skipped, since they could not be opened
+    requests_without_room: int = 0  # HTTP requests answered 503
 
 
 class Source(Protocol):
@@ -122,16 +98,7 @@ class Source(Protocol):
     """Key of its position in the journal."""
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
-        """Read until the source ends or `intake.stopping` is set.
-
-        Args:
-            intake: Takes the events.
-            position: The last journaled one, None if there is none.
-
-        Raises:
-            SourceError: It cannot be read, or the position is none of its own.
-            StoppingError: The daemon stopped while the source waited for room: no failure.
-        """
+        """Read until the source ends or `intake.stopping` is set."""
         ...
 
     def statistics(self) -> SourceStatistics:

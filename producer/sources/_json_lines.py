@@ -30,11 +30,7 @@ _NO_JSON: Final = (msgspec.DecodeError, RecursionError)
 
 
 def parse_header(text: str) -> tuple[str, JsonField]:
-    """Read one of the setting `header`: `ce_id=json:id`.
-
-    Raises:
-        KeySpecError: It is not of this form, or the name is the one of our own ids.
-    """
+    """Read one of the setting `header`: `ce_id=json:id`."""
     name, equals, where = text.partition("=")
     if not (name and equals):
         raise KeySpecError(f"header {text!r}: expected NAME=json:<path>, such as ce_id=json:id")
@@ -45,27 +41,15 @@ def parse_header(text: str) -> tuple[str, JsonField]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A line that is no event.
+    """A line that is no event."""
 
-    Attributes:
-        index: Its place in the batch.
-        raw: Its bytes, cut at the limit.
-        reason: Why.
-    """
-
-    index: int
+    index: int  # its place in the batch
     raw: bytes
     reason: str
 
 
 class EventParser:
-    """Makes events of lines.
-
-    Args:
-        key: Where their keys stand; None for events without a key.
-        limit_bytes: The longest event, for the message of a refusal.
-        headers: Names of headers, and where their values stand; one without a value is left out.
-    """
+    """Makes events of lines."""
 
     is_text = False
     """Whether lines are taken as they are."""
@@ -145,11 +129,7 @@ def _lone_surrogate(value: bytes) -> str | None:
 
 
 class TextParser(EventParser):
-    """Makes events of lines of any bytes; blank ones are none.
-
-    Args:
-        limit_bytes: The longest event.
-    """
+    """Makes events of lines of any bytes; blank ones are none."""
 
     is_text = True
 

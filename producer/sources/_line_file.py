@@ -36,35 +36,21 @@ _SAMPLE_BYTES: Final = HEAD_BYTES
 
 
 class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a file was read.
+    """How far a file was read."""
 
-    Attributes:
-        name: Its name then, for messages and for folders.
-        device: Its device then; devices may get other numbers when the machine starts.
-        inode: Its inode.
-        offset: The first byte that was not read; it begins a line.
-        line: The number of that line, from 1.
-        modified_ns: When it was last written, as known then: tells which files are younger.
-        head_length: How many of its first bytes `head` covers.
-        head: Digest of its first bytes.
-        tail: Digest of the bytes before `offset`, at most 1 KiB.
-        finished: The file was read to its end, and is no longer needed.
-        log: Where the log is written that it belongs to, links followed; empty in folders.
-        older: The generations of that log which come before it; None in positions of before there
-            was such a list.
-    """
-
-    name: str
-    device: int
+    name: str  # its name then, for messages and for folders
+    device: int  # its device then; devices may get other numbers when the machine starts
     inode: int
-    offset: int
-    line: int
-    modified_ns: int
-    head_length: int
-    head: str
-    tail: str
-    finished: bool = False
-    log: str = ""
+    offset: int  # the first byte that was not read; it begins a line
+    line: int  # the number of that line, from 1
+    modified_ns: int  # when it was last written, as known then: tells which files are younger
+    head_length: int  # how many of its first bytes `head` covers
+    head: str  # digest of its first bytes
+    tail: str  # digest of the bytes before `offset`, at most 1 KiB
+    finished: bool = False  # the file was read to its end, and is no longer needed
+    log: str = ""  # where the log is written that it belongs to, links followed; empty in folders
+    # the generations of that log which come before it; None in positions of before there was such a
+    # list
     older: OlderGenerations | None = None
 
     @property
@@ -78,11 +64,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, position: bytes) -> Self:
-        """Read a position from the journal.
-
-        Raises:
-            PositionError: It is none of a file.
-        """
+        """Read a position from the journal."""
         try:
             return msgspec.json.decode(position, type=cls)
         except msgspec.DecodeError as error:
@@ -212,11 +194,7 @@ class LineFile:
         return Generation(name, self.device, self.inode, self._modified_ns(), self._head)
 
     def was_read_whole(self, path: Path) -> bool:
-        """Return whether this name is of the same file, unchanged since its end was read.
-
-        Raises:
-            OSError: There is no file of this name.
-        """
+        """Return whether this name is of the same file, unchanged since its end was read."""
         # The file is open, so no other can have been given its inode.
         found = path.stat()
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) == (

@@ -12,21 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LineBatch:
-    r"""Lines that follow one another.
+    r"""Lines that follow one another."""
 
-    Attributes:
-        lines: Their bytes without the newline; a `\r` before it is still there. Those of
-            `overlong` are cut at the limit.
-        first_line: Number of the first, from 1.
-        first_offset: Where the first begins, in bytes from the beginning.
-        end_offset: Where the next line begins.
-        overlong: Index to full length, of lines beyond the limit.
-    """
-
+    # their bytes without the newline; a `\r` before it is still there. Those of `overlong` are cut
+    # at the limit
     lines: list[bytes]
-    first_line: int
-    first_offset: int
-    end_offset: int
+    first_line: int  # number of the first, from 1
+    first_offset: int  # where the first begins, in bytes from the beginning
+    end_offset: int  # where the next line begins
+    # index to full length, of lines beyond the limit
     overlong: Mapping[int, int] = field(default_factory=dict)
 
     def offset_of(self, index: int) -> int:
@@ -39,13 +33,7 @@ class LineBatch:
 
 
 class LineSplitter:
-    """Cuts bytes into lines. A line that never ends takes no more memory than the limit.
-
-    Args:
-        limit_bytes: The longest line.
-        offset: Where the first byte to come stands; it begins a line.
-        line: The number of that line.
-    """
+    """Cuts bytes into lines. A line that never ends takes no more memory than the limit."""
 
     def __init__(self, limit_bytes: int, *, offset: int = 0, line: int = 1) -> None:
         self._limit_bytes = limit_bytes

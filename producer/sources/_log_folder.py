@@ -31,13 +31,7 @@ _MAX_LISTINGS: Final = 10
 
 
 class LogFolder:
-    """One log file, by the name under which it is written, and its folder.
-
-    Args:
-        path: The file itself, no link.
-        numbers: Which of `app.log.1` and `app.log.2` is older.
-        limit_bytes: The longest line.
-    """
+    """One log file, by the name under which it is written, and its folder."""
 
     def __init__(self, path: Path, numbers: RotatedNumbers, limit_bytes: int) -> None:
         self.path = path
@@ -78,11 +72,7 @@ class LogFolder:
             return []
 
     def open(self, generation: Generation) -> LineFile | None:
-        """Open a file, None if its name is gone or another file's by now.
-
-        Raises:
-            SourceError: It cannot be opened.
-        """
+        """Open a file, None if its name is gone or another file's by now."""
         path = self.path.with_name(generation.name)
         try:
             file = LineFile(path, self._limit_bytes)

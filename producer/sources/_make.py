@@ -19,16 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
-    """Return the source, ready to run. What only one source needs is imported with it.
-
-    Args:
-        settings: Which source, and how it reads.
-        max_event_bytes: Longer events are refused: the producer's `max_request_size`.
-
-    Raises:
-        SourceSpecError: The settings name no source.
-        KeySpecError: They name no place for the key.
-    """
+    """Return the source, ready to run. What only one source needs is imported with it."""
     spec = parse_source(settings.source)
     # Absolute: a source's name keys its position, and must not mean another file elsewhere.
     path = Path(spec.path).absolute()
@@ -74,11 +65,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
 
 
 def check_source(settings: SourceSettings) -> None:
-    """Refuse at once what could not be read later. A `file` may still come.
-
-    Raises:
-        SourceError: What the source reads is not there, or its address is taken.
-    """
+    """Refuse at once what could not be read later. A `file` may still come."""
     spec = parse_source(settings.source)
     path = Path(spec.path).absolute()
     if spec.kind == "dir" and not path.is_dir():

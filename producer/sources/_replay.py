@@ -44,46 +44,24 @@ _MAX_TIME_MS: Final = 2**53
 
 
 class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a recording was replayed.
+    """How far a recording was replayed."""
 
-    Attributes:
-        sent: How many events of the plan.
-        plan: Digest of the recording and of how its order is disturbed.
-    """
-
-    sent: int
-    plan: str
+    sent: int  # how many events of the plan
+    plan: str  # digest of the recording and of how its order is disturbed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """Where the lines of a recorded file stand, and the order to send them in.
-
-    Attributes:
-        offsets: Where each begins.
-        lengths: Their bytes, without the newline.
-        schedule: The order, and when each is due.
-        digest: Of content and disorder.
-    """
+    """Where the lines of a recorded file stand, and the order to send them in."""
 
     offsets: array[int]
-    lengths: array[int]
+    lengths: array[int]  # their bytes, without the newline
     schedule: ReplaySchedule
-    digest: str
+    digest: str  # of content and disorder
 
 
 class ReplaySource:
-    """Replays one recording, and ends.
-
-    Args:
-        path: The recording.
-        parser: Makes events of its lines.
-        event_time: Where the event time of a line stands.
-        speed: 1 is the speed of the recording, 2 twice as fast, 0 without pauses.
-        disorder: How to disturb the order; its times pass at `speed`, too.
-        pause: Waits; tests give their own.
-        now_s: The clock.
-    """
+    """Replays one recording, and ends."""
 
     def __init__(
         self,

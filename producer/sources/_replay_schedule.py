@@ -19,32 +19,20 @@ NO_TIME: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """How the order of a recording is disturbed. All times are in the recording's time.
+    """How the order of a recording is disturbed. All times are in the recording's time."""
 
-    Attributes:
-        up_to_ms: Each event is delayed by a random time below this.
-        late_share: The share of events, 0 to 1, that are delayed by `late_by_ms` on top.
-        late_by_ms: By how much.
-        seed: Chooses the delays.
-    """
-
-    up_to_ms: int = 0
-    late_share: float = 0.0
+    up_to_ms: int = 0  # each event is delayed by a random time below this
+    late_share: float = 0.0  # the share of events, 0 to 1, that are delayed by `late_by_ms` on top
     late_by_ms: int = 0
-    seed: int = 0
+    seed: int = 0  # chooses the delays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySchedule:
-    """The order in which a recording's events are sent.
+    """The order in which a recording's events are sent."""
 
-    Attributes:
-        order: Their places in the recording, in the order of sending.
-        due_ms: When each is due, in the recording's time since its first event; in that order,
-            never falling.
-    """
-
-    order: Int64s
+    order: Int64s  # their places in the recording, in the order of sending
+    # when each is due, in the recording's time since its first event; in that order, never falling
     due_ms: Int64s
 
 
@@ -56,10 +44,6 @@ def replay_schedule(times_ms: Sequence[int] | Int64s, disorder: Disorder) -> Rep
     event before it, and is not delayed.
 
     The random numbers are the raw stream of PCG64, which numpy promises not to change.
-
-    Args:
-        times_ms: Event times in the order of the recording, or `NO_TIME`.
-        disorder: How to disturb the order.
     """
     times = np.asarray(times_ms, dtype=np.int64)
     if not len(times):

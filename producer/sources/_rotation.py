@@ -48,20 +48,13 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One file of a rotation.
+    """One file of a rotation."""
 
-    Attributes:
-        name: Its name now; empty if it was removed.
-        device: Its device.
-        inode: Its inode.
-        modified_ns: When it was last written.
-        head: The first `HEAD_BYTES` of its content, uncompressed; None if they cannot be read.
-    """
-
-    name: str
+    name: str  # its name now; empty if it was removed
     device: int
     inode: int
-    modified_ns: int
+    modified_ns: int  # when it was last written
+    # the first `HEAD_BYTES` of its content, uncompressed; None if they cannot be read
     head: bytes | None = b""
 
     def is_same_file(self, device: int, inode: int) -> bool:
@@ -70,19 +63,12 @@ class Generation:
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A generation as a position lists it. An inode alone may be another file's by now.
-
-    Attributes:
-        inode: Its inode.
-        head_length: How many of its first bytes `head` covers; -1 if they could not be read.
-        head: Digest of its first bytes.
-        name: Its name, of one that is short: others may begin as it does.
-    """
+    """A generation as a position lists it. An inode alone may be another file's by now."""
 
     inode: int
-    head_length: int
-    head: str
-    name: str = ""
+    head_length: int  # how many of its first bytes `head` covers; -1 if they could not be read
+    head: str  # digest of its first bytes
+    name: str = ""  # its name, of one that is short: others may begin as it does
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
@@ -121,15 +107,10 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class OlderGenerations(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The generations that are older than a file: those that were read, or there before it.
-
-    Attributes:
-        listed: At most `MAX_LISTED`.
-        before_ns: All that were last written up to then are older, too.
-    """
+    """The generations that are older than a file: those that were read, or there before it."""
 
     listed: tuple[Listed, ...] = ()
-    before_ns: int = -1
+    before_ns: int = -1  # all that were last written up to then are older, too
 
     def __contains__(self, generation: Generation) -> bool:
         return generation.modified_ns <= self.before_ns or any(
@@ -160,28 +141,16 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What comes after a generation.
+    """What comes after a generation."""
 
-    Attributes:
-        unread: Generations to be read, oldest first.
-        older: All others that are there, the one before included.
-        passed_over: Those of them that were not read.
-        misnumbered: Those of them whose number says that they are younger.
-    """
-
-    unread: tuple[Generation, ...]
-    older: tuple[Generation, ...]
-    passed_over: tuple[PassedOver, ...]
-    misnumbered: tuple[Generation, ...]
+    unread: tuple[Generation, ...]  # generations to be read, oldest first
+    older: tuple[Generation, ...]  # all others that are there, the one before included
+    passed_over: tuple[PassedOver, ...]  # those of them that were not read
+    misnumbered: tuple[Generation, ...]  # those of them whose number says that they are younger
 
 
 class Rotation:
-    """The names of one file's generations.
-
-    Args:
-        name: The name under which the file is written.
-        numbers: Which of `app.log.1` and `app.log.2` is older.
-    """
+    """The names of one file's generations."""
 
     def __init__(self, name: str, numbers: RotatedNumbers = "higher-is-older") -> None:
         stem, dot, suffix = name.rpartition(".")
@@ -217,13 +186,7 @@ class Rotation:
         generations: Sequence[Generation],
         older: OlderGenerations,
     ) -> Following:
-        """Return what comes after `current`; after nothing at all if there is no current one.
-
-        Args:
-            current: What was read last.
-            generations: All files of the folder.
-            older: What is older than `current`.
-        """
+        """Return what comes after `current`; after nothing at all if there is no current one."""
         before = [] if current is None else [Listed.of(current)]
         unread, read, passed_over = [], [], []
         for found in filter(lambda found: self.is_rotated(found.name), generations):

@@ -17,19 +17,12 @@ _PATH_KINDS: Final[dict[str, SourceKind]] = {"file": "file", "dir": "dir", "repl
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """A source by name.
-
-    Attributes:
-        kind: Which.
-        path: What a `file`, `dir` or `replay` reads; else empty.
-        host: Where `http` listens; else empty.
-        port: Likewise; 0 is any free port.
-    """
+    """A source by name."""
 
     kind: SourceKind
-    path: str = ""
-    host: str = ""
-    port: int = 0
+    path: str = ""  # what a `file`, `dir` or `replay` reads; else empty
+    host: str = ""  # where `http` listens; else empty
+    port: int = 0  # likewise; 0 is any free port
 
     @property
     def is_loopback(self) -> bool:
@@ -41,11 +34,7 @@ class SourceSpec:
 
 
 def parse_source(text: str) -> SourceSpec:
-    """Read `cpu`, `stdin`, `file:PATH`, `dir:PATH`, `http:HOST:PORT` or `replay:PATH`.
-
-    Raises:
-        SourceSpecError: It is none of these; the message says what is wrong with it.
-    """
+    """Read `cpu`, `stdin`, `file:PATH`, `dir:PATH`, `http:HOST:PORT` or `replay:PATH`."""
     kind, colon, rest = text.partition(":")
     if kind in {"cpu", "stdin"}:
         if colon:

@@ -25,13 +25,7 @@ _READ_BYTES: Final = 64 << 10
 
 
 class StdinSource:
-    """Reads standard input until it ends.
-
-    Args:
-        parser: Makes events of lines.
-        descriptor: What to read.
-        window_bytes: How much may be read and not yet durable.
-    """
+    """Reads standard input until it ends."""
 
     name = "stdin"
 

@@ -10,11 +10,7 @@ _MAX_PORT: Final = 65_535
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read `HOST:PORT`; an IPv6 host stands in brackets, port 0 is any free one.
-
-    Raises:
-        ValueError: The text is no address; the message says what is wrong with it.
-    """
+    """Read `HOST:PORT`; an IPv6 host stands in brackets, port 0 is any free one."""
     host, _, port = text.rpartition(":")
     if text.startswith("//"):
         raise ValueError(f"{text!r}: expected HOST:PORT, without slashes")

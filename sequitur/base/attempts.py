@@ -12,11 +12,7 @@ _BACKOFF: Final = Backoff(initial_ms=5, maximum_ms=500, jitter=0)
 
 
 class Attempts:
-    """Attempts at one thing.
-
-    Args:
-        patience_s: How long they may take without success.
-    """
+    """Attempts at one thing."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -28,14 +24,7 @@ class Attempts:
         self._failures = 0
 
     async def pause(self, why: str) -> None:
-        """Wait before the next attempt.
-
-        Args:
-            why: Why the last one failed.
-
-        Raises:
-            SendUnansweredError: Patience is over.
-        """
+        """Wait before the next attempt."""
         now_s = asyncio.get_running_loop().time()
         if self._failures == 0:
             self._deadline_s = now_s + self._patience_s

@@ -19,9 +19,6 @@ class JsonField:
     """One field of a JSON value, found without building the rest of it.
 
     Of equal names the last counts.
-
-    Args:
-        path: Names from the top of the value down, divided by dots.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,11 +38,7 @@ class JsonField:
         self.path = path
 
     def of(self, value: bytes) -> bytes | None:
-        """Return the field as written, None where there is none.
-
-        Raises:
-            msgspec.DecodeError: `value` is no JSON.
-        """
+        """Return the field as written, None where there is none."""
         try:
             node: Any = self._decoder.decode(value)
         except msgspec.ValidationError:  # something on the way is no object
@@ -87,11 +80,7 @@ def _characters(written: bytes) -> bytes:
 
 
 def parse_key(text: str) -> JsonField:
-    """Read the setting `key`: `json:host`, `json:meta.host`.
-
-    Raises:
-        KeySpecError: It is not of this form.
-    """
+    """Read the setting `key`: `json:host`, `json:meta.host`."""
     kind, _, path = text.partition(":")
     if kind != "json" or not path or not all(path.split(".")):
         raise KeySpecError(f"{text!r}: expected json:<path>, such as json:host or json:meta.id")

@@ -14,11 +14,7 @@ import structlog
 
 
 class Logger:
-    """Logs what happened (`event`), with details as fields.
-
-    Args:
-        name: The module's.
-    """
+    """Logs what happened (`event`), with details as fields."""
 
     __slots__ = ("_plain", "_structured")
 

@@ -41,19 +41,7 @@ def brief_outages() -> Outages:
 
 
 class Outages:
-    """How long to wait for what is expected to pass, and how much of that is left.
-
-    Args:
-        patience_s: How long one thing is waited for.
-        restarts: How often the query may be restarted until a step is done.
-        wait: Waits for so many seconds; whether waiting is to be given up.
-        tell: Gets a line for the log.
-        clock: Monotonic seconds.
-
-    Attributes:
-        restarted: How often the query was restarted in all.
-        tell: Gets a line for the log.
-    """
+    """How long to wait for what is expected to pass, and how much of that is left."""
 
     def __init__(
         self,
@@ -86,16 +74,7 @@ class Outages:
         return self._wait(0)
 
     def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
-        """Return the answer to a question; ask again while what fails is expected to pass.
-
-        Args:
-            ask: Asks it.
-            passes: Says in words what is waited for; None for an error that will not pass.
-
-        Raises:
-            Exception: What `ask` raised last, when it will not pass, has not passed within the
-                patience, or waiting is to be given up.
-        """
+        """Return the answer to a question; ask again while what fails is expected to pass."""
         begun_s, this = self._clock(), object()
         told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
         is_told = False
@@ -127,11 +106,7 @@ class Outages:
         self._fruitless = 0
 
     def may_restart(self, why: str) -> bool:
-        """Wait before the query is restarted; False when no restart is left, or it is to stop.
-
-        Args:
-            why: Why the query ended.
-        """
+        """Wait before the query is restarted; False when no restart is left, or it is to stop."""
         if self._fruitless >= self._restarts:
             return False
         self._fruitless += 1

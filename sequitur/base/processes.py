@@ -19,19 +19,14 @@ _ENDED: Final = frozenset("ZXx")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process.
+    """A process."""
 
-    Attributes:
-        host: The name of its machine or container.
-        process: Its id there.
-        space: Within what such an id is one process's: this start of the machine, this container;
-            None where that cannot be told.
-        started: When it started, in ticks of that machine: an id is given out again.
-    """
-
-    host: str
+    host: str  # the name of its machine or container
     process: int
+    # within what such an id is one process's: this start of the machine, this container; None where
+    # that cannot be told
     space: str | None = None
+    # when it started, in ticks of that machine: an id is given out again
     started: int | None = None
 
     @classmethod

@@ -58,17 +58,7 @@ def run_program(
     errors: tuple[type[Exception], ...],
     examples: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Run the command line of a program, and end the process with its status.
-
-    Args:
-        name: The program's name in error messages.
-        app: Its commands.
-        errors: Exceptions that are raised on purpose: their text is the whole sentence.
-        examples: See `command_of`.
-
-    Raises:
-        SystemExit: Always.
-    """
+    """Run the command line of a program, and end the process with its status."""
     _debug.set(False)
     _name.set(name)
     try:
@@ -94,12 +84,7 @@ def run_program(
 
 
 def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
-    """Return what to tell a user of an exception.
-
-    Args:
-        error: The exception.
-        errors: Exceptions that are raised on purpose: their text is the whole sentence.
-    """
+    """Return what to tell a user of an exception."""
     if isinstance(error, errors):
         return str(error)
     first_line = str(error).strip().partition("\n")[0]
@@ -111,13 +96,7 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
 
 
 def command_of(app: typer.Typer, examples: Mapping[str, str]) -> Any:
-    """Return the command line of a program, with what all commands have.
-
-    Args:
-        app: Its commands.
-        examples: A line to be typed for each command, by the command's words; "" is the program's
-            own. It is shown at the end of the help.
-    """
+    """Return the command line of a program, with what all commands have."""
     command = typer.main.get_command(app)
     _complete(command, (), _flags(), examples)
     return command

@@ -92,17 +92,7 @@ def load_settings(
     environ: Mapping[str, str],
     flags: Mapping[str, Any],
 ) -> S:
-    """Read the settings of one program.
-
-    Args:
-        model: The sections the program uses.
-        config: The TOML file, if there is one.
-        environ: The environment, `os.environ` outside of tests.
-        flags: Field name to value for every flag that was given; None means not given.
-
-    Raises:
-        SettingsError: A setting is unknown, missing or wrong. All of them are named at once.
-    """
+    """Read the settings of one program."""
     sections = _sections(model)
     values: _Values = {name: {} for name in sections}
     for layer in (

@@ -20,10 +20,6 @@ class StampClock:
     """What time records get: the machine's, corrected once a broker has said that it is another.
 
     A correction lasts until the machine's clock is set again: that may have put it right.
-
-    Args:
-        wall_ms: The machine's clock, epoch milliseconds.
-        steady_s: A clock that is never set, seconds.
     """
 
     def __init__(

@@ -53,19 +53,15 @@ _NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
 
 @dataclass(frozen=True, slots=True)
 class TopicTimestamps:
-    """What a topic does with the timestamps of records.
+    """What a topic does with the timestamps of records."""
 
-    Attributes:
-        are_kept: Whether records keep those they are sent with. Not so with
-            `message.timestamp.type = LogAppendTime`; taken as not so without the right to ask.
-        oldest_ms: So far behind now they may be: records further behind are refused, or soon
-            deleted by retention. None without a limit, or without the right to ask.
-        newest_ms: So far ahead of now they may be; None as above.
-    """
-
+    # whether records keep those they are sent with. Not so with `message.timestamp.type =
+    # LogAppendTime`; taken as not so without the right to ask
     are_kept: bool
+    # so far behind now they may be: records further behind are refused, or soon deleted by
+    # retention. None without a limit, or without the right to ask
     oldest_ms: int | None
-    newest_ms: int | None = None
+    newest_ms: int | None = None  # so far ahead of now they may be; None as above
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
@@ -84,21 +80,14 @@ class TopicTimestamps:
 
 @dataclass(frozen=True, slots=True)
 class OwnRetention:
-    """What the brokers delete of a topic by themselves, whoever has not read it.
+    """What the brokers delete of a topic by themselves, whoever has not read it."""
 
-    Attributes:
-        time_ms: Records that are older; None if time does not matter.
-        size_bytes: What is beyond so many bytes of a partition; None if size does not matter.
-        is_compacted: Records of whose key there is a newer one.
-        deletes: Whether records may be deleted by offset, too.
-        is_known: Whether the brokers tell of it; not without the right to ask.
-    """
-
-    time_ms: int | None = None
+    time_ms: int | None = None  # records that are older; None if time does not matter
+    # what is beyond so many bytes of a partition; None if size does not matter
     size_bytes: int | None = None
-    is_compacted: bool = False
-    deletes: bool = True
-    is_known: bool = True
+    is_compacted: bool = False  # records of whose key there is a newer one
+    deletes: bool = True  # whether records may be deleted by offset, too
+    is_known: bool = True  # whether the brokers tell of it; not without the right to ask
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
@@ -132,17 +121,14 @@ class OwnRetention:
 
 
 class Extents(NamedTuple):
-    """Where the partitions of topics begin and end.
+    """Where the partitions of topics begin and end."""
 
-    Attributes:
-        logs: The first offset that is there, and the one behind the last.
-        leaderless: Partitions that have no leader now; they are none of `logs`.
-        since: The first offset whose timestamp is not before a time, by partition and time; the
-            end where there is none.
-    """
-
+    # the first offset that is there, and the one behind the last
     logs: dict[SourcePartition, tuple[int, int]]
+    # partitions that have no leader now; they are none of `logs`
     leaderless: frozenset[SourcePartition]
+    # the first offset whose timestamp is not before a time, by partition and time; the end where
+    # there is none
     since: dict[tuple[SourcePartition, int], int]
 
 
@@ -166,12 +152,7 @@ def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | Non
 
 
 class KafkaTopics:
-    """A small admin client; where the brokers do not answer, all of it raises `TopicError`.
-
-    Args:
-        kafka: How to reach the brokers.
-        outages: How long what passes is waited for.
-    """
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._admin = AdminClient(kafka.librdkafka())
@@ -195,10 +176,6 @@ class KafkaTopics:
 
         One request a leader for each of these, and for each time. A topic that is deleted
         meanwhile, and a partition that loses its leader, are left out when all is asked again.
-
-        Args:
-            topics: The topics.
-            times: Of each topic the times in epoch milliseconds that offsets are asked for.
         """
         wanted = set(topics)
 
@@ -230,16 +207,7 @@ class KafkaTopics:
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
     ) -> dict[str, int]:
-        """Number of partitions of each topic that a pattern matches; at least one does.
-
-        Args:
-            pattern: As the setting has it, for the error.
-            matches: Whether a topic's name matches it.
-            written: Topics that must not match, since the job writes them.
-
-        Raises:
-            TopicError: None does, one does that must not, or the brokers do not answer.
-        """
+        """Number of partitions of each topic that a pattern matches; at least one does."""
         if own := next(filter(matches, written), None):
             raise TopicError(f"input_pattern {pattern!r} matches {own!r}, which the job writes")
         found = {
@@ -292,11 +260,7 @@ class KafkaTopics:
         return self._told(Request.TOPIC_IDS, "the brokers do not describe the topics", ask)
 
     def require(self, topic: str) -> int:
-        """Number of partitions of a topic that must be there.
-
-        Raises:
-            TopicError: It is not.
-        """
+        """Number of partitions of a topic that must be there."""
         partitions = self.partitions(topic)
         if partitions is None:
             raise TopicError(f"input topic {topic!r} does not exist")
@@ -304,11 +268,7 @@ class KafkaTopics:
 
     @staticmethod
     def check_partitions(topic: str, found: int | None, wanted: int | None) -> None:
-        """Check that a topic that is there has as many partitions as the setting says, if it does.
-
-        Raises:
-            TopicError: It has not.
-        """
+        """Check that a topic that is there has as many partitions as the setting says."""
         if found is not None and wanted not in {None, found}:
             raise TopicError(
                 f"topic {topic!r} has {found} partitions, not output_partitions = {wanted}: "
@@ -323,17 +283,7 @@ class KafkaTopics:
         replication_factor: int,
         config: Mapping[str, str] | None = None,
     ) -> int:
-        """Create a topic if it is missing; return its number of partitions.
-
-        Args:
-            topic: Its name.
-            partitions: How many it gets.
-            replication_factor: How many replicas each gets; -1 for the broker's default.
-            config: Settings of its own.
-
-        Raises:
-            TopicError: It cannot be created.
-        """
+        """Create a topic if it is missing; return its number of partitions."""
         there = self.partitions(topic)
         if there is not None:
             return there
@@ -359,11 +309,7 @@ class KafkaTopics:
         return RecordLimit.of(self._known_configuration(topic))
 
     def require_keyless(self, topic: str) -> None:
-        """Check that a topic takes records without a key, as late and bad rows may be.
-
-        Raises:
-            TopicError: It is compacted, or the brokers do not answer.
-        """
+        """Check that a topic takes records without a key, as late and bad rows may be."""
         if self.record_limit(topic).needs_key:
             raise TopicError(
                 f"topic {topic!r} is compacted (cleanup.policy), and takes no record without a "
@@ -460,11 +406,7 @@ class KafkaTopics:
         return {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
 
     def delete_before(self, offsets: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Delete the records before an offset of each partition; return where logs begin then.
-
-        Raises:
-            TopicError: The brokers refuse, or do not answer.
-        """
+        """Delete the records before an offset of each partition; return where logs begin then."""
         wanted = [TopicPartition(*where, offset) for where, offset in offsets.items()]
         if not wanted:
             return {}
@@ -518,15 +460,7 @@ class KafkaTopics:
     def _told(
         self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
     ) -> T:
-        """Wait for the brokers' answer; see `answered`.
-
-        Args:
-            request: What is asked.
-            message: The error's text if they do not answer.
-            ask: Asks them.
-            learns: Have the client fetch metadata of all topics before it asks again. Spark learns
-                of a new partition before this client, which refreshes its metadata rarely.
-        """
+        """Wait for the brokers' answer; see `answered`."""
         return answered(
             self._outages,
             request,

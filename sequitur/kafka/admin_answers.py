@@ -28,20 +28,7 @@ def answered(
     timeout_s: float,
     before_next: Callable[[], object] = bool,
 ) -> T:
-    """Wait for the brokers' answer, and return it.
-
-    Args:
-        outages: How long what passes is waited for.
-        request: What is asked, for the table of error codes.
-        message: The error's text if they do not answer.
-        ask: Asks them; raises `KafkaException`, or `TimeoutError` after `timeout_s`.
-        timeout_s: How long it waits; what passes briefly is waited for as long.
-        before_next: Is called before they are asked again.
-
-    Raises:
-        TopicError: They refuse.
-        UnansweredError: They do not answer.
-    """
+    """Wait for the brokers' answer, and return it."""
     briefly_until_s = time.monotonic() + timeout_s
 
     def sentence(error: Exception) -> str:

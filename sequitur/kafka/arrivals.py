@@ -24,25 +24,13 @@ def arrivals(consumer: Consumer, at_most: int, *, timeout_s: float) -> list[Mess
 
     The client's own `consume` waits until there are as many as it is asked for, so a reader of a
     short topic would always wait for its whole timeout.
-
-    Args:
-        consumer: A consumer with partitions.
-        at_most: How many are taken at once.
-        timeout_s: How long the first one is waited for.
-
-    Returns:
-        Records and errors in the order of their arrival; nothing where none came.
     """
     first = consumer.consume(1, timeout=timeout_s)
     return [*first, *consumer.consume(at_most - 1, timeout=0)] if first else []
 
 
 def sizes_of(messages: Iterable[Message]) -> int:
-    """Return the bytes of keys, values and headers; once for each record, as `headers_of`.
-
-    Raises:
-        UnreadableHeadersError: A header has a name that is no UTF-8.
-    """
+    """Return the bytes of keys, values and headers; once for each record, as `headers_of`."""
     size = 0
     try:
         for message in messages:
@@ -55,11 +43,7 @@ def sizes_of(messages: Iterable[Message]) -> int:
 
 
 def headers_of(message: Message) -> Headers:
-    """Return a record's headers; to be called once for each record.
-
-    Raises:
-        UnreadableHeadersError: One has a name that is no UTF-8, which brokers do not look at.
-    """
+    """Return a record's headers; to be called once for each record."""
     try:
         return cast("Headers | None", _headers(message)) or []
     except SystemError as error:  # so the client ends it, and each further call gives null pointers

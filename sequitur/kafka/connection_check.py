@@ -34,13 +34,6 @@ async def why_no_connection(
     """Return the error of the first address that refuses; without one, that of the last.
 
     A refused login comes before anything that may pass, such as another broker that is down.
-
-    Args:
-        addresses: Host and port of each broker that was tried.
-        kafka: How they were reached.
-        client_id: The client id that was used.
-        timeout_ms: How long each is waited for.
-        security: aiokafka's options for TLS and SASL.
     """
     found: BrokerError = RetriableError("it works at the second attempt")
     for host, port in addresses:
@@ -65,9 +58,6 @@ async def _check_token(connection: AIOKafkaConnection) -> None:
 
     The broker refuses a token by a challenge, and sends the error after the client's next message
     (RFC 7628, 3.2.3); aiokafka takes the challenge for success.
-
-    Raises:
-        SaslAuthenticationFailed: The broker refused the token; the message says why.
     """
     answer = await connection.send(SaslAuthenticateRequest(_TOKEN_REFUSAL_SEEN))
     refused = kafka_errors.SaslAuthenticationFailed

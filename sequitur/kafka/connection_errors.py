@@ -39,13 +39,7 @@ def translated(error: BaseException) -> BrokerError:
 
 
 def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:
-    """Return an error of connecting as one of ours; fatal if TLS or the login failed.
-
-    Args:
-        error: What was raised while connecting, TLS and SASL included.
-        address: The broker's, as host:port.
-        kafka: The settings that were used; the message names the user, never the password.
-    """
+    """Return an error of connecting as one of ours; fatal if TLS or the login failed."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return FatalError(

@@ -37,15 +37,7 @@ broken."""
 
 
 class Connections:
-    """Connections to one cluster. Not for use by two threads at once.
-
-    Args:
-        kafka: How to reach it.
-
-    Raises:
-        RetriableError: No broker answers.
-        FatalError: A broker refuses the login or TLS.
-    """
+    """Connections to one cluster. Not for use by two threads at once."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._loop = asyncio.new_event_loop()
@@ -122,12 +114,7 @@ class Connections:
 
 
 def kept_connections(kafka: KafkaSettings) -> Connections:
-    """This thread's connections to a cluster, reopened when they are not fresh.
-
-    Raises:
-        RetriableError: No broker answers.
-        FatalError: A broker refuses the login or TLS.
-    """
+    """This thread's connections to a cluster, reopened when they are not fresh."""
     key = threading.get_ident(), repr(kafka.librdkafka())
     known = _kept.get(key)
     if known is None or not known.is_fresh():

@@ -57,28 +57,19 @@ _TO_DO: Final[dict[ProducerPolicy, ToDo]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogState:
-    """The backlog of a topic beside its quota, at one moment.
+    """The backlog of a topic beside its quota, at one moment."""
 
-    Attributes:
-        issued_ms: When it was found, by the issuer's clock, in epoch milliseconds: for people, and
-            to tell states apart. Nothing is judged by it, since clocks differ.
-        valid_for_ms: How long it counts from its arrival on.
-        policy: What producers are to do; None while the backlog is within its quota.
-        subscription: Whose backlog it is, the largest.
-        backlog_bytes: Bytes of the backlog.
-        limit_bytes: The quota by size; None or negative without one.
-        age_s: Age of the oldest event in the backlog.
-        limit_s: The quota by age; None or negative without one.
-    """
-
+    # when it was found, by the issuer's clock, in epoch milliseconds: for people, and to tell
+    # states apart. Nothing is judged by it, since clocks differ
     issued_ms: _NotNegative
-    valid_for_ms: _NotNegative
+    valid_for_ms: _NotNegative  # how long it counts from its arrival on
+    # what producers are to do; None while the backlog is within its quota
     policy: ProducerPolicy | None = None
-    subscription: str | None = None
+    subscription: str | None = None  # whose backlog it is, the largest
     backlog_bytes: _NotNegative | None = None
-    limit_bytes: int | None = None
-    age_s: _Seconds | None = None
-    limit_s: float | None = None
+    limit_bytes: int | None = None  # the quota by size; None or negative without one
+    age_s: _Seconds | None = None  # age of the oldest event in the backlog
+    limit_s: float | None = None  # the quota by age; None or negative without one
 
     def encode(self) -> bytes:
         """Return the value of the control record; what is None is absent."""
@@ -87,15 +78,7 @@ class BacklogState:
 
     @classmethod
     def decode(cls, topic: str, value: bytes) -> BacklogState:
-        """Read the value of a control record. Fields that it does not know are left alone.
-
-        Args:
-            topic: The topic of its key, for the error.
-            value: The bytes.
-
-        Raises:
-            ControlRecordError: They are no state, or one of another format.
-        """
+        """Read the value of a control record. Fields that it does not know are left alone."""
         try:
             version = msgspec.json.decode(value, type=_Version).format
             if version == _FORMAT:
@@ -146,11 +129,7 @@ def key_of(topic: str) -> bytes:
 
 
 def topic_of(key: bytes | None) -> str | None:
-    """Return the topic whose backlog a record tells of; None for other records of that topic.
-
-    Raises:
-        ControlRecordError: It says that it tells of a backlog, and does not say of which topic.
-    """
+    """Return the topic whose backlog a record tells of; None for other records of that topic."""
     try:
         parts = msgspec.json.decode(key or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

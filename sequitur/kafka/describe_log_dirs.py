@@ -61,11 +61,7 @@ class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka
 class DescribeLogDirsRequest(
     Request[DescribeLogDirsRequestV1]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the logs of partitions; to be sent to a broker that has them.
-
-    Args:
-        partitions: The partitions of each topic.
-    """
+    """Ask for the logs of partitions; to be sent to a broker that has them."""
 
     API_KEY = 35
 
@@ -80,20 +76,7 @@ class DescribeLogDirsRequest(
 async def log_sizes(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
 ) -> dict[tuple[str, int], int]:
-    """Return the bytes of partitions' logs on a broker.
-
-    Args:
-        ask: Sends a request to the broker.
-        partitions: The partitions of each topic.
-
-    Returns:
-        Those that the broker tells. It tells none without the right to describe the cluster, and
-        none of a folder on a broken disk.
-
-    Raises:
-        RetriableError: The broker does not answer.
-        FatalError: It refuses the login.
-    """
+    """Return the bytes of partitions' logs on a broker."""
     answer = await ask(DescribeLogDirsRequest(partitions))
     return {
         (topic, partition): int(size)

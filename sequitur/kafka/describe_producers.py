@@ -31,14 +31,9 @@ if TYPE_CHECKING:
 
 
 class ProducerState(NamedTuple):
-    """What a partition's leader has of a producer id; it may not be replicated yet.
+    """What a partition's leader has of a producer id; it may not be replicated yet."""
 
-    Attributes:
-        epoch: The newest epoch that has written.
-        last_sequence: Sequence of its last record.
-    """
-
-    epoch: int
+    epoch: int  # the newest epoch that has written
     last_sequence: int
 
 
@@ -119,11 +114,7 @@ class DescribeProducersRequestV0(RequestStruct):  # type: ignore[misc]  # aiokaf
 class DescribeProducersRequest(
     Request[DescribeProducersRequestV0]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the producers of partitions; to be sent to the broker that leads them.
-
-    Args:
-        partitions: The partitions of each topic.
-    """
+    """Ask for the producers of partitions; to be sent to the broker that leads them."""
 
     API_KEY = 61
 
@@ -141,17 +132,7 @@ class DescribeProducersRequest(
 async def producer_states(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]], producer_id: int
 ) -> dict[tuple[str, int], Told]:
-    """Return what the leader of partitions has of a producer id.
-
-    Args:
-        ask: Sends a request to the leader.
-        partitions: The partitions of each topic.
-        producer_id: The producer id.
-
-    Raises:
-        RetriableError: The leader does not answer.
-        FatalError: It refuses the login.
-    """
+    """Return what the leader of partitions has of a producer id."""
     try:
         answer = await ask(DescribeProducersRequest(partitions))
     except RequestUnknownError:
@@ -178,17 +159,10 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
 
 
 class KnownProducer(NamedTuple):
-    """A producer that a partition's leader remembers.
-
-    Attributes:
-        producer_id: Its id.
-        epoch: The newest epoch that has written.
-        last_sequence: Sequence of its last record.
-        last_timestamp_ms: Timestamp of its last record.
-    """
+    """A producer that a partition's leader remembers."""
 
     producer_id: int
-    epoch: int
+    epoch: int  # the newest epoch that has written
     last_sequence: int
     last_timestamp_ms: int
 
@@ -196,17 +170,7 @@ class KnownProducer(NamedTuple):
 async def known_producers(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
 ) -> dict[tuple[str, int], list[KnownProducer]]:
-    """Return the producers that the leader of partitions remembers, of those that it tells of.
-
-    Args:
-        ask: Sends a request to the leader.
-        partitions: The partitions of each topic.
-
-    Raises:
-        RequestUnknownError: It does not know the request.
-        RetriableError: It does not answer.
-        FatalError: It refuses the login.
-    """
+    """Return the producers that the leader of partitions remembers, of those that it tells of."""
     answer = await ask(DescribeProducersRequest(partitions))
     return {
         (topic, partition): [KnownProducer(*of[:4]) for of in producers]
@@ -219,20 +183,7 @@ async def known_producers(
 async def last_sequence(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
 ) -> int | None:
-    """Return the last sequence that a partition's in-sync replicas hold of a producer.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        identity: The producer's id and epoch.
-
-    Returns:
-        None when the partition has nothing of the identity, or the broker does not say.
-
-    Raises:
-        RetriableError: The leader does not answer, or is none any more.
-    """
+    """Return the last sequence that a partition's in-sync replicas hold of a producer."""
     if await _described(ask, topic, partition, identity) is None:
         return None
     # It tells of the leader's own append, which is lost if another leads before it is

@@ -116,24 +116,17 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        name: Kafka's name of the code.
-        answer: What it says of a batch.
-        stale_metadata: Whether the partition's leader is likely to be another.
-        limited: Whether to give up after a few of these: it may be the batch's own fault.
-        follows: What follows for which other requests; `FAIL`, or what `_OTHERWISE` has, for those
-            that it does not name.
-        hint: What may be behind it, to be added to an error.
-    """
-
-    name: str
-    answer: Answer
-    stale_metadata: bool = False
+    name: str  # kafka's name of the code
+    answer: Answer  # what it says of a batch
+    stale_metadata: bool = False  # whether the partition's leader is likely to be another
+    # whether to give up after a few of these: it may be the batch's own fault
     limited: bool = False
+    # what follows for which other requests; `FAIL`, or what `_OTHERWISE` has, for those that it
+    # does not name
     follows: Mapping[Action, Request] = field(default_factory=dict)
-    hint: str = ""
+    hint: str = ""  # what may be behind it, to be added to an error
 
 
 def _of_no_batch(name: str, follows: Mapping[Action, Request]) -> Meaning:
@@ -368,12 +361,7 @@ def meaning_of(code: int) -> Meaning:
 
 
 def action_of(request: Request, code: int) -> Action:
-    """Return what follows from a code in the answer to a request.
-
-    Args:
-        request: One, which is not a producer's batch: for those see `meaning_of`.
-        code: The error code; 0 is none.
-    """
+    """Return what follows from a code in the answer to a request."""
     meaning = meaning_of(code)
     for action, requests in meaning.follows.items():
         if request in requests:

@@ -28,17 +28,6 @@ async def find_events(
 
     What the leader alone has may still become visible: so this waits until all in-sync replicas
     have what the leader has now.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        wanted: Encoded event ids.
-        since_ms: No record that is looked for has an older timestamp.
-
-    Raises:
-        RetriableError: The leader does not answer, or is none any more.
-        FatalError: The topic may not be read.
     """
     await until_replicated(ask, topic, partition)
     found: set[bytes] = set()

@@ -35,12 +35,7 @@ SHARE: Final = "share"
 
 
 class ConsumerGroups:
-    """A small admin client; where the brokers do not answer, all of it raises `TopicError`.
-
-    Args:
-        kafka: How to reach the brokers.
-        outages: How long what passes is waited for.
-    """
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._kafka = kafka
@@ -115,12 +110,7 @@ class ConsumerGroups:
     def members_of(
         self, groups: Iterable[str], *, but: str | None = None
     ) -> tuple[set[str], dict[str, str]]:
-        """Return which of some groups have a member, and of which that is not told, and why.
-
-        Args:
-            groups: Which.
-            but: A static member of this instance id counts for none.
-        """
+        """Return which of some groups have a member, and of which that is not told, and why."""
         wanted = sorted(groups)
         if not wanted:
             return set(), {}
@@ -171,11 +161,7 @@ class ConsumerGroups:
         return self._told(f"the brokers do not tell what group {group!r} has committed", ask)
 
     def delete(self, group: str) -> None:
-        """Forget a group and what it has committed, if it has no member.
-
-        Raises:
-            TopicError: It has, or the brokers do not answer.
-        """
+        """Forget a group and what it has committed, if it has no member."""
 
         def ask() -> None:
             asked = self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT_S)

@@ -51,12 +51,7 @@ class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka 
 class InitProducerIdRequest(
     Request[InitProducerIdRequestV4]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for an identity.
-
-    Args:
-        transactional_id: The name that it belongs to; None for a producer id without a name.
-        held: The identity that the asker has; a coordinator that has given a newer one refuses.
-    """
+    """Ask for an identity."""
 
     API_KEY = 22
 

@@ -25,12 +25,7 @@ _BYTES: Final = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
 class JavaHeaders:
-    """Read headers of committed records. One thread at a time.
-
-    Args:
-        spark: The session, whose JVM has Kafka's client.
-        kafka: How to reach the brokers.
-    """
+    """Read headers of committed records. One thread at a time."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
         self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's client
@@ -40,11 +35,7 @@ class JavaHeaders:
         self._ahead: dict[int, Headers] = {}
 
     def of(self, where: SourcePartition, offset: int) -> Headers:
-        """Return those of a record; quickly, where it is behind the one before.
-
-        Raises:
-            UnansweredError: The brokers do not answer.
-        """
+        """Return those of a record; quickly, where it is behind the one before."""
         try:
             if self._place != where or offset not in self._ahead:
                 self._seek(where, offset)

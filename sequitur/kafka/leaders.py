@@ -44,9 +44,6 @@ class Leaders:
 
     Batches that are given in one turn of the event loop go to a leader in one request: a broker
     takes the requests of a connection one after the other, each once the one before is answered.
-
-    Args:
-        wire: Connections to the brokers, started.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -65,12 +62,7 @@ class Leaders:
         return await self._wire.refresh(topics)
 
     async def connect(self, where: OutputPartition) -> int:
-        """Connect to a partition's leader, if it is not connected, and return it.
-
-        Raises:
-            RetriableError: There is none, or it cannot be reached.
-            FatalError: It refuses the login.
-        """
+        """Connect to a partition's leader, if it is not connected, and return it."""
         node = self._wire.leader(*where)
         if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
             raise RetriableError(f"{where} has no leader that can be reached")
@@ -85,11 +77,7 @@ class Leaders:
     async def states(
         self, partitions: Collection[OutputPartition], producer_id: int
     ) -> dict[OutputPartition, Told]:
-        """Return what leaders have of a producer id, for each partition.
-
-        Raises:
-            FatalError: A broker refuses the login or the request.
-        """
+        """Return what leaders have of a producer id, for each partition."""
         found: dict[OutputPartition, Told] = dict.fromkeys(partitions, Untold.ASK_AGAIN)
         for node, led in self._by_leader(partitions).items():
             try:
@@ -101,38 +89,19 @@ class Leaders:
         return found
 
     async def ends(self, partitions: Collection[OutputPartition]) -> dict[OutputPartition, int]:
-        """Return where logs end for readers; of partitions whose leader says so now.
-
-        Raises:
-            FatalError: A broker refuses the login, or the right to read a topic.
-        """
+        """Return where logs end for readers; of partitions whose leader says so now."""
         return await self._told(log_ends, partitions)
 
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
     ) -> dict[OutputPartition, int]:
-        """Return the bytes of logs, of partitions whose leader says so now.
-
-        Raises:
-            FatalError: A broker refuses the login.
-        """
+        """Return the bytes of logs, of partitions whose leader says so now."""
         return await self._told(log_sizes, partitions, or_without=RequestUnknownError)
 
     async def timestamps(
         self, places: Iterable[tuple[OutputPartition, int]], ends: Mapping[OutputPartition, int]
     ) -> dict[tuple[OutputPartition, int], int | None]:
-        """Return the timestamp of the first committed record from places on, of those told now.
-
-        Args:
-            places: Partitions and offsets.
-            ends: The offset behind the last record of each partition.
-
-        Returns:
-            None where no record follows; places in topics that are gone as if none followed.
-
-        Raises:
-            FatalError: A broker refuses the login, or the right to read a topic.
-        """
+        """Return the timestamp of the first committed record from places on, of those told now."""
 
         async def one(
             where: OutputPartition, offset: int
@@ -158,23 +127,13 @@ class Leaders:
     async def producers(
         self, partitions: Collection[OutputPartition]
     ) -> dict[OutputPartition, list[KnownProducer]]:
-        """Return the producers that partitions remember, of those whose leader says so now.
-
-        Raises:
-            FatalError: A broker refuses the login.
-        """
+        """Return the producers that partitions remember, of those whose leader says so now."""
         return await self._told(known_producers, partitions, or_without=RequestUnknownError)
 
     async def last_sequence_in_log(
         self, where: OutputPartition, identity: Identity, offset: int
     ) -> int | None:
-        """Return an identity's last sequence that readers see; None without any from an offset on.
-
-        Raises:
-            LogRangeError: The log begins behind that offset, or ends before it, and has none.
-            RetriableError: There is no leader that answers, or its replicas lag.
-            FatalError: The topic may not be read.
-        """
+        """Return an identity's last sequence that readers see, from an offset on, if any."""
         node = self._wire.leader(*where)
         if node is None:
             raise RetriableError(f"{where} has no leader")
@@ -186,9 +145,6 @@ class Leaders:
 
         It goes by the connection of `connection`, or not at all: it is written in the next turn of
         the event loop, and to make another takes longer.
-
-        Raises:
-            RetriableError: At once: nothing was written. When awaited: it may have been.
         """
         node = self._wire.leader(*where)
         if node is None or not self._wire.is_connected(node):
@@ -236,13 +192,7 @@ class Leaders:
         *,
         or_without: type[Exception] = RetriableError,
     ) -> dict[OutputPartition, T]:
-        """Ask the leaders of partitions; those of leaders that do not answer now are left out.
-
-        Args:
-            ask_leader: Asks one of them for those that it leads.
-            partitions: The partitions.
-            or_without: A further error that leaves a leader's partitions out.
-        """
+        """Ask the leaders of partitions; those of leaders that do not answer now are left out."""
         found: dict[OutputPartition, T] = {}
         for node, led in self._by_leader(partitions).items():
             try:

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
-    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others.
-
-    Args:
-        ask: Sends a request to the broker.
-
-    Raises:
-        RetriableError: The broker does not answer, or cannot yet.
-        FatalError: It refuses the login, or the request.
-    """
+    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
     answer = await ask(ListGroupsRequest())
     match action_of(Request.GROUPS, answer.error_code):
         case Action.DONE:

@@ -53,10 +53,6 @@ async def log_ends(
     """Return the offset behind the last record that readers see, of partitions of one leader.
 
     Partitions whose end the broker cannot tell at the moment are left out.
-
-    Raises:
-        RetriableError: The leader does not answer.
-        FatalError: A topic may not be read.
     """
     wanted = [(topic, [(one, LATEST) for one in some]) for topic, some in partitions.items()]
     answer = await ask(OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, wanted))
@@ -71,12 +67,7 @@ async def log_ends(
 async def until_replicated(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int
 ) -> None:
-    """Wait until all in-sync replicas have what the partition's leader has now.
-
-    Raises:
-        RetriableError: They do not within some seconds, or the leader does not answer.
-        FatalError: The topic may not be read.
-    """
+    """Wait until all in-sync replicas have what the partition's leader has now."""
     end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
     for _ in range(_REPLICATION_POLLS):
         if await offset_at(ask, topic, partition, LATEST) >= end:
@@ -110,20 +101,7 @@ async def batches_behind(
     offset: int,
     end: int | None = None,
 ) -> AsyncIterator[Any]:
-    """Yield the batches from an offset on, up to an end.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        offset: An offset that the log has, or its end.
-        end: Where to end; without it where the log ends for readers at first.
-
-    Raises:
-        RetriableError: The leader does not answer, is none any more, or does not know that readers
-            see as much.
-        FatalError: The topic may not be read.
-    """
+    """Yield the batches from an offset on, up to an end."""
     while end is None or offset < end:
         answer = await ask(
             FetchRequest(
@@ -146,34 +124,18 @@ async def batches_behind(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Records that a reader of committed transactions sees.
+    """Records that a reader of committed transactions sees."""
 
-    Attributes:
-        records: Key and value of each, in the order of the log.
-        next_offset: Where to go on.
-        is_all: Whether the log has no more of them at the moment.
-    """
-
+    # key and value of each, in the order of the log
     records: Sequence[tuple[bytes | None, bytes | None]]
     next_offset: int
-    is_all: bool
+    is_all: bool  # whether the log has no more of them at the moment
 
 
 async def committed_behind(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int
 ) -> Committed:
-    """Return some of the records from an offset on; where there are none, wait a moment for some.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        offset: An offset that the log has, or its end.
-
-    Raises:
-        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
-        FatalError: The topic may not be read.
-    """
+    """Return some of the records from an offset on; wait a moment where there are none."""
     found = await _fetched(ask, topic, partition, offset, wait_ms=_FETCH_WAIT_MS, size=_FETCH_BYTES)
     records = [(record.key, record.value) for record in found.records()]
     return Committed(records, found.next_offset, found.next_offset >= found.last_stable)
@@ -182,22 +144,7 @@ async def committed_behind(
 async def timestamp_from(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, end: int
 ) -> int | None:
-    """Return the timestamp of the first committed record from an offset on.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        offset: An offset that the log has.
-        end: Where to end.
-
-    Returns:
-        None if there is none before that end, or what is there is of an open transaction.
-
-    Raises:
-        RetriableError: The leader does not answer, or is none any more, or the bytes are damaged.
-        FatalError: The topic may not be read.
-    """
+    """Return the timestamp of the first committed record from an offset on."""
     while offset < end:
         # The broker sends a batch at least, and so no more than that.
         found = await _fetched(ask, topic, partition, offset, wait_ms=0, size=1)
@@ -216,24 +163,7 @@ async def last_sequence_in_log(
     identity: Identity,
     offset: int,
 ) -> int | None:
-    """Return an identity's last sequence that readers see, by batches' headers.
-
-    Args:
-        ask: Sends a request to the partition's leader.
-        topic: The topic.
-        partition: The partition.
-        identity: The producer's id and epoch.
-        offset: Where to begin, if the log's last batch is another's.
-
-    Returns:
-        None without a batch of its from that offset on.
-
-    Raises:
-        LogRangeError: The log begins behind that offset, or ends before it, and has none of its
-            batches.
-        RetriableError: The leader does not answer, is none any more, or its replicas lag.
-        FatalError: The topic may not be read.
-    """
+    """Return an identity's last sequence that readers see, by batches' headers."""
     await until_replicated(ask, topic, partition)
     start = await offset_at(ask, topic, partition, EARLIEST)
     end = await offset_at(ask, topic, partition, LATEST)
@@ -253,11 +183,7 @@ async def last_sequence_in_log(
 
 
 class _Fetched:
-    """What a broker has sent of a partition, for a reader of committed records.
-
-    Attributes:
-        last_stable: The first offset that is not for such readers yet.
-    """
+    """What a broker has sent of a partition, for a reader of committed records."""
 
     def __init__(self, name: str, found: PartitionRecords, last_stable: int) -> None:
         self._name = name
@@ -265,11 +191,7 @@ class _Fetched:
         self.last_stable = last_stable
 
     def records(self) -> Iterator[Any]:
-        """Yield the records, each decoded when it is asked for.
-
-        Raises:
-            RetriableError: The bytes are damaged.
-        """
+        """Yield the records, each decoded when it is asked for."""
         try:
             yield from self._found
         except kafka_errors.KafkaError as error:

@@ -52,11 +52,7 @@ NEEDED_VERSIONS: Final = {
 
 
 def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
-    """Return what a broker does not know of what a producer needs; None if it knows all.
-
-    Args:
-        versions: The first and last version that it knows of each request, by Kafka's number.
-    """
+    """Return what a broker does not know of what a producer needs; None if it knows all."""
     lacking = [
         f"{name} version {needed}"
         for key, (name, needed) in NEEDED_VERSIONS.items()
@@ -176,14 +172,7 @@ class _Metadata:
 
 
 class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untyped
-    """aiokafka's client with our metadata request.
-
-    Attributes:
-        on_update: Called after each answer.
-        cluster_id: The cluster's id, once it is known.
-        topic_ids: The ids of the topics that were asked for and are there.
-        too_old: What the last broker that was asked does not know of what is needed.
-    """
+    """aiokafka's client with our metadata request."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

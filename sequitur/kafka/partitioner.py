@@ -65,11 +65,7 @@ def murmur2_bulk(keys: list[bytes], length: int) -> list[int]:
 
 
 class KeyPartitioner:
-    """Choose the partitions of the keys of one topic, and cache them up to a limit.
-
-    Args:
-        partitions: How many partitions the topic has.
-    """
+    """Choose the partitions of the keys of one topic, and cache them up to a limit."""
 
     __slots__ = ("_cache_left", "_known", "partitions")
 
@@ -93,11 +89,7 @@ class KeyPartitioner:
             return np.fromiter(map(self.learn(keys).__getitem__, keys), np.int32, len(keys))
 
     def learn(self, keys: Collection[bytes]) -> dict[bytes, int]:
-        """Hash those of `keys` that are new, many at once.
-
-        Returns:
-            The partition of each of `keys` (and of others), good until the next call.
-        """
+        """Hash those of `keys` that are new, many at once."""
         unknown = set(keys).difference(self._known)
         if not unknown:
             return self._known
@@ -121,12 +113,7 @@ class KeyPartitioner:
 
 
 class StickyPartitioner:
-    """Choose the partition of events without a key: one at a time, another after each batch.
-
-    Args:
-        partitions: How many partitions the topic has.
-        random: Drawn from [0, 1); picks the first partition.
-    """
+    """Choose the partition of events without a key: one at a time, another after each batch."""
 
     __slots__ = ("current", "partitions")
 

@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What a broker says of one batch.
+    """What a broker says of one batch."""
 
-    Attributes:
-        code: Kafka's error code; 0 is none.
-        base_offset: Offset of the batch's first record, or -1.
-        append_ms: The timestamp that it gave all records, epoch milliseconds; -1 if it gave none.
-        text: What it says of the first record that it refuses, or of the batch; often empty.
-    """
-
-    code: int
-    base_offset: int
-    text: str = ""
+    code: int  # kafka's error code; 0 is none
+    base_offset: int  # offset of the batch's first record, or -1
+    text: str = ""  # what it says of the first record that it refuses, or of the batch; often empty
+    # the timestamp that it gave all records, epoch milliseconds; -1 if it gave none
     append_ms: int = -1
 
 
@@ -58,11 +52,7 @@ class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aioka
 async def read_answers(
     connection: AIOKafkaConnection, answer: Awaitable[Any]
 ) -> dict[tuple[str, int], PartitionAnswer]:
-    """Return the answer for each topic and partition of a request.
-
-    Raises:
-        OutcomeUnknownError: None came.
-    """
+    """Return the answer for each topic and partition of a request."""
     try:
         response = await answer
     except TimeoutError as error:

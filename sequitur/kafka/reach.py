@@ -27,16 +27,6 @@ def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_
     """Return once a broker accepts the login and answers.
 
     All addresses are tried side by side, and the first that accepts a connection is enough.
-
-    Args:
-        kafka: How to reach the brokers.
-        timeout_s: How long to wait for a connection.
-
-    Raises:
-        BrokerUnreachableError: No address accepts one; the message has each, and why.
-        RetriableError: A broker is there, and does not answer.
-        FatalError: A broker refuses the login, the certificate or TLS.
-        SettingsError: A PEM file cannot be read.
     """
     _require_listener(kafka, timeout_s)
     asyncio.run(_ask(kafka))

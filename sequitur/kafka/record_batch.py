@@ -119,13 +119,7 @@ def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) ->
 
 
 def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) -> bytes:
-    """Return the batch under a producer id, epoch and base sequence, with its checksum.
-
-    Args:
-        batch: The batch.
-        stamp: Its numbers.
-        last_ms: The newest timestamp of its records from now on; the others keep their distance.
-    """
+    """Return the batch under a producer id, epoch and base sequence, with its checksum."""
     view = memoryview(batch)
     middle: Buffer = view[ATTRIBUTES_OFFSET:STAMP_OFFSET]
     if last_ms is not None:
@@ -141,14 +135,7 @@ def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) 
 
 
 def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> bytes:
-    """Return a batch without a stamp, of encoded records.
-
-    Args:
-        records: One behind the other, their offset deltas from 0.
-        count: How many they are.
-        first_ms: What their timestamp deltas are counted from.
-        last_ms: The newest of their timestamps.
-    """
+    """Return a batch without a stamp, of encoded records."""
     return _assembled(
         FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(records)),
         MIDDLE.pack(0, count - 1, first_ms, last_ms),
@@ -175,15 +162,7 @@ def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, recor
 def idempotent_batch(
     records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
 ) -> bytes:
-    """Return a batch of an idempotent producer, of encoded records; LZ4 if that makes it smaller.
-
-    Args:
-        records: One behind the other, their offset deltas from 0.
-        count: How many they are.
-        base_ms: What their timestamp deltas count from, epoch ms.
-        max_ms: The newest of their timestamps: brokers find records of a time by it.
-        stamp: The producer id and epoch, and the batch's sequence.
-    """
+    """Return an idempotent producer's batch of encoded records; LZ4 if that is smaller."""
     packed = lz4_frame(records)
     code = COMPRESSION_CODES["lz4"]
     if len(packed) >= len(records):

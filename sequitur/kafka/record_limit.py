@@ -33,16 +33,10 @@ _SAFETY: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RecordLimit:
-    """What a topic takes.
-
-    Attributes:
-        max_bytes: Its `max.message.bytes`.
-        is_packed: Whether batches are checked with the compression that we send.
-        needs_key: Whether a record has to have a key.
-    """
+    """What a topic takes."""
 
     max_bytes: int = _BROKERS_DEFAULT
-    is_packed: bool = True
+    is_packed: bool = True  # whether batches are checked with the compression that we send
     needs_key: bool = False
 
     @classmethod
@@ -60,12 +54,7 @@ class RecordLimit:
         return self.max_bytes - HEADER_SIZE - _LENGTHS
 
     def takes(self, payload: Iterable[bytes | None], headers: int = 0) -> bool:
-        """Return whether the topic takes a record, by its size.
-
-        Args:
-            payload: Its key, its value, and the names and values of its headers.
-            headers: How many headers it has.
-        """
+        """Return whether the topic takes a record, by its size."""
         parts = [part for part in payload if part]
         room = self.surely_bytes - headers * HEADER_LENGTHS
         if sum(map(len, parts)) <= room:

@@ -114,14 +114,6 @@ async def share_offsets(
     """Return the first offset that a share group needs of each partition that it has begun to read.
 
     Where that is not told it is 0. A group of which nothing is told has none.
-
-    Args:
-        ask: Sends a request to the broker that coordinates the group.
-        group: The group.
-
-    Raises:
-        RetriableError: The broker does not answer, or cannot yet.
-        FatalError: It refuses the login, or the request.
     """
     try:
         answer = await ask(DescribeShareGroupOffsetsRequest(group))

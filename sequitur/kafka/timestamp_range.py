@@ -16,23 +16,13 @@ _JAVA_LONGS: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TimestampRange:
-    """Which timestamps a broker takes.
+    """Which timestamps a broker takes."""
 
-    Attributes:
-        first_ms: The oldest, epoch milliseconds.
-        last_ms: The newest.
-    """
-
-    first_ms: int
+    first_ms: int  # the oldest, epoch milliseconds
     last_ms: int
 
     def broker_ms(self, after_max_ms: int) -> int:
-        """Return the broker's time, epoch milliseconds.
-
-        Args:
-            after_max_ms: How far a record may be ahead of it, the topic's limit. Without a limit
-                the sum does not fit into Java's long, and has wrapped round.
-        """
+        """Return the broker's time, epoch milliseconds."""
         return (self.last_ms - after_max_ms) % _JAVA_LONGS
 
 

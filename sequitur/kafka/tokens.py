@@ -24,9 +24,5 @@ def aiokafka_provider(token_provider: TokenProvider) -> Any:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file, which may end with a newline.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the token in a file, which may end with a newline."""
     return path.read_text().strip()

@@ -15,12 +15,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def check_topic_name(name: object) -> None:
-    """Refuse what no topic is called.
-
-    Raises:
-        TypeError: It is no string.
-        ValueError: No topic can have this name.
-    """
+    """Refuse what no topic is called."""
     if not isinstance(name, str):
         raise TypeError(f"topic is {type(name).__name__}, expected str")
     if not is_topic_name(name):

@@ -25,21 +25,7 @@ _POLL_S: Final = 0.05
 async def create_topic(
     kafka: KafkaSettings, topic: str, *, partitions: int, replication_factor: int
 ) -> bool:
-    """Create a topic, unless it is there.
-
-    Args:
-        kafka: How to reach the cluster.
-        topic: Its name.
-        partitions: How many it gets.
-        replication_factor: How many replicas each gets; -1 for the broker's default.
-
-    Returns:
-        Whether it was not there.
-
-    Raises:
-        RetriableError: No broker answers, or none can at the moment.
-        FatalError: The broker refuses to.
-    """
+    """Create a topic, unless it is there."""
     admin = AdminClient(kafka.librdkafka())
     creation = TopicCreation(
         admin, topic, partitions=partitions, replication_factor=replication_factor
@@ -56,15 +42,7 @@ async def create_topic(
 
 
 class TopicCreation:
-    """A request for a topic, which is on its way.
-
-    Args:
-        admin: Sends it.
-        topic: The topic's name.
-        partitions: How many it gets.
-        replication_factor: How many replicas each gets; -1 for the broker's default.
-        config: Settings of its own.
-    """
+    """A request for a topic, which is on its way."""
 
     def __init__(
         self,
@@ -92,16 +70,7 @@ class TopicCreation:
         return self._created.done()
 
     def is_new(self, request: Request, *, timeout_s: float = _TIMEOUT_S) -> bool:
-        """Return whether the topic was not there; the answer is waited for.
-
-        Args:
-            request: Who asked, for the table of error codes.
-            timeout_s: For how long.
-
-        Raises:
-            KafkaException: It could not be created.
-            TimeoutError: No answer came.
-        """
+        """Return whether the topic was not there; the answer is waited for."""
         try:
             self._created.result(timeout_s)
         except KafkaException as error:

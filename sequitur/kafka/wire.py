@@ -77,14 +77,7 @@ class CoordinatorKind(enum.Enum):
 
 
 class Wire:
-    """Requests to the brokers of one cluster.
-
-    Args:
-        kafka: How to reach it.
-        client_id: The client's name in the brokers' logs and quotas.
-        request_timeout: How long an answer is waited for.
-        token_provider: Gives the token for OAUTHBEARER; the token file by default.
-    """
+    """Requests to the brokers of one cluster."""
 
     def __init__(
         self,
@@ -108,12 +101,7 @@ class Wire:
         self._on_failure: Callable[[Exception], None] | None = None
 
     async def start(self) -> None:
-        """Reach any broker and learn of the others.
-
-        Raises:
-            RetriableError: No broker answers.
-            FatalError: A broker answers, and refuses the login, TLS or the request.
-        """
+        """Reach any broker and learn of the others."""
         if self._bootstrapped:
             return
         try:
@@ -198,9 +186,6 @@ class Wire:
 
         When no known broker answers, the bootstrap servers are asked again, since brokers move
         (KIP-899).
-
-        Returns:
-            Whether some broker answered.
         """
         for topic in topics:
             self._client.add_topic(topic)
@@ -225,12 +210,7 @@ class Wire:
         self._client._topics.discard(topic)  # noqa: SLF001 - see the module
 
     async def create_topic(self, topic: str) -> None:
-        """Create a topic with the brokers' defaults, unless it is there.
-
-        Raises:
-            RetriableError: No broker answers, or none can at the moment.
-            FatalError: The broker refuses to.
-        """
+        """Create a topic with the brokers' defaults, unless it is there."""
         from sequitur.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         await create_topic(self._kafka, topic, partitions=-1, replication_factor=-1)
@@ -248,12 +228,7 @@ class Wire:
         return None if connection is None else time.time() - self._client.age_s(connection)
 
     async def connect(self, node: int) -> bool:
-        """Connect to a broker; False if it is not known any more.
-
-        Raises:
-            RetriableError: It cannot be reached.
-            FatalError: Authentication or TLS failed.
-        """
+        """Connect to a broker; False if it is not known any more."""
         try:
             if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
                 return True
@@ -272,10 +247,6 @@ class Wire:
         """Write a produce request, and return its answer to be awaited.
 
         The connection must be there (`is_connected`). One batch a partition.
-
-        Raises:
-            RetriableError: At once: nothing was written.
-            OutcomeUnknownError: When awaited: no answer came.
         """
         connection = self._connection(node)
         if connection is None:
@@ -289,12 +260,7 @@ class Wire:
         return read_answers(connection, answer)
 
     async def new_producer_id(self) -> Identity:
-        """Return a new producer id, with epoch 0.
-
-        Raises:
-            RetriableError: No broker answers, or none is ready yet.
-            FatalError: The client may not write to this cluster.
-        """
+        """Return a new producer id, with epoch 0."""
         answer = await self._ask_any(InitProducerIdRequest(None))
         _check(Request.INIT_PRODUCER_ID, answer.error_code, "a producer id")
         return Identity(answer.producer_id, answer.producer_epoch)
@@ -304,16 +270,6 @@ class Wire:
 
         No transaction is begun. Each caller gets a new epoch, and a partition to which it has
         written refuses batches of older epochs.
-
-        Args:
-            transactional_id: The name.
-            held: The identity that the caller has; None takes the name over from its holder.
-
-        Raises:
-            TakenOverError: Another process has got a newer epoch since.
-            NameNotAllowedError: The transactional id may not be used.
-            RetriableError: The coordinator does not answer, or is not ready.
-            FatalError: The client may not write to this cluster.
         """
         node = await self.coordinator(CoordinatorKind.TRANSACTION, transactional_id)
         answer = await self._ask(node, InitProducerIdRequest(transactional_id, held))
@@ -324,12 +280,7 @@ class Wire:
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def max_message_bytes(self, topic: str) -> int:
-        """Return the largest batch that a topic takes (its `max.message.bytes`).
-
-        Raises:
-            RetriableError: No broker answers.
-            FatalError: The topic's configuration may not be read.
-        """
+        """Return the largest batch that a topic takes (its `max.message.bytes`)."""
         return (await self._limits(topic, [_MAX_MESSAGE_BYTES]))[0]
 
     async def timestamp_after_max_ms(self, topic: str) -> int:
@@ -337,10 +288,6 @@ class Wire:
 
         That is `message.timestamp.after.max.ms`; in Kafka before 3.6 and beside it before 4.0
         `message.timestamp.difference.max.ms`.
-
-        Raises:
-            RetriableError: No broker answers.
-            FatalError: The topic's configuration may not be read.
         """
         return min(await self._limits(topic, _TIMESTAMP_AFTER_MAX))
 
@@ -356,15 +303,7 @@ class Wire:
         return found
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
-        """Return an identity's last sequence that a partition's in-sync replicas hold (KIP-664).
-
-        Returns:
-            None when it holds nothing of this producer id and epoch, or the broker does not say,
-            which takes the right to read the topic.
-
-        Raises:
-            RetriableError: The leader does not answer, or is none.
-        """
+        """Return an identity's last sequence that a partition's in-sync replicas hold (KIP-664)."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -374,12 +313,7 @@ class Wire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """Return the event ids of `wanted` that a partition holds; see `kafka.event_search`.
-
-        Raises:
-            RetriableError: The leader does not answer, or is none.
-            FatalError: The topic may not be read.
-        """
+        """Return the event ids of `wanted` that a partition holds; see `kafka.event_search`."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -399,23 +333,13 @@ class Wire:
         )
 
     async def coordinator(self, kind: CoordinatorKind, key: str) -> int:
-        """Return the broker that keeps a group's offsets, or the state of a transactional id.
-
-        Raises:
-            RetriableError: No broker answers, or there is none yet.
-            FatalError: The name may not be used.
-        """
+        """Return the broker that keeps a group's offsets, or the state of a transactional id."""
         answer = await self._ask_any(FindCoordinatorRequest(key, kind.value))
         _check(Request.FIND_COORDINATOR, answer.error_code, f"the coordinator of {key}")
         return int(answer.coordinator_id)
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Send a request to a broker, and return its answer.
-
-        Raises:
-            RetriableError: No answer; whether it was carried out is not known.
-            FatalError: The broker refuses the login or the request.
-        """
+        """Send a request to a broker, and return its answer."""
         return await self._ask(node, request)
 
     async def _ask_any(self, request: Any) -> Any:

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
-    """Check that all a component reads is there, and fits its groupings.
-
-    Raises:
-        TopologyBuildError: It is not, or does not.
-    """
+    """Check that all a component reads is there, and fits its groupings."""
     if one.kind is Kind.SPOUT:
         return
     if not one.inputs:
@@ -55,11 +51,7 @@ def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
 
 
 def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]:
-    """Return components, each behind those it reads.
-
-    Raises:
-        TopologyBuildError: Components read each other in a cycle.
-    """
+    """Return components, each behind those it reads."""
     done: dict[str, Component] = {}
     waiting = dict(components)
     while waiting:
@@ -84,11 +76,7 @@ def _cycle(waiting: Mapping[str, Component]) -> str:
 
 
 def check_pickles(one: Component) -> None:
-    """Check that a component can be sent to tasks.
-
-    Raises:
-        TopologyBuildError: It cannot be pickled.
-    """
+    """Check that a component can be sent to tasks."""
     groupings = [given.grouping for given in one.inputs]
     what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, one.output, groupings)
     try:
@@ -101,15 +89,7 @@ def check_pickles(one: Component) -> None:
 
 
 def check_sendable(what: str, value: Any) -> None:
-    """Check that a value can be sent to tasks.
-
-    Args:
-        what: What messages call it.
-        value: The value.
-
-    Raises:
-        TopologyBuildError: It cannot be pickled.
-    """
+    """Check that a value can be sent to tasks."""
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
     except Exception as error:

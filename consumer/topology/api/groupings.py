@@ -80,21 +80,13 @@ class CustomStreamGrouping(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """The task whose tuples are grouped.
+    """The task whose tuples are grouped."""
 
-    Attributes:
-        task: Number of the task that emits.
-        tasks: How many tasks its component has.
-        turn: Number of the batch: shuffling begins with another task in each.
-        topology: Name of the topology.
-        hash: The hash by which values choose tasks.
-    """
-
-    task: int = 0
-    tasks: int = 1
-    turn: int = 0
+    task: int = 0  # number of the task that emits
+    tasks: int = 1  # how many tasks its component has
+    turn: int = 0  # number of the batch: shuffling begins with another task in each
     topology: str = ""
-    hash: Callable[[Any], int] = stable_hash
+    hash: Callable[[Any], int] = stable_hash  # the hash by which values choose tasks
 
 
 class Grouping(ABC):
@@ -323,11 +315,7 @@ class PartialKeyGrouping(_ByFields):
 
 @dataclass(frozen=True)
 class CustomGrouping(Grouping):
-    """As code of the user's says.
-
-    Attributes:
-        custom: That code.
-    """
+    """As code of the user's says."""
 
     custom: CustomStreamGrouping
 
@@ -335,11 +323,7 @@ class CustomGrouping(Grouping):
     is_users = True
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Return a copy of the user's grouping, prepared for the task that emits.
-
-        Raises:
-            BoltError: Its `prepare` raised.
-        """
+        """Return a copy of the user's grouping, prepared for the task that emits."""
         told = (stream.component, stream.name, stream.fields, reader, tasks)
         return _custom(self.custom, GroupingContext(emitter.topology, *told), emitter.task)
 

@@ -23,18 +23,13 @@ BATCH_TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, (TRANSACTION_FIELD, *T
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a batch runs.
-
-    Attributes:
-        number: Its number.
-        now_ms: Its time, epoch ms.
-        watermark_ms: Every event up to this event time is done; None as long as none is known.
-        ticks: The bolts that are given a tick, and their intervals in ms.
-    """
+    """When a batch runs."""
 
     number: int = 0
-    now_ms: int = 0
+    now_ms: int = 0  # its time, epoch ms
+    # every event up to this event time is done; None as long as none is known
     watermark_ms: int | None = None
+    # the bolts that are given a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -44,11 +39,6 @@ def ticks_due(
     """Return the bolts that get a tick, with their intervals: one tick each, however late it is.
 
     Ticks are due at multiples of the interval.
-
-    Args:
-        intervals_ms: Of each bolt with ticks.
-        before_ms: The time of the batch before; None of the first, which has no tick.
-        now_ms: The time of this one.
     """
     if before_ms is None:
         return {}
@@ -60,12 +50,7 @@ def ticks_due(
 
 
 def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int | None:
-    """Return when the next tick is due; None if no bolt has ticks, or before the first batch.
-
-    Args:
-        intervals_ms: Of each bolt with ticks.
-        before_ms: The time of the newest batch.
-    """
+    """Return when the next tick is due; None if no bolt has ticks, or before the first batch."""
     if before_ms is None or not intervals_ms:
         return None
     return min((before_ms // each + 1) * each for each in intervals_ms.values())
@@ -74,13 +59,7 @@ def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int 
 def watermark_after(
     before_ms: int | None, reached_ms: int | None, waiting_ms: int | None
 ) -> int | None:
-    """Return the watermark after a batch: every event up to it is done. It never goes back.
-
-    Args:
-        before_ms: The one before; None without any.
-        reached_ms: Event time up to which all was given out; None where that is not known.
-        waiting_ms: Least event time of what waits for another attempt; None if nothing does.
-    """
+    """Return the watermark after a batch: every event up to it is done. It never goes back."""
     if reached_ms is not None and waiting_ms is not None:
         reached_ms = min(reached_ms, waiting_ms - 1)
     known = [one for one in (before_ms, reached_ms) if one is not None]

@@ -29,36 +29,24 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A stream that a component reads.
+    """A stream that a component reads."""
 
-    Attributes:
-        component: Whose stream.
-        stream: Its name.
-        grouping: How its tuples are spread over the reader's tasks.
-    """
-
-    component: str
+    component: str  # whose stream
     stream: str
-    grouping: Grouping
+    grouping: Grouping  # how its tuples are spread over the reader's tasks
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaOutput:
-    """What an output bolt makes of a tuple.
+    """What an output bolt makes of a tuple."""
 
-    Attributes:
-        topic: The topic; None for the job's `output_topic`.
-        key: Field of the record's key: bytes, text, None, or anything as JSON.
-        value: Field of its value, likewise; None for a JSON object of all fields but those of key
-            and headers.
-        headers: Field of its headers, a sequence of (name, bytes, text or None).
-        encode: Makes bytes or text of keys and values that are neither; None for JSON.
-    """
-
-    topic: str | None = None
-    key: str | None = None
+    topic: str | None = None  # the topic; None for the job's `output_topic`
+    key: str | None = None  # field of the record's key: bytes, text, None, or anything as JSON
+    # field of its value, likewise; None for a JSON object of all fields but those of key and
+    # headers
     value: str | None = None
-    headers: str | None = None
+    headers: str | None = None  # field of its headers, a sequence of (name, bytes, text or None)
+    # makes bytes or text of keys and values that are neither; None for JSON
     encode: Callable[[Any], bytes | str] | None = None
 
 

@@ -45,23 +45,14 @@ class EventValues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream as its component declares it.
-
-    Attributes:
-        component: Who emits to it.
-        name: Its name.
-        fields: Names of a tuple's values.
-        is_direct: Whether who emits says which task gets a tuple.
-        task: Of a task's own stream, the task's number.
-        index: Where each field stands.
-    """
+    """A stream as its component declares it."""
 
     component: str
     name: str
-    fields: tuple[str, ...]
-    is_direct: bool = False
+    fields: tuple[str, ...]  # names of a tuple's values
+    is_direct: bool = False  # whether who emits says which task gets a tuple
     task: int = 0
-    index: dict[str, int] = field(init=False, repr=False, compare=False)
+    index: dict[str, int] = field(init=False, repr=False, compare=False)  # where each field stands
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", {name: at for at, name in enumerate(self.fields)})

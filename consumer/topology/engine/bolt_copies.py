@@ -29,14 +29,6 @@ class BoltCopies:
     every 8, or as many as a copy takes 16 KiB, and where the bolt has gone on. A call that emits is
     not repeated, as other tasks have what it has emitted: it is followed by a copy, if one takes up
     to 4 KiB or a tuple has failed before, and else there is none any more.
-
-    Args:
-        bolt: The bolt, prepared.
-        shared: Objects that it has in common with its copies.
-        is_again: Whether its batch is run again: then one may take up to 64 KiB.
-
-    Attributes:
-        since: The tuples.
     """
 
     def __init__(self, bolt: BaseBolt, shared: Sequence[Any], *, is_again: bool = False) -> None:

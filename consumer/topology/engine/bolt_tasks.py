@@ -29,20 +29,7 @@ if TYPE_CHECKING:
 
 
 class BoltTasks:
-    """Makes bolts, or takes them over from an earlier batch; keeps them, or cleans them up.
-
-    Args:
-        topology: The topology.
-        placement: Which of its tasks run here.
-        moment: When the batch runs.
-        environment: What the tasks share.
-        pool: Where calls run side by side.
-        instances: Bolts that are ready from an earlier batch.
-        states: What tasks kept in the batch before, by component and number, pickled.
-
-    Attributes:
-        runners: What runs each task, by component and number.
-    """
+    """Makes bolts, or takes them over from an earlier batch; keeps them, or cleans them up."""
 
     def __init__(
         self,
@@ -77,11 +64,7 @@ class BoltTasks:
         return any(isinstance(one, ConcurrentRunner) for one in self.runners.values())
 
     def prepare(self) -> None:
-        """Prepare the bolts that have not come from an earlier batch.
-
-        Raises:
-            BoltError: A bolt's `prepare` or `restore` raised.
-        """
+        """Prepare the bolts that have not come from an earlier batch."""
         for place in self._unprepared:
             state = self._states.get(place)
             self.runners[place].prepare(
@@ -89,23 +72,14 @@ class BoltTasks:
             )
 
     def renew(self, place: tuple[str, int]) -> None:
-        """Have a task go on with another copy of its bolt, as its batch began.
-
-        Raises:
-            BoltError: The bolt's `prepare` or `restore` raised.
-        """
+        """Have a task go on with another copy of its bolt, as its batch began."""
         runner, state = self.runners[place], self._states.get(place)
         clean_up(runner.bolt)
         runner.renew(_copy_of(self._topology.components[place[0]]))
         runner.prepare(None if state is None else pickle.loads(state))  # noqa: S301 - our own
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
-        """Return what tasks want kept until the next batch, pickled.
-
-        Raises:
-            BoltError: A bolt's `snapshot` raised.
-            BoltStateError: A snapshot cannot be pickled.
-        """
+        """Return what tasks want kept until the next batch, pickled."""
         snapshots = {}
         for (component, task), runner in self.runners.items():
             state = runner.snapshot()

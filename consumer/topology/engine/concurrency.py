@@ -71,15 +71,7 @@ class Call:
 
 
 class ConcurrentRunner(Runner):
-    """Runs a task whose calls may run side by side.
-
-    Args:
-        environment: What the tasks of the process share.
-        context: Which task it is.
-        bolt: The task's own copy of the bolt.
-        pool: Where the calls run.
-        component: The bolt's component.
-    """
+    """Runs a task whose calls may run side by side."""
 
     def __init__(
         self,
@@ -223,16 +215,7 @@ class ConcurrentRunner(Runner):
 
 
 class CallPool:
-    """Runs calls side by side, and queues the others.
-
-    Args:
-        environment: What the tasks of the process share.
-        instances: Has the event loop of async bolts.
-        timeout_s: A call that takes longer is given up.
-
-    Attributes:
-        has_abandoned_calls: Whether a call was given up, which may still go on.
-    """
+    """Runs calls side by side, and queues the others."""
 
     def __init__(self, environment: Environment, instances: Instances, timeout_s: float) -> None:
         self._clock = environment.clock

@@ -40,21 +40,13 @@ class OutputRecord(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A tuple for a task that runs elsewhere.
-
-    Attributes:
-        values: Its values.
-        stream: Component and name of its stream.
-        trees: The trees it belongs to, and its edge in each.
-        path: The components it came through.
-        task: Number of the task that emitted it.
-    """
+    """A tuple for a task that runs elsewhere."""
 
     values: bytes
-    stream: tuple[str, str]
-    trees: tuple[tuple[Root, int], ...]
-    path: tuple[str, ...]
-    task: int = 0
+    stream: tuple[str, str]  # component and name of its stream
+    trees: tuple[tuple[Root, int], ...]  # the trees it belongs to, and its edge in each
+    path: tuple[str, ...]  # the components it came through
+    task: int = 0  # number of the task that emitted it
 
 
 def order_of(sent: Sent) -> tuple[int, str, int, int]:
@@ -63,60 +55,34 @@ def order_of(sent: Sent) -> tuple[int, str, int, int]:
 
 
 class Here(NamedTuple):
-    """A reader whose tasks all run here.
+    """A reader whose tasks all run here."""
 
-    Attributes:
-        runners: What runs each task.
-        choose: Chooses among them.
-    """
-
-    runners: Sequence[Any]
+    runners: Sequence[Any]  # what runs each task
     choose: Chooser
 
 
 class Elsewhere(NamedTuple):
-    """A reader whose tasks run elsewhere.
+    """A reader whose tasks run elsewhere."""
 
-    Attributes:
-        send: Takes the number of a task, and a tuple for it.
-        choose: Chooses among the tasks.
-        component: Its name.
-    """
-
-    send: Callable[[int, Sent], None]
-    choose: Chooser
+    send: Callable[[int, Sent], None]  # takes the number of a task, and a tuple for it
+    choose: Chooser  # chooses among the tasks
     component: str
 
 
 class Output(NamedTuple):
-    """A reader that writes to Kafka.
-
-    Attributes:
-        component: Its name.
-        encode: Makes key, value and headers of a tuple's values.
-        write: Takes the trees that a record belongs to, and the record.
-        write_one: Takes the one tree that a record belongs to, and the record.
-    """
+    """A reader that writes to Kafka."""
 
     component: str
+    # makes key, value and headers of a tuple's values
     encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
+    # takes the trees that a record belongs to, and the record
     write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
+    # takes the one tree that a record belongs to, and the record
     write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any]], None]
 
 
 def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
-    """Return values as a tuple in the order of a stream's fields.
-
-    Args:
-        component: Who emits them.
-        stream: The stream.
-        values: A sequence in the order of the fields, a mapping by field, or of a single field the
-            value itself.
-        context: The tuple that is being processed, for the error.
-
-    Raises:
-        EmitError: They do not fit.
-    """
+    """Return values as a tuple in the order of a stream's fields."""
     fields = stream.fields
     if isinstance(values, Mapping):
         missing = [name for name in fields if name not in values]
@@ -144,11 +110,7 @@ def checked_values(component: str, stream: Stream, values: Any, context: object)
 
 
 def packed(stream: Stream, values: Any) -> bytes:
-    """Pickle values for a task that runs elsewhere: each tuple by itself.
-
-    Raises:
-        EmitError: They cannot be pickled.
-    """
+    """Pickle values for a task that runs elsewhere: each tuple by itself."""
     try:
         return pickle.dumps(values, protocol=5)
     except NOT_THE_USERS:
@@ -161,11 +123,7 @@ def packed(stream: Stream, values: Any) -> bytes:
 
 
 def unpacked(stream: Stream, values: bytes) -> Any:
-    """Unpickle what `packed` made.
-
-    Raises:
-        EmitError: It cannot be unpickled.
-    """
+    """Unpickle what `packed` made."""
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
     except NOT_THE_USERS:
@@ -189,16 +147,7 @@ def encoder(
     *,
     is_transactional: bool = False,
 ) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
-    """Return the function that makes key, value and headers of a record from a tuple's values.
-
-    Args:
-        component: The output bolt.
-        output: What it writes.
-        stream: The stream it reads.
-        limit: What its topic takes; a larger record is an error.
-        is_transactional: Whether the first field is a `TransactionAttempt`: it is not written
-            where all fields are, as it is another one in each try.
-    """
+    """Return the function that makes key, value and headers of a record from a tuple's values."""
     surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
     key_at = None if output.key is None else stream.index[output.key]
     value_at = None if output.value is None else stream.index[output.value]

@@ -36,17 +36,7 @@ OF_BATCH: Final = 1 << 63
 
 
 class TaskOutput:
-    """Emits the tuples of a task.
-
-    Args:
-        environment: What the tasks share.
-        context: Which task it is.
-
-    Attributes:
-        emit_one: Emits values to the default stream, anchored to one tuple of one tree, where that
-            stream has one reader; None where `emit` has to be called.
-        width: How many values the default stream has.
-    """
+    """Emits the tuples of a task."""
 
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
@@ -116,11 +106,7 @@ class TaskOutput:
         return given_to
 
     def end_batch(self, failure: TreeFailure | None = None) -> None:
-        """End what belongs to the batch.
-
-        Args:
-            failure: Why it counts for nothing; None if it counts.
-        """
+        """End what belongs to the batch."""
         root, self._of_batch = self._of_batch, None
         if root is not None and failure is not None:
             root.failure = failure

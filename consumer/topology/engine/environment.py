@@ -23,49 +23,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the tasks of one executor share.
-
-    Attributes:
-        clock: Seconds.
-        next_id: Gives 64 random bits a call.
-        trees: Acks and fails tuples.
-        queue: Tuples that are to be given to their tasks.
-        follow: Gives them to their tasks while a task is in the middle of a call.
-        trace: Gets each step of each tree.
-        runs_inline: Whether calls that might run side by side are run one by one.
-        limit_s: So long a call may take, in seconds of the clock, where nobody ends calls that
-            overrun: they fail once they are over. None where they are ended.
-        user_code: Whose code runs.
-        finish_failures: Bolts whose `finish_batch` raised, and what.
-        awaited: Roots of which a bolt was given a tuple whose `finish_batch` is still to come.
-        numbers: Numbers what belongs to a batch and to no event: 63 bits, each once in a step.
-        dropped: Ids of the roots of what such a `finish_batch` had emitted without an anchor.
-        offsets: Numbers the tuples that tasks make by themselves; None if these are not tracked.
-        made: Roots of such tuples, until the executor takes them in.
-        last_made: By key of a task, the order of the last such tuple: none stands before it.
-        undone: Those of a `finish_batch` that raised: they count for nothing.
-        transaction: The try at a transaction; None in other topologies.
-        outcome: How it went here; None in other topologies.
-        hashed: The hash by which values choose tasks.
-    """
+    """What the tasks of one executor share."""
 
     clock: Callable[[], float]
-    next_id: Callable[[], int]
-    trees: TreeTracker
-    queue: deque[TrackedTuple]
+    next_id: Callable[[], int]  # gives 64 random bits a call
+    trees: TreeTracker  # acks and fails tuples
+    queue: deque[TrackedTuple]  # tuples that are to be given to their tasks
+    # gives them to their tasks while a task is in the middle of a call
     follow: Callable[[Runner], None]
-    trace: Trace | None = None
-    runs_inline: bool = False
+    trace: Trace | None = None  # gets each step of each tree
+    runs_inline: bool = False  # whether calls that might run side by side are run one by one
+    # so long a call may take, in seconds of the clock, where nobody ends calls that overrun: they
+    # fail once they are over. None where they are ended
     limit_s: float | None = None
-    user_code: UserCode = field(default_factory=UserCode)
+    user_code: UserCode = field(default_factory=UserCode)  # whose code runs
+    # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    # roots of which a bolt was given a tuple whose `finish_batch` is still to come
     awaited: set[Root] = field(default_factory=set)
+    # numbers what belongs to a batch and to no event: 63 bits, each once in a step
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    # ids of the roots of what such a `finish_batch` had emitted without an anchor
     dropped: list[int] = field(default_factory=list)
+    # numbers the tuples that tasks make by themselves; None if these are not tracked
     offsets: Iterator[int] | None = None
+    # roots of such tuples, until the executor takes them in
     made: list[Root] = field(default_factory=list)
+    # by key of a task, the order of the last such tuple: none stands before it
     last_made: dict[bytes, Order] = field(default_factory=dict)
+    # those of a `finish_batch` that raised: they count for nothing
     undone: list[Root] = field(default_factory=list)
-    transaction: Transaction | None = None
-    outcome: BatchOutcome | None = None
-    hashed: Callable[[Any], int] = stable_hash
+    transaction: Transaction | None = None  # the try at a transaction; None in other topologies
+    outcome: BatchOutcome | None = None  # how it went here; None in other topologies
+    hashed: Callable[[Any], int] = stable_hash  # the hash by which values choose tasks

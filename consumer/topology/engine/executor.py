@@ -60,71 +60,39 @@ _DEEPEST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ExecutorResult:
-    """What became of what an executor was given, as far as that is known in its process.
+    """What became of what an executor was given, as far as that is known in its process."""
 
-    Attributes:
-        acked: How many trees are done.
-        unfinished: Events that are not; of trees that left the process, ackers tell.
-        fed: Roots of the events that were fed; empty without a hook.
-        roots: Roots of trees of which a part is elsewhere, with the XOR of what is known here.
-        shared: Of each output of several events that ackers decide on, the roots.
-        late_acks: Acks of tuples whose tree had failed.
-        untracked_failures: Failures of trees that are not tracked.
-        finish_failures: Bolts whose `finish_batch` raised, and what.
-        emitted: How many records outputs were given to write.
-        dropped: Ids of roots, of no event, whose records may not go out.
-        made: How many tuples tasks have made by themselves.
-        last_made: By key of a task, the order of the last of these.
-        roots_made: Roots of these with their events, where ackers decide.
-        undone: Likewise of tuples that count for nothing, as a `finish_batch` made them that
-            raised; `made` leaves them out.
-        has_to_blame: Whether events have no further attempt by what a `finish_batch` raised for
-            several.
-        blocked: By key, the first event that waits.
-        batch: How the try at a transaction went here; None in other topologies.
-    """
-
-    acked: int
+    acked: int  # how many trees are done
+    # events that are not; of trees that left the process, ackers tell
     unfinished: Sequence[UnfinishedEvent]
-    fed: Sequence[Root]
+    fed: Sequence[Root]  # roots of the events that were fed; empty without a hook
+    # roots of trees of which a part is elsewhere, with the XOR of what is known here
     roots: Sequence[Root]
+    # of each output of several events that ackers decide on, the roots
     shared: Sequence[tuple[Root, ...]]
-    late_acks: int
-    untracked_failures: int
-    finish_failures: Sequence[tuple[str, str]]
-    emitted: int
-    dropped: Sequence[int] = ()
-    made: int = 0
+    late_acks: int  # acks of tuples whose tree had failed
+    untracked_failures: int  # failures of trees that are not tracked
+    finish_failures: Sequence[tuple[str, str]]  # bolts whose `finish_batch` raised, and what
+    emitted: int  # how many records outputs were given to write
+    dropped: Sequence[int] = ()  # ids of roots, of no event, whose records may not go out
+    made: int = 0  # how many tuples tasks have made by themselves
+    # by key of a task, the order of the last of these
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
+    # roots of these with their events, where ackers decide
     roots_made: Sequence[tuple[Root, Any]] = ()
+    # likewise of tuples that count for nothing, as a `finish_batch` made them that raised; `made`
+    # leaves them out
     undone: Sequence[Root] = ()
+    # whether events have no further attempt by what a `finish_batch` raised for several
     has_to_blame: bool = False
+    # by key, the first event that waits
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
+    # how the try at a transaction went here; None in other topologies
     batch: BatchOutcome | None = None
 
 
 class Executor:
-    """Runs tasks of a topology.
-
-    Args:
-        topology: The topology.
-        placement: Which of its tasks run here.
-        rules: What to keep to.
-        clock: Seconds.
-        next_id: Gives 64 random bits a call.
-        write: Takes a record that an output wrote, by the output's name.
-        send: Takes tuples for tasks that run elsewhere: component, task, tuple.
-        states: What tasks kept in the batch before, by component and number, pickled.
-        moment: When the batch runs; unanchored tuples without an event get its time.
-        instances: Bolts that are ready from an earlier batch; they are put back by `keep`.
-        trace: Gets each step of each tree.
-        runs_inline: Run all calls one by one, also those that might run side by side.
-        random: Drawn from [0, 1): spreads the times of retries.
-        transaction: The try at a transaction, of a transactional topology.
-        numbers: Numbers of 63 bits that no other executor of the step has.
-        offsets: Numbers the tuples that tasks make by themselves; None if none is tracked.
-        made: By key of a task, the order of the last such tuple before these.
-    """
+    """Runs tasks of a topology."""
 
     def __init__(
         self,
@@ -228,13 +196,7 @@ class Executor:
         return any(runner.gives_up_together for runner in self._runners.values())
 
     def feed(self, root: Root, values: tuple[Any, ...], *, is_own: bool = False) -> None:
-        """Emit an event from the spout, and follow it as far as it goes here.
-
-        Args:
-            root: Its root.
-            values: Its values, those of `EventValues`.
-            is_own: Whether it is a tuple that a task has made by itself, in the form of an event.
-        """
+        """Emit an event from the spout, and follow it as far as it goes here."""
         trees = self._trees
         if not self._begins(root, values):
             return
@@ -319,20 +281,11 @@ class Executor:
                 self._outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
 
     def hold_back(self, key: bytes | None, order: Order) -> None:
-        """Hold events of a key that are later than one which is not fed, and waits.
-
-        Args:
-            key: The key.
-            order: Position of the event that waits in the ordered stream.
-        """
+        """Hold events of a key that are later than one which is not fed, and waits."""
         self._trees.block(key, order)
 
     def make_behind(self, orders: Mapping[bytes, Order]) -> None:
-        """Hold what tasks make from here on behind what they have made that waits.
-
-        Args:
-            orders: The order of the last one that waits, by the task's key.
-        """
+        """Hold what tasks make from here on behind what they have made that waits."""
         last = self._environment.last_made
         for key, order in orders.items():
             self.hold_back(key, order)
@@ -343,9 +296,6 @@ class Executor:
 
         If a bolt refuses one, nothing counts of what it did, and it is asked once more, as it was
         when the batch began. What it does then counts, whether it refuses again or not.
-
-        Args:
-            bolts: Which of the bolts; None for all.
         """
         moment = self._moment
         time_ms = moment.now_ms if moment.watermark_ms is None else moment.watermark_ms
@@ -410,9 +360,6 @@ class Executor:
         """Give queued tuples to their tasks while one is in the middle of a call.
 
         Those of tasks that are wait, in their order.
-
-        Args:
-            runner: The task's.
         """
         queue, busy, waiting = self._queue, self._busy, deque[TrackedTuple]()
         if len(busy) == _DEEPEST:
@@ -491,12 +438,7 @@ class Executor:
         )
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
-        """Return what tasks want kept until the next batch, pickled.
-
-        Raises:
-            BoltError: A bolt's `snapshot` raised.
-            BoltStateError: A snapshot cannot be pickled.
-        """
+        """Return what tasks want kept until the next batch, pickled."""
         return self._tasks.snapshots()
 
     def keep(self) -> None:

@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 
 
 class Instance(NamedTuple):
-    """A bolt that was prepared.
+    """A bolt that was prepared."""
 
-    Attributes:
-        bolt: A task's own copy.
-        context: Where it runs.
-        collector: Its collector.
-        snapshot: What it gave when its last batch was over, pickled; None for nothing.
-    """
-
-    bolt: BaseBolt
+    bolt: BaseBolt  # a task's own copy
     context: TopologyContext
     collector: OutputCollector
-    snapshot: bytes | None
+    snapshot: bytes | None  # what it gave when its last batch was over, pickled; None for nothing
 
 
 class Instances:
@@ -52,21 +45,11 @@ class Instances:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, run: str, counted: Collection[str]) -> None:
-        """Take part in a run.
-
-        Args:
-            run: Its name.
-            counted: Names of earlier runs whose results counted.
-        """
+        """Take part in a run."""
         self._run, self._counted = run, counted
 
     def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
-        """Return the bolt of a task, if it has this state and its run counted; others clean up.
-
-        Args:
-            place: Component and task.
-            state: What the batch begins with, pickled; None for nothing.
-        """
+        """Return the bolt of a task, if it has this state and its run counted; others clean up."""
         run, kept = self._kept.pop(place, ("", None))
         if kept is None:
             return None

@@ -23,39 +23,17 @@ _OPEN_AT_ONCE: Final = 1 << 12
 
 
 class UnfinishedEvent(NamedTuple):
-    """An event that is not done, and what follows.
-
-    Attributes:
-        root: Its root.
-        outcome: Whether it is tried again, is held, or is dead.
-        attempts: How often it has been tried; an attempt in which it was held does not count.
-        retry_at_ms: It is not to run before; 0 for as soon as no earlier event of its key waits.
-    """
+    """An event that is not done, and what follows."""
 
     root: Root
-    outcome: EventOutcome
-    attempts: int
+    outcome: EventOutcome  # whether it is tried again, is held, or is dead
+    attempts: int  # how often it has been tried; an attempt in which it was held does not count
+    # it is not to run before; 0 for as soon as no earlier event of its key waits
     retry_at_ms: int = 0
 
 
 class OpenTrees:
-    """The roots that an executor was fed.
-
-    Args:
-        trees: Fails trees.
-        rules: What to keep to.
-        spout: Name of the spout.
-        shared: Gets the roots of each output of several; emptied when trees are settled.
-        is_whole: Whether all tuples stay in this process.
-        now_ms: The batch's time.
-        awaited: Roots that are not done yet, whatever is acked.
-        random: Drawn from [0, 1): spreads the times of retries.
-
-    Attributes:
-        acked: How many trees are done.
-        unfinished: Events that are not, as far as that is known.
-        is_empty: Whether no tree is open.
-    """
+    """The roots that an executor was fed."""
 
     def __init__(
         self,

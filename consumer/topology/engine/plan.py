@@ -30,34 +30,24 @@ TASK_BITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Components whose tasks of one number run in one process.
-
-    Attributes:
-        number: Stages are run in this order.
-        components: Their names, each behind those it reads; the spout is in the first stage.
-        tasks: How many tasks each of them has.
-        is_commit: Whether it takes part in the commit phase of a transaction, with all of them.
-        keeps_batch: Whether it is of one bolt, which keeps something of a transaction's batch.
-    """
+    """Components whose tasks of one number run in one process."""
 
     number: int
+    # their names, each behind those it reads; the spout is in the first stage
     components: tuple[str, ...]
     tasks: int
+    # whether it takes part in the commit phase of a transaction, with all of them
     is_commit: bool = False
+    # whether it is of one bolt, which keeps something of a transaction's batch
     keeps_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where all tasks run.
+    """Where all tasks run."""
 
-    Attributes:
-        stages: The stages; the first has the spout.
-        tasks: How many tasks each component has.
-    """
-
-    stages: tuple[Stage, ...]
-    tasks: Mapping[str, int]
+    stages: tuple[Stage, ...]  # the stages; the first has the spout
+    tasks: Mapping[str, int]  # how many tasks each component has
 
     @property
     def is_local(self) -> bool:
@@ -70,16 +60,7 @@ class Plan:
 
 
 def plan(topology: Topology, partitions: int, parallelism: Mapping[str, int] | None = None) -> Plan:
-    """Divide a topology into stages.
-
-    Args:
-        topology: The topology.
-        partitions: Tasks of the ordered stream.
-        parallelism: Tasks of bolts that are declared without a number of them.
-
-    Raises:
-        TopologyError: There are more than 1,024 stages, or more than 4,096 tasks in one.
-    """
+    """Divide a topology into stages."""
     asked = {one.id: one.parallelism for one in topology.bolts}
     asked |= {name: asked.get(name) or tasks for name, tasks in (parallelism or {}).items()}
     members: list[list[str]] = [[topology.spout.id]]
@@ -143,12 +124,6 @@ def plan_apart(
 
     In such a job most bolts are in stages of their own: what goes wrong on the way between stages
     goes wrong here, too, however few tasks there are.
-
-    Args:
-        topology: The topology.
-        partitions: Tasks of the ordered stream.
-        parallelism: Tasks of bolts that are declared without a number of them; of the others, a
-            bolt has as many as what it runs with.
     """
     asked = {name: tasks for name, tasks in (parallelism or {}).items() if tasks != partitions}
     declared = [one.parallelism or 1 for one in topology.bolts]

@@ -29,11 +29,7 @@ def is_awaited(returned: Any) -> bool:
 
 
 def values_of(component: str, returned: Any) -> Iterable[Any]:
-    """Return what is emitted of something other than None that needs no event loop.
-
-    Raises:
-        EmitError: It is neither an iterator nor a list.
-    """
+    """Return what is emitted of something other than None that needs no event loop."""
     if isinstance(returned, Iterator):
         return returned
     if isinstance(returned, list):
@@ -45,11 +41,7 @@ def values_of(component: str, returned: Any) -> Iterable[Any]:
 
 
 async def awaited_values(component: str, returned: Any) -> AsyncIterator[Any]:
-    """Yield what is emitted of a coroutine or an async generator.
-
-    Raises:
-        EmitError: See `values_of`.
-    """
+    """Yield what is emitted of a coroutine or an async generator."""
     while inspect.isawaitable(returned):
         returned = await returned
     if inspect.isasyncgen(returned):

@@ -30,46 +30,31 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of an executor.
+    """The rules of an executor."""
 
-    Attributes:
-        call_timeout_s: A call that takes longer fails.
-        ordering: Which events a failed event holds back.
-        retry: When a failed event is tried again; one that is given up holds back no other.
-        max_spout_pending: Open trees, at most: then the batch is finished first. None: no bound.
-        hash_version: Of the hash by which values choose tasks.
-        limits: Largest record of the topics of outputs, by output; of others, a broker's default.
-    """
-
-    call_timeout_s: float = 30.0
-    ordering: Ordering = Ordering.KEY
+    call_timeout_s: float = 30.0  # a call that takes longer fails
+    ordering: Ordering = Ordering.KEY  # which events a failed event holds back
+    # when a failed event is tried again; one that is given up holds back no other
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    # open trees, at most: then the batch is finished first. None: no bound
     max_spout_pending: int | None = None
-    hash_version: int = HASH_VERSION
+    hash_version: int = HASH_VERSION  # of the hash by which values choose tasks
+    # largest record of the topics of outputs, by output; of others, a broker's default
     limits: Mapping[str, RecordLimit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The tasks that run in this process.
+    """The tasks that run in this process."""
 
-    Attributes:
-        tasks: How many tasks each component has.
-        here: The numbers of those that run here, of each component with any.
-        number: Number of this process among those with the same components.
-    """
-
-    tasks: Mapping[str, int]
+    tasks: Mapping[str, int]  # how many tasks each component has
+    # the numbers of those that run here, of each component with any
     here: Mapping[str, Sequence[int]]
-    number: int = 0
+    number: int = 0  # number of this process among those with the same components
 
 
 def random_ids(seed: Any) -> Callable[[], int]:
-    """Return a function that draws 64-bit random numbers; never 0, which would be no edge.
-
-    Args:
-        seed: Of `numpy.random.default_rng`.
-    """
+    """Return a function that draws 64-bit random numbers; never 0, which would be no edge."""
     random = np.random.default_rng(seed)
 
     def drawn() -> list[int]:

@@ -51,13 +51,7 @@ FINISH_OVERRAN: Final = "took longer than call_timeout"
 
 
 class Runner:
-    """Runs a task of a bolt.
-
-    Args:
-        environment: What the tasks share.
-        context: Which task it is.
-        bolt: The task's own copy of the bolt.
-    """
+    """Runs a task of a bolt."""
 
     def __init__(self, environment: Environment, context: TopologyContext, bolt: BaseBolt) -> None:
         self.context = context
@@ -112,20 +106,13 @@ class Runner:
         It may be when a call of it was interrupted or left to itself, when its `finish_batch`
         raised, and when it has a tuple that it neither acked nor failed. A `BatchBolt` is one
         batch's, as in Storm: it may still have the tuples that it took.
-
-        Args:
-            snapshot: What it gave, pickled.
         """
         if self.is_broken or self._held or isinstance(self.bolt, BatchBolt):
             return None
         return Instance(self.bolt, self.context, self.collector, snapshot)
 
     def prepare(self, state: Any) -> None:
-        """Prepare the bolt, and restore what it kept in the batch before.
-
-        Raises:
-            BoltError: Its `prepare` or `restore` raised.
-        """
+        """Prepare the bolt, and restore what it kept in the batch before."""
         with self._named("prepare"):
             self.bolt.prepare(self.context, self.collector)
         if state is not None:
@@ -133,11 +120,7 @@ class Runner:
                 self.bolt.restore(state)
 
     def snapshot(self) -> Any:
-        """Return the bolt's snapshot.
-
-        Raises:
-            BoltError: Its `snapshot` raised.
-        """
+        """Return the bolt's snapshot."""
         with self._named("snapshot"):
             return self.bolt.snapshot()
 
@@ -224,20 +207,12 @@ class Runner:
             self._to_finish.clear()
 
     def _check_time(self) -> None:
-        """Check that a call that is over did not take too long.
-
-        Raises:
-            BoltTimeoutError: It did.
-        """
+        """Check that a call that is over did not take too long."""
         if self._clock() > self._until_s:
             raise BoltTimeoutError
 
     def finish_raised(self, error: BaseException) -> None:
-        """The bolt's `finish_batch` ended with an exception.
-
-        Raises:
-            UngroupableValueError: It was that one.
-        """
+        """The bolt's `finish_batch` ended with an exception."""
         self._end_the_job_by(error)
         self.finish_failed(detail_of(error))
 
@@ -360,11 +335,7 @@ class Runner:
             users.go_on(call)
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """The bolt's call for a tuple ended with an exception.
-
-        Raises:
-            UngroupableValueError: It was that one.
-        """
+        """The bolt's call for a tuple ended with an exception."""
         self._end_the_job_by(error)
         self._fail(given, FailReason.EXCEPTION, detail_of(error))
 

@@ -29,34 +29,16 @@ if TYPE_CHECKING:
 
 
 class _Source(NamedTuple):
-    """Whose tuples are emitted.
-
-    Attributes:
-        stream: To which stream.
-        readers: Who reads that.
-        kind: Of which type they are.
-        path: The components that they have come through.
-    """
+    """Whose tuples are emitted."""
 
     stream: Stream
     readers: Sequence[Target]
     kind: type[TrackedTuple]
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # the components that they have come through
 
 
 class SpoutOutput:
-    """Emits the events of the spout's task of a process.
-
-    Args:
-        topology: The topology.
-        placement: Which of its tasks run here.
-        environment: What the tasks share.
-        wiring: Knows the readers.
-
-    Attributes:
-        is_here: Whether the spout's task runs here.
-        kind: The type of the spout's tuples.
-    """
+    """Emits the events of the spout's task of a process."""
 
     def __init__(
         self, topology: Topology, placement: Placement, environment: Environment, wiring: Wiring
@@ -87,14 +69,7 @@ class SpoutOutput:
         source: _Source | None = None,
         task: int | None = None,
     ) -> None:
-        """Emit an event to all its readers.
-
-        Args:
-            root: Its root.
-            values: Its values.
-            source: Whose it is; None of the spout's.
-            task: The task that it is for, of a direct stream.
-        """
+        """Emit an event to all its readers."""
         if source is None:
             source = self._spout
             if self._attempt is not None:
@@ -114,12 +89,7 @@ class SpoutOutput:
                     self._trace.given_out(root, made)
 
     def emit_made(self, root: Root, event: tuple[Any, ...]) -> None:
-        """Emit a tuple that a task made in an earlier step, as this task did.
-
-        Args:
-            root: Its root.
-            event: It, in the form of an event.
-        """
+        """Emit a tuple that a task made in an earlier step, as this task did."""
         try:
             made = MadeTuple.of(event)
             made.check(self._topology)

@@ -21,20 +21,14 @@ FAILED: Final = "failed"
 
 
 class TrackedTuple(Tuple, eq=False):
-    """A tuple of one tree.
+    """A tuple of one tree."""
 
-    Attributes:
-        root: The root of its tree; of a multi-anchored tuple, of its first tree.
-        edge: Its edge in that tree.
-        parent: The tuple it was emitted for; the path of components if that tuple was of another
-            task; None for the spout's.
-        owner: The runner of the task it was delivered to; `ACKED` or `FAILED` from then on.
-    """
-
-    root: Root
+    root: Root  # the root of its tree; of a multi-anchored tuple, of its first tree
     edge: int
+    # the tuple it was emitted for; the path of components if that tuple was of another task; None
+    # for the spout's
     parent: Any
-    owner: Any
+    owner: Any  # the runner of the task it was delivered to; `ACKED` or `FAILED` from then on
 
     more: ClassVar[tuple[tuple[Root, int], ...]] = ()
     """Further trees it belongs to: see `MultiAnchoredTuple`."""

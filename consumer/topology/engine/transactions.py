@@ -148,11 +148,6 @@ class TransactionRunner(_InTransaction):
 
     A bolt that keeps something of its batch goes on as if it had not been given a tuple that fails
     in it, where it can be copied. One with a snapshot is copied only where it runs again.
-
-    Args:
-        environment: What the tasks share.
-        context: Which task it is.
-        bolt: The task's own copy of the bolt.
     """
 
     def __init__(self, environment: Environment, context: Any, bolt: BaseBolt) -> None:
@@ -310,14 +305,7 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
 
 
 class BatchRunner(TransactionRunner):
-    """Runs a task of a batch bolt, for one batch.
-
-    Args:
-        environment: What the tasks share.
-        context: Which task it is.
-        bolt: The batch's own copy of the bolt.
-        states: Of a committer, what it keeps, by name; None of other bolts.
-    """
+    """Runs a task of a batch bolt, for one batch."""
 
     context: TransactionContext
 
@@ -379,11 +367,7 @@ class BatchRunner(TransactionRunner):
             raise
 
     def finish_batch(self) -> None:
-        """Let the bolt finish its batch; of a committer, write down what it changed.
-
-        Raises:
-            StateError: A database has another's transactions.
-        """
+        """Let the bolt finish its batch; of a committer, write down what it changed."""
         if self._states is None:
             super().finish_batch()
             return

@@ -20,19 +20,7 @@ if TYPE_CHECKING:
 
 
 class TreeTracker:
-    """Fails trees, and holds back events behind those that failed.
-
-    Args:
-        rules: What to keep to.
-        event: The event that unanchored tuples are attributed to before the first one is fed.
-
-    Attributes:
-        current: The root of the event that is being followed; None without one.
-        event: Values of the event that was fed or received last.
-        blocked: By key, the first event that waits.
-        late_acks: Acks of tuples whose tree had failed.
-        untracked_failures: Failures of trees that are not tracked.
-    """
+    """Fails trees, and holds back events behind those that failed."""
 
     __slots__ = (
         "_keeps_order", "_policy", "blocked", "current", "event", "late_acks",
@@ -107,12 +95,7 @@ class TreeTracker:
         return False
 
     def block(self, key: bytes | None, order: Order) -> None:
-        """Hold events of a key that are later than one which waits.
-
-        Args:
-            key: The key.
-            order: Position of the event that waits.
-        """
+        """Hold events of a key that are later than one which waits."""
         if self._keeps_order and key is not None:
             self.blocked[key] = min(order, self.blocked.get(key, order))
 

@@ -23,11 +23,6 @@ class UserCode:
 
     A call overruns by its own time. While others run, it is left: that is found by looks, each of
     which counts the time since the one before for the call that it finds.
-
-    Attributes:
-        call: The call that was begun last: its tuple, or a token of its own without one.
-        running: The same while the user's code runs; None while ours does.
-        overdue: The call that was found to overrun while our code ran; None without one.
     """
 
     __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "call", "overdue", "running")
@@ -42,15 +37,7 @@ class UserCode:
         self._left: list[tuple[Any, float]] = []
 
     def look(self, now_s: float, timeout_s: float) -> None:
-        """End the call if it overruns: at once in the user's code, else on the way back to it.
-
-        Args:
-            now_s: Now, in seconds.
-            timeout_s: A call that has been seen for so long overruns.
-
-        Raises:
-            BoltTimeoutError: In the user's code.
-        """
+        """End the call if it overruns: at once in the user's code, else on the way back to it."""
         call, passed_s = self.call, now_s - self._looked_s
         self._looked_s = now_s
         if call is not self._seen:
@@ -78,9 +65,6 @@ class UserCode:
         """Bound a function of the user's by the time-out, also outside of a call of user code.
 
         Within such a call it is a part of it.
-
-        Args:
-            function: The function; what it returns raises `BoltTimeoutError` where it overruns.
         """
 
         def call(*given: Any) -> Any:
@@ -96,14 +80,7 @@ class UserCode:
         return call
 
     def go_on(self, call: Any) -> None:
-        """Return to user code after a call of ours: end its call if that overran meanwhile.
-
-        Args:
-            call: The call; None where it was our own code that called.
-
-        Raises:
-            BoltTimeoutError: It overran.
-        """
+        """Return to user code after a call of ours: end its call if that overran meanwhile."""
         overdue, self.overdue = self.overdue, None
         self.running = call
         if call is not None and overdue is call:

@@ -30,22 +30,7 @@ if TYPE_CHECKING:
 
 
 class Wiring:
-    """Connects the tasks of an executor with each other, with other processes, and with outputs.
-
-    Args:
-        topology: The topology.
-        placement: Which of its tasks run here.
-        rules: What outputs may write.
-        runners: What runs each of these tasks, by component and number; they are connected.
-        write: Takes a record that an output wrote, by the output's name.
-        send: Takes tuples for tasks that run elsewhere: component, task, tuple.
-        shared: Gets the roots of each output of several.
-        users: Whose code runs: a grouping of the user's is called as the user's.
-        turn: Number of the batch.
-
-    Attributes:
-        is_whole: Whether no tuple leaves for elsewhere, as far as targets were asked for.
-    """
+    """Connects the tasks of an executor with each other, with other processes, and with outputs."""
 
     def __init__(
         self,
@@ -83,15 +68,7 @@ class Wiring:
         return sum(count() for count in self._emitted)
 
     def targets(self, stream: Stream, here: int) -> list[Here | Elsewhere | Output]:
-        """Return the readers of a stream.
-
-        Args:
-            stream: The stream.
-            here: Number of the task that emits to it.
-
-        Raises:
-            ValueError: A reader runs elsewhere, and there is no way there.
-        """
+        """Return the readers of a stream."""
         targets: list[Here | Elsewhere | Output] = []
         for reader, grouping in self._topology.readers(stream.component, stream.name):
             if reader.output is not None:

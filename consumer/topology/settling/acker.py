@@ -48,17 +48,11 @@ class AckFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class TreeOutcomes:
-    """What became of the trees of an acker.
-
-    Attributes:
-        acked: How many are acked.
-        unfinished: The roots of the others: failed, held, or never acked.
-        flags: The flags of these roots, of the kind `AckFlag`.
-    """
+    """What became of the trees of an acker."""
 
     acked: int
-    unfinished: Numbers
-    flags: Flags
+    unfinished: Numbers  # the roots of the others: failed, held, or never acked
+    flags: Flags  # the flags of these roots, of the kind `AckFlag`
 
 
 class Acker:

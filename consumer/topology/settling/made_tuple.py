@@ -37,12 +37,7 @@ def component_of(event: tuple[Any, ...]) -> str:
 
 
 def first_offset(step: int, before: Iterable[Order]) -> int:
-    """Return the offset of the first tuple that a task makes.
-
-    Args:
-        step: The step.
-        before: The orders of the last ones that tasks have made before it began.
-    """
+    """Return the offset of the first tuple that a task makes."""
     return max([step << _STEP_BITS, *(offset + 1 for *_, offset in before)])
 
 
@@ -63,21 +58,13 @@ def _place_and_key(component: str, task: int) -> tuple[str, bytes]:
 
 
 class MadeTuple(NamedTuple):
-    """A tuple that a task made.
-
-    Attributes:
-        component: The component.
-        task: Number of its task.
-        stream: Name of the stream that it was emitted to.
-        values: Its values.
-        target: The task that it is for, of a direct stream; None of others.
-    """
+    """A tuple that a task made."""
 
     component: str
     task: int
-    stream: str
+    stream: str  # name of the stream that it was emitted to
     values: tuple[Any, ...]
-    target: int | None
+    target: int | None  # the task that it is for, of a direct stream; None of others
 
     @property
     def key(self) -> bytes:
@@ -85,15 +72,7 @@ class MadeTuple(NamedTuple):
         return _place_and_key(self.component, self.task)[1]
 
     def event(self, offset: int, time_ms: int) -> tuple[Any, ...]:
-        """Return it in the form of an event: the values of `EventValues`.
-
-        Args:
-            offset: Its number.
-            time_ms: Its event time.
-
-        Raises:
-            EmitError: Its values cannot be pickled.
-        """
+        """Return it in the form of an event: the values of `EventValues`."""
         place, key = _place_and_key(self.component, self.task)
         try:
             kept = pickle.dumps((self.stream, self.values, self.target), protocol=5)
@@ -106,11 +85,7 @@ class MadeTuple(NamedTuple):
 
     @classmethod
     def of(cls, event: tuple[Any, ...]) -> MadeTuple:
-        """Return the tuple that an event of this form is.
-
-        Raises:
-            EmitError: It cannot be unpickled.
-        """
+        """Return the tuple that an event of this form is."""
         component = component_of(event)
         try:
             stream, values, target = pickle.loads(event[1])  # noqa: S301 - a task's, from the checkpoint
@@ -122,11 +97,7 @@ class MadeTuple(NamedTuple):
         return cls(component, event[5], stream, values, target)
 
     def check(self, topology: Topology) -> None:
-        """Check that a topology, which may have changed since, has its stream.
-
-        Raises:
-            EmitError: It has not.
-        """
+        """Check that a topology, which may have changed since, has its stream."""
         component = topology.components.get(self.component)
         stream = None if component is None else component.streams.get(self.stream)
         if stream is None or len(stream.fields) != len(self.values):
@@ -141,10 +112,6 @@ def readable(event: tuple[Any, ...], topology: Topology) -> tuple[str, bytes]:
 
     That is JSON, by field where the topology has the stream still, with what JSON has no form for
     as Python shows it; or else all as Python shows it.
-
-    Args:
-        event: The tuple, in the form of an event.
-        topology: The topology.
     """
     try:
         made = MadeTuple.of(event)

@@ -41,13 +41,6 @@ def runs_now(
 
     The keys of the others are blocked: new events of these keys are held at once. An event that
     would wait longer than the longest delay runs now: the clock was set back.
-
-    Args:
-        keys: A number for each event's key; negative without one.
-        retry_at_ms: When each may run, as `settle` gave it.
-        now_ms: Now.
-        policy: When a failed event is tried again.
-        keeps_order: Whether an event that keeps waiting holds back the later ones of its key.
     """
     is_due: Bools = (retry_at_ms <= now_ms) | (retry_at_ms > policy.latest_ms(now_ms))
     if not keeps_order:
@@ -65,11 +58,6 @@ def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) ->
 
     The first event of a key holds back the others, whenever these might run; one without a key
     waits for no other.
-
-    Args:
-        keys: A number for each event's key; negative without one.
-        retry_at_ms: When each may run, as `settle` gave it.
-        keeps_order: As for `runs_now`.
     """
     if not len(keys):
         return None
@@ -82,11 +70,5 @@ def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) ->
 
 
 def due_ms(next_ms: int | None, now_ms: int, *, policy: RetryPolicy) -> int | None:
-    """Correct what `next_due_ms` gave: now, if it is later than the longest delay.
-
-    Args:
-        next_ms: What it gave, perhaps when the clock showed more than now.
-        now_ms: Now.
-        policy: As for `runs_now`.
-    """
+    """Correct what `next_due_ms` gave: now, if it is later than the longest delay."""
     return now_ms if next_ms is not None and next_ms > policy.latest_ms(now_ms) else next_ms

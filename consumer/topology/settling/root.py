@@ -22,29 +22,19 @@ Order: TypeAlias = tuple[int, str, int, int]
 
 
 class Root(msgspec.Struct, eq=False):
-    """The root of a tuple tree, and the acker's entry for it: one XOR value, plus flags.
+    """The root of a tuple tree, and the acker's entry for it: one XOR value, plus flags."""
 
-    Attributes:
-        id: Tells it from all others of its batch; 0 of tuples that are derived from no event.
-        event: The event's values, or those that say where it came from.
-        attempt: 1 the first time.
-        value: XOR of the tree's edges, as this task knows them.
-        failure: Why it failed; sticky.
-        is_held: Whether a tuple of it was skipped, since an earlier event of its key failed.
-        begun_s: 0; older versions had a time here, and what they have prepared has it still.
-        is_tracked: Whether its tree is tracked.
-        kept: How many of its tuples are in what bolts of a transaction keep of their batch.
-    """
-
-    id: int
-    event: Any
-    attempt: int = 1
+    id: int  # tells it from all others of its batch; 0 of tuples that are derived from no event
+    event: Any  # the event's values, or those that say where it came from
+    attempt: int = 1  # 1 the first time
+    # 0; older versions had a time here, and what they have prepared has it still
     begun_s: float = 0.0
-    is_tracked: bool = True
-    value: int = 0
-    failure: TreeFailure | None = None
+    is_tracked: bool = True  # whether its tree is tracked
+    value: int = 0  # XOR of the tree's edges, as this task knows them
+    failure: TreeFailure | None = None  # why it failed; sticky
+    # whether a tuple of it was skipped, since an earlier event of its key failed
     is_held: bool = False
-    kept: int = 0
+    kept: int = 0  # how many of its tuples are in what bolts of a transaction keep of their batch
 
     @property
     def key(self) -> bytes | None:
@@ -79,9 +69,5 @@ class Root(msgspec.Struct, eq=False):
 
 
 def never_acked(spout: str) -> TreeFailure:
-    """Say why a tree failed that was neither acked nor failed by the end of its batch.
-
-    Args:
-        spout: Name of the spout.
-    """
+    """Say why a tree failed that was neither acked nor failed by the end of its batch."""
     return TreeFailure(FailReason.NEVER_ACKED, "", (spout,))

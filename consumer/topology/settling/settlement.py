@@ -47,16 +47,11 @@ class EventOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What becomes of the events that ran in a batch.
+    """What becomes of the events that ran in a batch."""
 
-    Attributes:
-        outcomes: Of each event, of the kind `EventOutcome`.
-        attempts: How often each has been tried; an attempt in which it was held does not count.
-        retry_at_ms: They are not to run before; 0 for as soon as no earlier event of the key waits.
-    """
-
-    outcomes: Outcomes
-    attempts: Longs
+    outcomes: Outcomes  # of each event, of the kind `EventOutcome`
+    attempts: Longs  # how often each has been tried; an attempt in which it was held does not count
+    # they are not to run before; 0 for as soon as no earlier event of the key waits
     retry_at_ms: Longs
 
 
@@ -72,20 +67,7 @@ def settle(
     shared: Sequence[Places] = (),
     keeps_order: bool = True,
 ) -> Settlement:
-    """Settle a batch.
-
-    Args:
-        keys: A number for each event's key; negative without one.
-        attempts: Number of the attempt that this was; the first is 1.
-        failures: Places of the events that failed, and why.
-        held: Places of the events of which a tuple was skipped.
-        now_ms: Now.
-        policy: When a failed event is tried again.
-        random: Drawn from [0, 1), once for the batch: those that failed together, in the same
-            attempt, are tried again together, so that a join is given both sides again.
-        shared: For each output of several events, the places of these.
-        keeps_order: Whether an event holds back the later ones of its key.
-    """
+    """Settle a batch."""
     failed, is_dead, is_held = (np.zeros(len(keys), np.bool_) for _ in range(3))
     is_held[list(held)] = True
     for place, reason in failures.items():
@@ -120,16 +102,7 @@ def settle_roots(
     random: float,
     keeps_order: bool = True,
 ) -> Settlement:
-    """Settle a batch of which all is known by its roots; otherwise as `settle`.
-
-    Args:
-        roots: The roots of its events, in their order.
-        shared: The roots of each output of several events.
-        now_ms: Now.
-        policy: When a failed event is tried again.
-        random: As for `settle`.
-        keeps_order: Likewise.
-    """
+    """Settle a batch of which all is known by its roots; otherwise as `settle`."""
     places = {root: place for place, root in enumerate(roots)}
     together = [[places[root] for root in several if root in places] for several in shared]
     return settle(
@@ -153,18 +126,7 @@ def held_back(
     *,
     keeps_order: bool = True,
 ) -> Bools:
-    """Select the events that are held, of those that are not unfinished anyway.
-
-    Args:
-        keys: A number for each event's key, events in their order; negative without a key.
-        unfinished: Events that failed, were held already, or were never acked.
-        dead: Those of them that are dead-lettered: they hold back no later event of their key.
-        shared: For each output of several events, the places of these.
-        keeps_order: Whether an event holds back the later ones of its key.
-
-    Returns:
-        Of each event whether it is held for another's sake.
-    """
+    """Select the events that are held, of those that are not unfinished anyway."""
     held = np.zeros(len(keys), np.bool_)
     if keeps_order:
         _, codes = np.unique(keys, return_inverse=True)
@@ -186,15 +148,6 @@ class Ties:
 
     Each event is reached once, and each output and each stretch of a key is passed once, so all
     that is asked takes a time in proportion to the events and the outputs.
-
-    Args:
-        keys: A number for each event's key, events in their order; negative without a key.
-        shared: For each output of several events, the places of these.
-        open_ones: Events that can be reached.
-        keeps_order: Whether the later events of a key are reached from an earlier one.
-
-    Attributes:
-        sharing: Places of all events that share an output.
     """
 
     def __init__(
@@ -216,12 +169,7 @@ class Ties:
         self._passed: dict[int, int] = {}
 
     def reached_from(self, place: int) -> list[int]:
-        """Return the open events that are held with one, and those held with these; close them.
-
-        Args:
-            place: The event. The later ones of its key are reached if it is itself reached by an
-                output, not from it alone: what it holds back by its key is known already.
-        """
+        """Return the open events that are held with one, and those held with these; close them."""
         found: list[int] = []
         waiting = [place]
         while waiting:

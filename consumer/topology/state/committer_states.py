@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_session(store: StateStore, session: StateSession, writer: Writer) -> None:
-    """Check that a database is the one that the transaction before left; see `CommitterStates`.
-
-    Raises:
-        StateError: As `CommitterStates.check` does.
-    """
+    """Check that a database is the one that the transaction before left; see `CommitterStates`."""
     if store.is_of_one_host:
         check_host(writer, socket.gethostname(), store.title)
     session.check()

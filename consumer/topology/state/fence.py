@@ -15,35 +15,18 @@ OTHER_DATABASE: Final = (
 
 
 class Found(NamedTuple):
-    """What a database says of a writer.
+    """What a database says of a writer."""
 
-    Attributes:
-        epoch: Of the topology; None if it is not registered.
-        newest: The component's greatest transaction id; None if no task has committed.
-        own: The task's transaction id and attempt id; None if it has not committed.
-        least_attempt: Tries with smaller attempt ids are those of lives that were taken over.
-        batch: Names the batch that the task has committed.
-    """
-
-    epoch: str | None
-    newest: int | None
+    epoch: str | None  # of the topology; None if it is not registered
+    newest: int | None  # the component's greatest transaction id; None if no task has committed
+    # the task's transaction id and attempt id; None if it has not committed
     own: tuple[int, int] | None
-    least_attempt: int = 0
-    batch: str = ""
+    least_attempt: int = 0  # tries with smaller attempt ids are those of lives that were taken over
+    batch: str = ""  # names the batch that the task has committed
 
 
 def check_fence(writer: Writer, found: Found, store: str) -> None:
-    """Check that a writer may go on with a database. That a topology is not registered is no fault.
-
-    Args:
-        writer: Who wants to write.
-        found: What the database says of it.
-        store: The database's title.
-
-    Raises:
-        StateOwnerError: It is another database, or another state of it.
-        StateOvertakenError: A newer attempt at the same transaction has committed.
-    """
+    """Check that a writer may go on with a database; an unregistered topology is no fault."""
     txid, attempt = writer.transaction
     who = f"component {writer.component!r} of topology {writer.topology!r}"
     check_epoch(writer, found.epoch, store)
@@ -83,16 +66,7 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
 
 
 def check_host(writer: Writer, host: str, store: str) -> None:
-    """Check that a task runs where the file of a database is: elsewhere it would find another.
-
-    Args:
-        writer: Who wants to write.
-        host: Where it runs.
-        store: The database's title.
-
-    Raises:
-        StateOwnerError: It does not.
-    """
+    """Check that a task runs where the file of a database is: elsewhere it would find another."""
     if writer.host and host != writer.host:
         raise StateOwnerError(
             f"{writer.title}, runs on host {host!r}, and {store} is a file of host "
@@ -117,11 +91,7 @@ def other_batch(writer: Writer, store: str) -> StateOwnerError:
 
 
 def check_epoch(writer: Writer, epoch: str | None, store: str) -> None:
-    """Check that a topology's rows are those of the writer's checkpoint.
-
-    Raises:
-        StateOwnerError: They are not.
-    """
+    """Check that a topology's rows are those of the writer's checkpoint."""
     if epoch is None:
         if writer.has_committed:
             raise StateOwnerError(

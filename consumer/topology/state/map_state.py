@@ -187,11 +187,7 @@ class MapState:
         ]
 
     def _check_own(self, key: Key) -> None:
-        """Check that a key may be written by this task.
-
-        Raises:
-            StateConflictError: It is another task's.
-        """
+        """Check that a key may be written by this task."""
         if key in self._others:
             raise conflict(self._state, key, self._others[key], self._task)
         check_group(self._state, key, self._task_of, task=self._task)

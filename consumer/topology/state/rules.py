@@ -51,12 +51,7 @@ class RowAge(enum.Enum):
 
 
 def age_of(state: State, key: Key, stored: Stored | None, *, txid: int, task: int) -> RowAge:
-    """Return how a row stands to a transaction.
-
-    Raises:
-        StateOvertakenError: A newer transaction wrote it.
-        StateConflictError: Another task wrote it in the same transaction.
-    """
+    """Return how a row stands to a transaction."""
     if stored is None:
         return RowAge.ABSENT
     if is_others(stored, txid=txid, task=task):
@@ -89,20 +84,7 @@ def after_update(
     txid: int,
     task: int,
 ) -> Stored | None:
-    """Return the row after an update: the same object where nothing is written.
-
-    Args:
-        state: Whose row it is.
-        key: The row's.
-        stored: The row; None if there is none.
-        update: Gives the new value for the one before; None is given where there is none.
-        txid: The transaction that updates.
-        task: The task that does.
-
-    Raises:
-        StateOvertakenError: A newer transaction wrote the row.
-        StateConflictError: Another task wrote it in the same transaction.
-    """
+    """Return the row after an update: the same object where nothing is written."""
     age = age_of(state, key, stored, txid=txid, task=task)
     if age is RowAge.SAME and state.kind is StateKind.TRANSACTIONAL:
         return stored
@@ -116,9 +98,6 @@ def after_withdrawal(stored: Stored, txid: int) -> Stored | None:
 
     A batch that differs at its second attempt may lack a key of the first. That row would keep
     what is no longer in the batch, and that comes again in a later one.
-
-    Returns:
-        The row as it was before the transaction; None if there was none.
     """
     if stored.txid != txid:
         return stored
@@ -145,17 +124,7 @@ def conflict(state: State, key: Key, stored: Stored, task: int) -> StateConflict
 
 
 def check_group(state: State, key: Key, task_of: Callable[[Any], int] | None, *, task: int) -> None:
-    """Check that a key is a task's, if the state says by what its component is grouped.
-
-    Args:
-        state: Whose key it is.
-        key: The key.
-        task_of: Returns the task that what it is grouped by goes to; None to check nothing.
-        task: Who writes it.
-
-    Raises:
-        StateConflictError: It is another task's.
-    """
+    """Check that a key is a task's, if the state says by what its component is grouped."""
     if state.grouped_by is None or task_of is None:
         return
     group = state.grouped_by(key)

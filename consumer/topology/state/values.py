@@ -31,11 +31,7 @@ def shown(value: object) -> str:
 
 
 def fit_key(state: State, key: Any) -> Key:
-    """Return a key as the state's table has it.
-
-    Raises:
-        StateValueError: It does not fit.
-    """
+    """Return a key as the state's table has it."""
     if type(key) is str and state.key is str and len(key) <= _SHORT and _is_plain(key):
         return key  # what most are
     if type(key) is not state.key:
@@ -55,11 +51,7 @@ def fit_key(state: State, key: Any) -> Key:
 
 
 def fit_keys(state: State, keys: Iterable[Any]) -> list[Key]:
-    """Return keys as the state's table has them.
-
-    Raises:
-        StateValueError: Some do not fit; it has all of these.
-    """
+    """Return keys as the state's table has them."""
     fitted: list[Key] = []
     refused: list[StateValueError] = []
     for key in keys:
@@ -75,11 +67,7 @@ def fit_keys(state: State, keys: Iterable[Any]) -> list[Key]:
 
 
 def fit_value(state: State, key: Key, value: Any) -> Any:
-    """Return a value as the state's table gives it back.
-
-    Raises:
-        StateValueError: It does not fit.
-    """
+    """Return a value as the state's table gives it back."""
     if type(value) is int and state.value is int and -_INT_MAX <= value <= _INT_MAX:
         return value  # what most are
     reason: str | None
@@ -112,10 +100,6 @@ def is_surely_held(column: Any, *, takes_unicode: bool) -> bool:
     """Whether every database holds what stands for a key or value that fits, as a column has it.
 
     Numbers, and text and bytes that are short enough for an index that somebody has made.
-
-    Args:
-        column: What it has.
-        takes_unicode: Whether all letters have a form in its encoding.
     """
     if isinstance(column, str):
         return len(column) <= _SHORT and (takes_unicode or column.isascii())

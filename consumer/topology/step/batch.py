@@ -45,16 +45,7 @@ _MAX_WAVE: Final = (1 << 63 - STAGE_BITS - TASK_BITS - _RECORD_BITS) - 1
 
 
 def emissions(wave: int, stage: int, task: int) -> Iterator[int]:
-    """Number the records of a task, which makes the order of those that have one place total.
-
-    Args:
-        wave: Of the step. What belongs to no event stands in one place in all waves.
-        stage: The stage of the task.
-        task: The number of the task.
-
-    Returns:
-        Numbers of 63 bits that grow: from wave to wave, stage to stage and task to task, too.
-    """
+    """Number the records of a task, which makes the order of those that have one place total."""
     assert stage < 1 << STAGE_BITS, "`plan` refuses so many stages"
     assert task < 1 << TASK_BITS, "`plan` refuses so many tasks"
     of_wave = min(wave, _MAX_WAVE) << STAGE_BITS | stage
@@ -112,36 +103,24 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch(ABC):
-    """What all tasks of a step share.
-
-    Attributes:
-        topology: The topology.
-        plan: Where its tasks run.
-        rules: What the executor keeps to.
-        ackers: How many ackers; 0 tracks nothing.
-        now_ms: The step's time.
-        seed: Of the step's random numbers; the first is the step's own number.
-        watermark_ms: Every event up to this event time was done when the step began.
-        ticks: The bolts that are given a tick, and their intervals in ms.
-        transaction: The try at a transaction, of a transactional topology.
-        run: Names this run of the step, among all of a life of the job.
-        counted: The newest runs of earlier steps whose results counted.
-    """
+    """What all tasks of a step share."""
 
     runs_inline: ClassVar[bool] = False
     """Whether calls that might run side by side are run one by one."""
 
     topology: Topology
     plan: Plan
-    rules: Rules
-    ackers: int
-    now_ms: int
-    seed: tuple[int, ...]
+    rules: Rules  # what the executor keeps to
+    ackers: int  # how many ackers; 0 tracks nothing
+    now_ms: int  # the step's time
+    seed: tuple[int, ...]  # of the step's random numbers; the first is the step's own number
+    # every event up to this event time was done when the step began
     watermark_ms: int | None = None
+    # the bolts that are given a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
     transaction: Transaction | None = None
-    run: str = ""
-    counted: frozenset[str] = frozenset()
+    run: str = ""  # names this run of the step, among all of a life of the job
+    counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
 
     @property
     def is_commit(self) -> bool:
@@ -170,9 +149,6 @@ class StepBatch(ABC):
         """Number the tuples that a task makes by itself; None if these are not tracked.
 
         In a transaction they belong to the batch, which is tried again as a whole.
-
-        Args:
-            before: The orders of the last ones of earlier waves of the step.
         """
         if self.transaction is not None or not self.ackers:
             return None
@@ -221,19 +197,11 @@ class StepBatch(ABC):
 
     @abstractmethod
     def outputs(self, emissions: Iterator[int]) -> OutputWriter:
-        """Return what takes the records of a task.
-
-        Args:
-            emissions: Numbers them.
-        """
+        """Return what takes the records of a task."""
 
     @abstractmethod
     def exchange(self, *, is_kept: bool = False) -> Exchange:
-        """Return what takes the tuples that a task sends.
-
-        Args:
-            is_kept: Whether they are read after the step's own run, too, by commit phases.
-        """
+        """Return what takes the tuples that a task sends."""
 
     @abstractmethod
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
@@ -250,11 +218,7 @@ class StepBatch(ABC):
 
     @abstractmethod
     def write_dead(self, dead: Sequence[PendingEvent]) -> Handle:
-        """Leave dead letters.
-
-        Raises:
-            ConservationError: Not all of them are written.
-        """
+        """Leave dead letters."""
 
     @abstractmethod
     def write_unfinished(self, roots: Sequence[int]) -> Handle:
@@ -268,12 +232,7 @@ class StepBatch(ABC):
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], Handle]
     ) -> Mapping[tuple[str, int], Handle]:
-        """Leave what bolts want kept.
-
-        Args:
-            states: It, pickled, by component and task.
-            kept: What they have kept in the step before.
-        """
+        """Leave what bolts want kept."""
 
     @abstractmethod
     def read_state(self, state: Handle) -> bytes:
@@ -317,11 +276,6 @@ class StepBatch(ABC):
         """Read what becomes of them."""
 
     def publish(self, kind: str, left: Handle) -> list[Handle]:
-        """Publish what a task has left, now that its result counts; what readers find it by.
-
-        Args:
-            kind: `outputs/` and the name of their place, `dead`, `unfinished` or `waiting`.
-            left: None for nothing.
-        """
+        """Publish what a task has left, now that its result counts; what readers find it by."""
         del kind
         return [] if left is None else [left]

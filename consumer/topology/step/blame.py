@@ -28,15 +28,7 @@ _MOST: Final = 16
 
 
 def without_blamed(tasks: Tasks, task: Task) -> TaskResult:
-    """Run a task again whose `finish_batch` raised, without what is to blame for that.
-
-    Args:
-        tasks: Runs it.
-        task: The task, with all of its input.
-
-    Returns:
-        What counts; if it raises without any event or for too many, all have failed in it.
-    """
+    """Run a task again whose `finish_batch` raised, without what is to blame for that."""
     whole = task
     (empty,) = tasks.run([_up_to(task, 0)])
     if empty.finish_failures:

@@ -24,45 +24,26 @@ Window: TypeAlias = "tuple[int, int | None]"
 
 
 class PendingEvent(NamedTuple):
-    """An event that waits for another attempt, or for another event.
+    """An event that waits for another attempt, or for another event."""
 
-    Attributes:
-        event: Its values, those of `EventValues`.
-        attempts: How often it has been tried.
-        retry_at_ms: When it is tried again; None of one that is held.
-        reason: Why it failed last, as a `FailReason`.
-        detail: The traceback.
-        path: The components that the failed tuple had come through.
-    """
-
-    event: tuple[Any, ...]
-    attempts: int
-    retry_at_ms: int | None
-    reason: str | None = None
+    event: tuple[Any, ...]  # its values, those of `EventValues`
+    attempts: int  # how often it has been tried
+    retry_at_ms: int | None  # when it is tried again; None of one that is held
+    reason: str | None = None  # why it failed last, as a `FailReason`
     detail: str | None = None
-    path: str | None = None
+    path: str | None = None  # the components that the failed tuple had come through
 
 
 class EventVerdict(NamedTuple):
-    """What becomes of an event that is not done.
-
-    Attributes:
-        id: Id of its root.
-        attempts: How often it has been tried; an attempt in which it was held does not count.
-        retry_at_ms: When it is tried again; None of one that is held or dead.
-        is_dead: Whether it is given up.
-        reason: Why it failed; None of one that is held.
-        detail: The traceback.
-        path: The components that the failed tuple had come through.
-    """
+    """What becomes of an event that is not done."""
 
     id: int
-    attempts: int
-    retry_at_ms: int | None
-    is_dead: bool
-    reason: str | None
+    attempts: int  # how often it has been tried; an attempt in which it was held does not count
+    retry_at_ms: int | None  # when it is tried again; None of one that is held or dead
+    is_dead: bool  # whether it is given up
+    reason: str | None  # why it failed; None of one that is held
     detail: str | None
-    path: str | None
+    path: str | None  # the components that the failed tuple had come through
 
     @classmethod
     def of(
@@ -74,15 +55,7 @@ class EventVerdict(NamedTuple):
         retry_at_ms: int,
         failure: TreeFailure | None,
     ) -> EventVerdict:
-        """Make the verdict on an event that is not done.
-
-        Args:
-            root: Id of its root.
-            outcome: Whether it is tried again, is held, or is dead.
-            attempts: How often it has been tried.
-            retry_at_ms: When it is tried again; 0 for as soon as it can be.
-            failure: Why it failed; None of one that is held.
-        """
+        """Make the verdict on an event that is not done."""
         is_dead, retry = outcome == EventOutcome.DEAD, retry_at_ms or None
         if failure is None:
             return cls(root, attempts, retry, is_dead, None, None, None)
@@ -96,19 +69,12 @@ class EventVerdict(NamedTuple):
 
 
 class EmittedRoots(NamedTuple):
-    """The roots that the spouts of some tasks emitted, task after task, as columns.
-
-    Attributes:
-        ids: Their ids.
-        attempts: Number of the attempt that this is.
-        keys: A number for each event's key; -1 without one.
-        counts: How many each of the tasks emitted.
-    """
+    """The roots that the spouts of some tasks emitted, task after task, as columns."""
 
     ids: Any
     attempts: Any
-    keys: Any
-    counts: Sequence[int]
+    keys: Any  # a number for each event's key; -1 without one
+    counts: Sequence[int]  # how many each of the tasks emitted
 
 
 class TaskInput(ABC):
@@ -150,11 +116,7 @@ class TaskInput(ABC):
         return self.first_id + _NEW + window[0]
 
     def all(self, window: Window) -> Iterator[tuple[int, PendingEvent | None, tuple[Any, ...]]]:
-        """Yield all events in order, with their roots' ids: first those that wait, then new ones.
-
-        Args:
-            window: Which of the new ones.
-        """
+        """Yield all events in order, with their roots' ids: those that wait, then new ones."""
         for root, waited in enumerate(self.waiting(), self.first_id):
             yield root, waited, waited.event
         new = itertools.islice(self.new(), *window)

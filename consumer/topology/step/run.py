@@ -61,46 +61,31 @@ class TasksHere:
 
 @dataclass(slots=True)
 class StepResult:
-    """What became of a step's events.
+    """What became of a step's events."""
 
-    Attributes:
-        counts: taken, acked, failed, dead, waiting, late_acks, untracked_failures, emitted,
-            outputs, crashes; and of tuples that tasks have made by themselves, which are in none of
-            the first five: made, made_acked, made_dead, made_waiting.
-        next_due_ms: When the next event is to be tried again; None without any.
-        least_waiting_ms: Least event time of those that wait; None without any.
-        records: The records, by the name of their place.
-        dead: The dead letters.
-        unfinished: Ids of roots that are not done.
-        waiting: The events that wait, by task of the first stage.
-        states: What bolts keep, by component and task.
-        finish_failures: What `finish_batch` of bolts raised.
-        sent: Of a transaction's processing phase, the tuples for its commit phase.
-        runs: Names of the runs that it comes from.
-    """
-
+    # taken, acked, failed, dead, waiting, late_acks, untracked_failures, emitted, outputs, crashes;
+    # and of tuples that tasks have made by themselves, which are in none of the first five: made,
+    # made_acked, made_dead, made_waiting
     counts: Counter[str] = field(default_factory=Counter)
-    next_due_ms: int | None = None
-    least_waiting_ms: int | None = None
+    next_due_ms: int | None = None  # when the next event is to be tried again; None without any
+    least_waiting_ms: int | None = None  # least event time of those that wait; None without any
+    # the records, by the name of their place
     records: dict[str, list[Handle]] = field(default_factory=dict)
     dead: list[Handle] = field(default_factory=list)
-    unfinished: list[Handle] = field(default_factory=list)
+    unfinished: list[Handle] = field(default_factory=list)  # ids of roots that are not done
+    # the events that wait, by task of the first stage
     waiting: dict[int, list[Handle]] = field(default_factory=dict)
+    # what bolts keep, by component and task
     states: dict[tuple[str, int], Handle] = field(default_factory=dict)
+    # what `finish_batch` of bolts raised
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    # of a transaction's processing phase, the tuples for its commit phase
     sent: list[SentTuples] = field(default_factory=list)
-    runs: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()  # names of the runs that it comes from
 
 
 class StepRun:
-    """Runs a topology on the events of a step.
-
-    Args:
-        batch: What all tasks share.
-        givens: The events of each task of the first stage.
-        states: What bolts kept in the step before.
-        tasks: Runs the tasks.
-    """
+    """Runs a topology on the events of a step."""
 
     def __init__(
         self,
@@ -116,11 +101,7 @@ class StepRun:
         self._last_made: dict[bytes, Order] = {}
 
     def run(self) -> StepResult:
-        """Run it, and return what became of the events.
-
-        Raises:
-            ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
-        """
+        """Run it, and return what became of the events."""
         if self._batch.plan.is_local:
             self._take_all(self._run(self._spout_tasks((0, None), 0)))
         else:
@@ -268,13 +249,7 @@ class StepRun:
         results: Sequence[TaskResult],
         known: Collection[int] = (),
     ) -> tuple[int, list[list[EventVerdict]]]:
-        """Run the ackers: how many trees are done, and what becomes of the others, by task.
-
-        Args:
-            spouts: What the first stage came to.
-            results: What all stages came to.
-            known: Roots of which that is known already: nothing is said of them.
-        """
+        """Run the ackers: how many trees are done, and what becomes of the others, by task."""
         batch = self._batch
         acks = tuple(one.acks_file for one in results if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
@@ -309,14 +284,7 @@ class StepRun:
         window: Window,
         made: Mapping[int, Sequence[Handle]] | None = None,
     ) -> None:
-        """Leave the events that are not done, and tell the hook of all.
-
-        Args:
-            verdicts: What becomes of them, by task.
-            roots: The roots that each of these emitted.
-            window: Which of the new events they took in.
-            made: Tuples that tasks have made by themselves, by the task that has them wait.
-        """
+        """Leave the events that are not done, and tell the hook of all."""
         batch, is_hooked = self._batch, self._batch.topology.hook is not None
         left = sum(len(own) for own in verdicts)
         tasks = {

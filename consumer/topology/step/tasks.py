@@ -47,28 +47,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpoutTask:
-    """A task of the first stage.
+    """A task of the first stage."""
 
-    Attributes:
-        batch: What all tasks share.
-        given: Its events.
-        states: What its bolts kept in the step before.
-        window: Which of the new events it takes in.
-        trial: Which part of its input is fed.
-        wave: The wave of the step that it is in; only the first has ticks and events that waited.
-        blames: Whether innocent events are told apart if a `finish_batch` raises for several that
-            have no further attempt: then the result is not the last word.
-        made: By key of a task, the order of the last tuple that it has made by itself in an earlier
-            wave.
-    """
-
-    batch: StepBatch
+    batch: StepBatch  # what all tasks share
     given: TaskInput
-    states: Mapping[tuple[str, int], Handle]
-    window: Window = (0, None)
-    trial: Trial = WHOLE
+    states: Mapping[tuple[str, int], Handle]  # what its bolts kept in the step before
+    window: Window = (0, None)  # which of the new events it takes in
+    trial: Trial = WHOLE  # which part of its input is fed
+    # the wave of the step that it is in; only the first has ticks and events that waited
     wave: int = 0
+    # whether innocent events are told apart if a `finish_batch` raises for several that have no
+    # further attempt: then the result is not the last word
     blames: bool = True
+    # by key of a task, the order of the last tuple that it has made by itself in an earlier wave
     made: Mapping[bytes, Order] = field(default_factory=dict)
 
     @property
@@ -132,11 +123,7 @@ class SpoutTask:
     def _feed_waiting(
         self, waiting: Sequence[PendingEvent], executor: Executor, unfinished: UnfinishedEvents
     ) -> int:
-        """Feed the events that waited and are due; the others hold back those of their keys.
-
-        Returns:
-            How many of them are tuples that tasks have made.
-        """
+        """Feed the events that waited and are due; the others hold back those of their keys."""
         made = 0
         ids = itertools.count(self.given.first_id)
         for root, pending, runs in zip(ids, waiting, self._run_now(waiting), strict=False):
@@ -247,33 +234,21 @@ class SpoutTask:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """A task of a later stage.
+    """A task of a later stage."""
 
-    Attributes:
-        batch: What all tasks share.
-        stage: The stage.
-        task: The task's number.
-        sources: The tuples that it is given.
-        states: What its bolts kept in the step before.
-        trial: Which part of its input is given to its bolts.
-        wave: The wave of the step that it is in; only the first has ticks.
-        blames: See `SpoutTask`.
-        unfinished: Roots that are known not to be done: their tuples are left out.
-        blocked: By key, the first event that is known to wait.
-        behind: By key of a task, the order of the last tuple made by it that waits.
-        made: See `SpoutTask`.
-    """
-
-    batch: StepBatch
+    batch: StepBatch  # what all tasks share
     stage: Stage
     task: int
-    sources: Sources
-    states: Mapping[tuple[str, int], Handle]
-    trial: Trial = WHOLE
-    wave: int = 0
+    sources: Sources  # the tuples that it is given
+    states: Mapping[tuple[str, int], Handle]  # what its bolts kept in the step before
+    trial: Trial = WHOLE  # which part of its input is given to its bolts
+    wave: int = 0  # the wave of the step that it is in; only the first has ticks
     blames: bool = True
+    # roots that are known not to be done: their tuples are left out
     unfinished: Sequence[Handle] = ()
+    # by key, the first event that is known to wait
     blocked: Mapping[bytes, Order] = field(default_factory=dict)
+    # by key of a task, the order of the last tuple made by it that waits
     behind: Mapping[bytes, Order] = field(default_factory=dict)
     made: Mapping[bytes, Order] = field(default_factory=dict)
 
@@ -339,16 +314,9 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class KeptTask:
-    """Tells whether a task of a transaction keeps anything of some roots.
+    """Tells whether a task of a transaction keeps anything of some roots."""
 
-    Attributes:
-        acks: What the task knows of roots.
-        ackers: How many ackers there are.
-        read: See `AckerTask`.
-        roots: The roots' ids.
-    """
-
-    acks: Handle
+    acks: Handle  # what the task knows of roots
     ackers: int
     read: Callable[[Handle, int], tuple[Any, Any, Any]]
     roots: Any
@@ -364,16 +332,11 @@ class KeptTask:
 
 @dataclass(frozen=True, slots=True)
 class AckerTask:
-    """An acker: tells which of its roots are done.
+    """An acker: tells which of its roots are done."""
 
-    Attributes:
-        acks: What tasks know of roots.
-        acker: Its number.
-        read: Reads of one of these what is for an acker: ids, values, flags.
-    """
-
-    acks: Sequence[Handle]
+    acks: Sequence[Handle]  # what tasks know of roots
     acker: int
+    # reads of one of these what is for an acker: ids, values, flags
     read: Callable[[Handle, int], tuple[Any, Any, Any]]
 
     def __call__(self) -> tuple[int, Any, Any]:

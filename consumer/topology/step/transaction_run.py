@@ -47,12 +47,7 @@ _REFUSED_MOST: Final = 0.01
 
 
 class BatchFailedError(Exception):
-    """A try at a transaction failed; nothing is left of it but what may have been committed.
-
-    Attributes:
-        failures: Why it failed.
-        may_have_committed: Whether a committer may have written state.
-    """
+    """A try at a transaction failed; nothing is left of it but what may have been committed."""
 
     def __init__(self, failures: Sequence[BatchFailure], *, may_have_committed: bool) -> None:
         super().__init__(
@@ -70,18 +65,7 @@ class BatchFailedError(Exception):
 
 
 class ProcessingRun(StepRun):
-    """Runs the processing phase of a transaction; see `StepRun`.
-
-    Args:
-        batch: What all tasks share.
-        givens: The events of each task of the first stage.
-        states: What bolts kept in the step before.
-        tasks: Runs the tasks.
-        is_last: Whether a bolt that raises for what belongs to the batch has no further try: then
-            an event is searched for without which it does not.
-        tries_commit: Whether the commit phase is tried, too, on parts of the batch: events are
-            searched for whose keys or values a state refuses, and are given up.
-    """
+    """Runs the processing phase of a transaction; see `StepRun`."""
 
     def __init__(
         self,
@@ -101,16 +85,7 @@ class ProcessingRun(StepRun):
         self._refused = 0
 
     def run(self) -> StepResult:
-        """Run it, and what bolts keep of events that have failed again without them.
-
-        Returns:
-            What became of the events; its `sent` is what the commit phase begins with.
-
-        Raises:
-            BatchFailedError: A bolt failed the batch, or something failed that is not an event's.
-            TransactionError: States refuse so many events that it is not the events' fault.
-            ConservationError: An event, or a record that a bolt emitted, is unaccounted for.
-        """
+        """Run it, and what bolts keep of events that have failed again without them."""
         verdicts: list[list[EventVerdict]] = [[] for _ in self._givens]
         results, events = self._run_again({}, verdicts, ()), None
         while True:
@@ -153,16 +128,7 @@ class ProcessingRun(StepRun):
     def _run_again(
         self, results: Results, verdicts: Verdicts, places: Collection[Place]
     ) -> dict[Place, TaskResult]:
-        """Run tasks without the events that are not done, and all that read what these send.
-
-        Args:
-            results: What all tasks have come to; empty for a run of all.
-            verdicts: What became of events that are not done, by task of the first stage.
-            places: Which of the tasks; none of the first stage, where no bolt keeps anything.
-
-        Returns:
-            What counts now, of all tasks, in order.
-        """
+        """Run tasks without the events that are not done, and all that read what these send."""
         # A bolt goes on in the pass that it has seen, and in no other.
         transaction, number = self._batch.transaction, next(self._passes)
         assert transaction is not None
@@ -238,15 +204,7 @@ class ProcessingRun(StepRun):
         ]
 
     def _refusal(self, results: Results, verdicts: Verdicts) -> BatchFailedError | None:
-        """Try the commit of what a run came to: what states refuse of it, None for nothing.
-
-        Args:
-            results: Of all its tasks.
-            verdicts: What became of events that are not done, by task.
-
-        Raises:
-            BatchFailedError: It failed for something else.
-        """
+        """Try the commit of what a run came to: what states refuse of it, None for nothing."""
         if not self._tries_commit or not self._batch.can_try_commit:
             return None
         # No bolt of it goes on in a commit that counts.
@@ -270,12 +228,7 @@ class ProcessingRun(StepRun):
     def _refused_events(
         self, verdicts: Verdicts, results: Results, refusal: BatchFailedError
     ) -> list[list[EventVerdict]]:
-        """Give up the events that have a key which a state refuses, or one of them by halves.
-
-        Raises:
-            TransactionError: They are too many.
-            BatchFailedError: No event is to blame.
-        """
+        """Give up the events that have a key which a state refuses, or one of them by halves."""
         emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
         first = refusal.failures[0]
@@ -316,16 +269,7 @@ class ProcessingRun(StepRun):
     def _blamed(
         self, verdicts: Verdicts, results: Results, failed: BatchFailedError
     ) -> list[list[EventVerdict]]:
-        """Give up the first event that the batch fails with, and does not fail up to.
-
-        Args:
-            verdicts: What became of those that are taken out, by task.
-            results: What all tasks came to.
-            failed: Why the batch has failed.
-
-        Raises:
-            BatchFailedError: No event is to blame, or there is another try.
-        """
+        """Give up the first event that the batch fails with, and does not fail up to."""
         emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
 
@@ -353,17 +297,7 @@ class ProcessingRun(StepRun):
 
 
 class CommitRun(StepRun):
-    """Runs a try at the commit phase of a transaction.
-
-    Args:
-        batch: What all tasks share.
-        sent: What the processing phase has left.
-        states: What bolts kept in the step before.
-        tasks: Runs the tasks.
-        is_new: Whether nothing of it can have been written. Then, where several write, all of them
-            compute first, and databases try what comes of it; only then any writes it.
-        unfinished: Roots of events that are not done: nothing of them is committed.
-    """
+    """Runs a try at the commit phase of a transaction."""
 
     def __init__(
         self,
@@ -381,12 +315,7 @@ class CommitRun(StepRun):
         self._is_tried = is_new and batch.can_try_commit and batch.writers > 1
 
     def run(self) -> StepResult:
-        """Run it, and return the records and the states that it has left.
-
-        Raises:
-            BatchFailedError: It failed: it is to be tried again.
-            ConservationError: A record that a bolt emitted is unaccounted for.
-        """
+        """Run it, and return the records and the states that it has left."""
         results = self.try_out() if self._is_tried else self._all_stages()
         if self._is_tried:
             self._write(results)
@@ -394,11 +323,7 @@ class CommitRun(StepRun):
         return self._finished()
 
     def try_out(self) -> list[TaskResult]:
-        """Run it without writing anything; the results have what is to be written.
-
-        Raises:
-            BatchFailedError: It failed.
-        """
+        """Run it without writing anything; the results have what is to be written."""
         transaction = self._batch.transaction
         assert transaction is not None
         tried = replace(transaction, phase=Phase.COMMIT, is_trial=True)
@@ -444,15 +369,7 @@ class CommitRun(StepRun):
 
 
 def _check(results: Collection[TaskResult], *, but: Cause | None = None) -> None:
-    """Check that no task has failed the try at its batch.
-
-    Args:
-        results: Of all tasks.
-        but: Failures of this cause alone are passed over.
-
-    Raises:
-        BatchFailedError: One has.
-    """
+    """Check that no task has failed the try at its batch."""
     failed = _failed(results)
     if failed is not None and any(one.cause is not but for one in failed.failures):
         raise failed
@@ -514,12 +431,7 @@ def _not_among(verdicts: Verdicts, emitted: EmittedRoots) -> list[int]:
 
 
 def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> int | None:
-    """Return the first event with which the batch fails, and does not fail up to; None for none.
-
-    Args:
-        ids: The events, in order.
-        fails: Whether it fails without some of them.
-    """
+    """Return the first event with which the batch fails, and does not fail up to; None for none."""
     if not ids or fails(ids):
         return None
     first, last = 0, len(ids)

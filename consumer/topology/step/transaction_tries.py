@@ -26,10 +26,6 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
 
     As long as no state can have been written, a batch that a bolt fails is processed anew, and may
     come to something else. From then on the same is committed again.
-
-    Args:
-        name: What messages call the transaction.
-        policy: How long to wait between tries, and how many may fail of a bolt.
     """
 
     def __init__(self, name: str, policy: RetryPolicy) -> None:
@@ -44,65 +40,26 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
     def process(
         self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
     ) -> _Prepared:
-        """Run the processing phase, and leave what it came to where it outlasts this process.
-
-        Args:
-            attempt: The try.
-            is_last: Whether a bolt has no further try: see `ProcessingRun`.
-            tries_commit: Whether events are searched for that states refuse: see `ProcessingRun`.
-
-        Raises:
-            BatchFailedError: It failed.
-        """
+        """Run the processing phase, and leave what it came to where it outlasts this process."""
 
     @abstractmethod
     def commit(
         self, prepared: _Prepared, attempt: TransactionAttempt, *, is_new: bool
     ) -> _Committed:
-        """Run the commit phase of what is prepared.
-
-        Args:
-            prepared: It.
-            attempt: The try.
-            is_new: Whether nothing of it can have been written: see `CommitRun`.
-
-        Raises:
-            BatchFailedError: It failed.
-        """
+        """Run the commit phase of what is prepared."""
 
     @abstractmethod
     def discard(self, prepared: _Prepared, attempt: TransactionAttempt) -> bool:
-        """Forget what is prepared, if nothing of it was committed, and nothing will be.
-
-        Args:
-            prepared: It.
-            attempt: The last try at its commit: neither it nor any before may commit from now on.
-
-        Returns:
-            Whether it is forgotten; if not, it is to be committed.
-        """
+        """Forget what is prepared, if nothing of it was committed, and nothing will be."""
 
     @abstractmethod
     def wait(self, seconds: float, error: BatchFailedError) -> None:
-        """Wait before the next try.
-
-        Args:
-            seconds: How long.
-            error: Why the last one failed.
-        """
+        """Wait before the next try."""
 
     def carry_out(
         self, prepared: _Prepared | None = None, *, may_have_committed: bool = False
     ) -> tuple[_Prepared, _Committed]:
-        """Try until it is committed.
-
-        Args:
-            prepared: What is prepared already.
-            may_have_committed: Whether state may have been written of that, by an earlier life.
-
-        Raises:
-            TransactionError: A bolt failed as often as it may, in one phase.
-        """
+        """Try until it is committed."""
         failed, counted = Counter[Phase](), Counter[Phase]()
         tries_commit = False
         while True:

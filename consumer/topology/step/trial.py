@@ -14,18 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A part of a task's input.
+    """A part of a task's input."""
 
-    Attributes:
-        first: Place of the first item; ticks come first, then events or tuples.
-        last: Place behind the last item; None for all.
-        poison: Places of items that are known to kill the process.
-        blamed: Places of items that fail, and why: a `finish_batch` raises whenever they are given.
-    """
-
-    first: int = 0
-    last: int | None = None
-    poison: frozenset[int] = frozenset()
+    first: int = 0  # place of the first item; ticks come first, then events or tuples
+    last: int | None = None  # place behind the last item; None for all
+    poison: frozenset[int] = frozenset()  # places of items that are known to kill the process
+    # places of items that fail, and why: a `finish_batch` raises whenever they are given
     blamed: tuple[tuple[int, TreeFailure], ...] = ()
 
     def of(self, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class UnfinishedEvents:
-    """The events of a task of the first stage that are not done.
-
-    Args:
-        batch: What all tasks share.
-    """
+    """The events of a task of the first stage that are not done."""
 
     def __init__(self, batch: StepBatch) -> None:
         self._batch = batch
@@ -57,23 +53,14 @@ class UnfinishedEvents:
         self._roots += roots
 
     def add_killer(self, event: tuple[Any, ...], attempts: int) -> None:
-        """Add an event that kills the process it is given to: it is given up.
-
-        Args:
-            event: Its values.
-            attempts: How often it has been tried.
-        """
+        """Add an event that kills the process it is given to: it is given up."""
         failure = crashed(())
         self._dead.append(
             PendingEvent(event, attempts, None, failure.reason.value, failure.detail, "")
         )
 
     def write(self, result: TaskResult) -> None:
-        """Leave them for later steps and for the sink.
-
-        Args:
-            result: Gets counts, and what is left.
-        """
+        """Leave them for later steps and for the sink."""
         batch = self._batch
         waiting = sorted((*self._skipped, *self._again), key=lambda one: one.event[3:7])
         for one in (*self._again, *self._dead):
@@ -95,11 +82,7 @@ class UnfinishedEvents:
             result.unfinished_file = batch.write_unfinished(self._roots)
 
     def notify_hook(self, done: Iterable[tuple[tuple[Any, ...], int]]) -> None:
-        """Tell the topology's hook, if it has one, of these events and of those that are done.
-
-        Args:
-            done: Events that are acked, and which attempt that was.
-        """
+        """Tell the topology's hook, if it has one, of these events and of those that are done."""
         batch, hook = self._batch, self._batch.topology.hook
         if hook is None:
             return
@@ -132,9 +115,5 @@ def retry_times(waiting: Iterable[PendingEvent]) -> Any:
 
 
 def crashed(path: tuple[str, ...]) -> TreeFailure:
-    """Say why what kills a process is given up.
-
-    Args:
-        path: The components that the tuple had come through.
-    """
+    """Say why what kills a process is given up."""
     return TreeFailure(FailReason.CRASH, "the process died whenever it was given this", path)

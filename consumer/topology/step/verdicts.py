@@ -28,31 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRoots:
-    """The roots that ackers found not to be done.
-
-    Attributes:
-        ids: Their ids.
-        flags: Their flags.
-        failures: Why roots failed, as far as tasks know.
-        shared: Ids of roots that share an output.
-    """
+    """The roots that ackers found not to be done."""
 
     ids: Any
     flags: Any
-    failures: Mapping[int, TreeFailure]
-    shared: Sequence[tuple[int, ...]]
+    failures: Mapping[int, TreeFailure]  # why roots failed, as far as tasks know
+    shared: Sequence[tuple[int, ...]]  # ids of roots that share an output
 
 
 def decide(
     batch: StepBatch, roots: Sequence[Handle], found: UnfinishedRoots
 ) -> list[list[EventVerdict]]:
-    """Decide what becomes of the events that are not done, by the tasks of the first stage.
-
-    Args:
-        batch: What all tasks share.
-        roots: The roots that each of these emitted.
-        found: Which are not done.
-    """
+    """Decide what becomes of the events that are not done, by the tasks of the first stage."""
     emitted = batch.emitted_roots(roots)
     ids = emitted.ids
     order = np.argsort(ids)
@@ -110,22 +97,14 @@ def _verdicts(
 
 @dataclass(frozen=True, slots=True)
 class VerdictTask:
-    """Leaves the events of a task of the first stage that are not done.
+    """Leaves the events of a task of the first stage that are not done."""
 
-    Attributes:
-        batch: What all tasks share.
-        given: The task's events.
-        window: Which of the new ones it took in.
-        verdicts: What becomes of those that are not done.
-        roots: The roots that the task emitted.
-        made: Tuples that tasks have made by themselves: those that wait, wait with the task's.
-    """
-
-    batch: StepBatch
-    given: TaskInput
-    window: Window
-    verdicts: Handle
-    roots: Handle
+    batch: StepBatch  # what all tasks share
+    given: TaskInput  # the task's events
+    window: Window  # which of the new ones it took in
+    verdicts: Handle  # what becomes of those that are not done
+    roots: Handle  # the roots that the task emitted
+    # tuples that tasks have made by themselves: those that wait, wait with the task's
     made: Sequence[Handle] = ()
 
     def __call__(self) -> TaskResult:

@@ -21,26 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Writes what a committer's task has computed.
+    """Writes what a committer's task has computed."""
 
-    Attributes:
-        batch: What all tasks share.
-        component: The committer.
-        task: Its task.
-        changes: What it writes, by database.
-    """
-
-    batch: StepBatch
+    batch: StepBatch  # what all tasks share
     component: str
     task: int
     changes: AllChanges
 
     def __call__(self) -> BatchOutcome:
-        """Write it, to each database in turn.
-
-        Raises:
-            StateError: A database has another's transactions.
-        """
+        """Write it, to each database in turn."""
         outcome, transaction = BatchOutcome(), self.batch.transaction
         assert transaction is not None
         writer = writer_of(self.batch.topology.name, transaction, self.component, self.task)

@@ -29,17 +29,12 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class InMemoryInput(TaskInput):
-    """The events of a task of the first stage.
+    """The events of a task of the first stage."""
 
-    Attributes:
-        events: The new ones, in their order.
-        pending: Those that wait, as `InMemoryBatch.write_waiting` gave them.
-        partition: The task's number.
-    """
-
-    events: Sequence[tuple[Any, ...]]
+    events: Sequence[tuple[Any, ...]]  # the new ones, in their order
+    # those that wait, as `InMemoryBatch.write_waiting` gave them
     pending: Sequence[Sequence[PendingEvent]]
-    partition: int
+    partition: int  # the task's number
 
     def waiting(self) -> list[PendingEvent]:
         """Return those that wait."""
@@ -55,14 +50,9 @@ class InMemoryInput(TaskInput):
 
 
 class Written(NamedTuple):
-    """A record that an output wrote.
+    """A record that an output wrote."""
 
-    Attributes:
-        emission: Number of the record: one of a later task has a larger one.
-        record: The record.
-    """
-
-    emission: int
+    emission: int  # number of the record: one of a later task has a larger one
     record: OutputRecord
 
     @property
@@ -106,20 +96,13 @@ class _Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMemoryBatch(StepBatch):
-    """What all tasks of a step share, in a tester.
-
-    Attributes:
-        now_s: The tester's clock.
-        next_edge: Gives the edges of all tasks.
-        kept: Bolts that are ready from the step before.
-        recorder: Records the trees.
-    """
+    """What all tasks of a step share, in a tester."""
 
     runs_inline: ClassVar[bool] = True
 
-    now_s: Callable[[], float]
-    next_edge: Callable[[], int]
-    kept: Instances
+    now_s: Callable[[], float]  # the tester's clock
+    next_edge: Callable[[], int]  # gives the edges of all tasks
+    kept: Instances  # bolts that are ready from the step before
     recorder: TreeRecorder
 
     @property

@@ -285,13 +285,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
 def merged(
     prepared: StepResult, committed: StepResult, commit_phase: Collection[str]
 ) -> StepResult:
-    """Return what became of a step, both phases together.
-
-    Args:
-        prepared: What the processing phase has left.
-        committed: What the commit phase has left.
-        commit_phase: The bolts of the commit phase.
-    """
+    """Return what became of a step, both phases together."""
     records = {
         name: [*prepared.records.get(name, ()), *committed.records.get(name, ())]
         for name in {**prepared.records, **committed.records}

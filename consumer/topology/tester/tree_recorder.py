@@ -26,9 +26,6 @@ class TreeRecorder:
 
     A tree's value is the XOR of what all tasks know of it, as an acker adds it up. A tuple that is
     sent is another object where it arrives: the exchange calls `leaves` and `arrives`.
-
-    Attributes:
-        trees: The trees, in the order in which their events were given out.
     """
 
     def __init__(self) -> None:

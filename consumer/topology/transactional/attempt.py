@@ -25,9 +25,6 @@ def attempts_of_life(life: int) -> int:
     """Return what the attempt ids of a life of the job begin behind: they are larger.
 
     Those of a later life are larger than all of an earlier one.
-
-    Args:
-        life: Its number.
     """
     return life << _LIFE_BITS
 

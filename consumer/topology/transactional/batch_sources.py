@@ -40,12 +40,7 @@ class BatchSource(Protocol):
         """Whether the coordinator is ready for a new batch."""
 
     def emit(self, transaction: TransactionAttempt, collectors: Sequence[SpoutCollector]) -> None:
-        """Emit a batch, or emit it again.
-
-        Args:
-            transaction: The batch's.
-            collectors: Of each task.
-        """
+        """Emit a batch, or emit it again."""
 
     def committed(self, transaction_id: int) -> None:
         """Remove what is behind a committed transaction, but what its own repeat would need."""

@@ -221,11 +221,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
 
 
 def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committer: bool) -> None:
-    """Check that a bolt goes with transactions.
-
-    Raises:
-        TopologyBuildError: It does not.
-    """
+    """Check that a bolt goes with transactions."""
     if isinstance(bolt, BatchBolt):
         if concurrency > 1:
             raise TopologyBuildError(

@@ -26,26 +26,19 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A try at a transaction.
-
-    Attributes:
-        attempt: Its ids.
-        phase: What is done of it.
-        epoch: Names the checkpoint whose transaction it is, for what databases keep.
-        batch: Names what is committed, where a repeat commits the same; else empty.
-        committed: Committers that have committed the batch before, and how many tasks they had.
-        host: Where databases are that are of one host; empty where that is not to be checked.
-        is_trial: Whether its commit phase is a trial: databases take back what is written.
-        is_again: Whether its processing phase is run again, without events that have failed.
-    """
+    """A try at a transaction."""
 
     attempt: TransactionAttempt
     phase: Phase = Phase.PROCESSING
-    epoch: str = ""
-    batch: str = ""
+    epoch: str = ""  # names the checkpoint whose transaction it is, for what databases keep
+    batch: str = ""  # names what is committed, where a repeat commits the same; else empty
+    # committers that have committed the batch before, and how many tasks they had
     committed: Mapping[str, int] = field(default_factory=dict)
+    # where databases are that are of one host; empty where that is not to be checked
     host: str = ""
+    # whether its commit phase is a trial: databases take back what is written
     is_trial: bool = False
+    # whether its processing phase is run again, without events that have failed
     is_again: bool = False
 
 
@@ -65,36 +58,24 @@ class Cause(StrEnum):
 
 
 class BatchFailure(NamedTuple):
-    """Why a try at a transaction failed.
+    """Why a try at a transaction failed."""
 
-    Attributes:
-        component: The bolt in which it failed; empty where that is not known.
-        cause: Why.
-        detail: The traceback, or what is known.
-        roots: Of a key or value that is refused, ids of the events with this key; empty where that
-            is not known.
-        is_key: Whether the key is refused itself, and with it each of these events.
-    """
-
-    component: str
+    component: str  # the bolt in which it failed; empty where that is not known
     cause: Cause
-    detail: str
+    detail: str  # the traceback, or what is known
+    # of a key or value that is refused, ids of the events with this key; empty where that is not
+    # known
     roots: tuple[int, ...] = ()
-    is_key: bool = False
+    is_key: bool = False  # whether the key is refused itself, and with it each of these events
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """How a task's part of a try at a transaction went.
+    """How a task's part of a try at a transaction went."""
 
-    Attributes:
-        failures: Why it failed; empty if it did not.
-        may_have_committed: Whether a committer may have written state.
-        changes: Of a trial, what each committer's task would write, by component and task.
-    """
-
-    failures: list[BatchFailure] = field(default_factory=list)
-    may_have_committed: bool = False
+    failures: list[BatchFailure] = field(default_factory=list)  # why it failed; empty if it did not
+    may_have_committed: bool = False  # whether a committer may have written state
+    # of a trial, what each committer's task would write, by component and task
     changes: dict[tuple[str, int], AllChanges] = field(default_factory=dict)
 
     def fail(self, component: str, cause: Cause, detail: str) -> None:

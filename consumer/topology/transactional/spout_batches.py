@@ -55,20 +55,6 @@ class SpoutBatches:
     behind it are emitted again, in order. A new life over the same store begins with the first
     transaction that is not committed. It may also begin with the last one that is: whoever drives
     it may have been killed before it took note of that commit itself.
-
-    Args:
-        spout: A spout of one of the three kinds.
-        store: Keeps metadata; nothing else writes there.
-        tasks: How many emitters there are. Partitions are spread over them by their number modulo
-            this; another life may have more or fewer.
-        topology: The topology's name, for the spout's context.
-        component: The spout's id.
-        config: The topology's configuration, for the spout's context.
-
-    Raises:
-        TopologyBuildError: The spout is none, cannot be pickled, or its fields or `tasks` make no
-            sense.
-        TransactionMetadataError: The store holds what cannot be read; the message says where.
     """
 
     def __init__(
@@ -126,18 +112,6 @@ class SpoutBatches:
         """Emit a batch, or emit it again.
 
         What a spout raises goes through. The transaction is then to be emitted next, as before.
-
-        Args:
-            transaction: Of the transaction whose turn it is, with an attempt id of its own.
-
-        Returns:
-            The tuples of each task, each with the transaction attempt as its first value.
-
-        Raises:
-            TransactionOrderError: It is not its turn, or the attempt id is that of its last
-                emission.
-            EmitError: The spout emitted other fields than it declares.
-            TransactionMetadataError: The spout gave metadata that JSON has no form for.
         """
         transaction_id = transaction.transaction_id
         self._check_turn(transaction)
@@ -160,10 +134,6 @@ class SpoutBatches:
 
         Its own metadata is kept, for the next one to go on from, and that of the one before, for
         its own repeat in a life that does not know of this commit. Once more is no error.
-
-        Raises:
-            TransactionOrderError: One before it is not committed, or it is not emitted, or it
-                failed and is not emitted again.
         """
         if transaction_id == self._committed:
             return
@@ -181,14 +151,7 @@ class SpoutBatches:
         self._source.committed(transaction_id)
 
     def failed(self, transaction_id: int) -> list[int]:
-        """Take note that a transaction failed: it and all behind it are to be emitted again.
-
-        Returns:
-            Those whose emission counts no more, in order; none if it failed along with one before.
-
-        Raises:
-            TransactionOrderError: It is committed, or was never emitted.
-        """
+        """Take note that a transaction failed: it and all behind it are to be emitted again."""
         if transaction_id <= self._committed:
             raise self._out_of_turn(transaction_id, "cannot fail: it is committed")
         if transaction_id > self._latest:
@@ -229,14 +192,7 @@ def _source(
     contexts: Sequence[TopologyContext],
     parts: ExitStack,
 ) -> BatchSource:
-    """Make coordinator and emitters, each from a copy of the spout, as in processes of their own.
-
-    Args:
-        spout: The spout.
-        store: Keeps metadata.
-        contexts: Of each task.
-        parts: Closes what was made.
-    """
+    """Make coordinator and emitters, each from a copy of the spout."""
     component = contexts[0].component
     kind = next((made for of, made in _SOURCES if isinstance(spout, of)), None)
     if kind is None:

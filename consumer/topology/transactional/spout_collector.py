@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 class SpoutCollector:
-    """Takes the tuples of one task for one emission of a batch.
-
-    Args:
-        component: The spout's id.
-        fields: What the spout declares.
-        transaction: Stands in front of the values of each tuple.
-    """
+    """Takes the tuples of one task for one emission of a batch."""
 
     __slots__ = ("_component", "_fields", "_is_open", "_transaction", "_tuples")
 
@@ -34,15 +28,7 @@ class SpoutCollector:
         self._is_open = True
 
     def emit(self, values: Any) -> None:
-        """Emit a tuple.
-
-        Args:
-            values: In the order of the spout's fields, or by field; of a single field the value
-                itself will do, if it is neither list, tuple nor mapping.
-
-        Raises:
-            EmitError: They are not the declared fields, or the batch is over.
-        """
+        """Emit a tuple."""
         if not self._is_open:
             raise EmitError(f"{self._who()} when that batch was over: the tuple is in none")
         self._tuples.append((self._transaction, *self._checked(values)))

@@ -87,38 +87,13 @@ class TransactionalTopology(Topology):
 
 
 def create_states(topology: TransactionalTopology, epoch: str, least_attempt: int = 0) -> None:
-    """Make what the states of a topology need in their databases, or check that it is there.
-
-    Args:
-        topology: The topology.
-        epoch: Names the checkpoint.
-        least_attempt: From now on no try with a smaller attempt id commits anything.
-
-    Raises:
-        StateOvertakenError: A newer life of the job has said so.
-        StateOwnerError: Something of it belongs to another topology or checkpoint.
-        StateUnavailableError: A database does not serve just now.
-    """
+    """Make what the states of a topology need in their databases, or check that it is there."""
     for store, owners in _states_by_store(topology).items():
         store.create(owners, topology.name, epoch, least_attempt)
 
 
 def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttempt) -> bool:
-    """Have databases refuse what tries at a transaction up to this one have not committed yet.
-
-    Args:
-        topology: The topology.
-        epoch: Names the checkpoint.
-        last: The last try.
-
-    Returns:
-        Whether none of them has committed anything; else the transaction is to be committed.
-
-    Raises:
-        StateOvertakenError: A newer life of the job is at work.
-        StateOwnerError: A database has another checkpoint's state.
-        StateUnavailableError: A database does not serve just now, or a try is committing.
-    """
+    """Have databases refuse what tries at a transaction up to this one have not committed yet."""
     stores = _states_by_store(topology)
     return not any(store.give_up(topology.name, epoch, last) for store in stores)
 

@@ -37,11 +37,6 @@ _ITEM: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def array_literal(kind: type, items: Iterable[Any]) -> str:
-    """Return an array's text form, for a parameter that is cast to `ARRAY_TYPES`.
-
-    Args:
-        kind: A state's key or value type.
-        items: Of that type, or None for NULL; of `object`, their text in JSON.
-    """
+    """Return an array's text form, for a parameter that is cast to `ARRAY_TYPES`."""
     said = _ITEM[kind]
     return f"{{{','.join(['NULL' if item is None else said(item) for item in items])}}}"

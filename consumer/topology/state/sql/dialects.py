@@ -58,12 +58,7 @@ def read_keys(state: State) -> int:
 
 
 def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
-    """Return rows in pages of so many at most, and of `PAGE_BYTES`, or of one larger row.
-
-    Args:
-        rows: Keys and what columns hold for their values.
-        most: How many rows a page has.
-    """
+    """Return rows in pages of so many at most, and of `PAGE_BYTES`, or of one larger row."""
     page: list[tuple[Key, Any]] = []
     size = 0
     for row in rows:

@@ -61,11 +61,7 @@ def engine_of(store: SQLStore) -> Engine:
 
 
 def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
-    """Do what may be done twice: a kept connection may turn out to be dead, and a new one may not.
-
-    Raises:
-        DBAPIError: It failed.
-    """
+    """Do what may be done twice, since a kept connection may turn out to be dead."""
     engine = engine_of(store)
     try:
         with engine.connect() as connection:

@@ -39,17 +39,7 @@ _SQLITE_UNAVAILABLE: Final = (
 
 @contextlib.contextmanager
 def naming_failures(title: str) -> Iterator[None]:
-    """Raise the database's errors as our own.
-
-    Args:
-        title: The store's.
-
-    Raises:
-        StateUnavailableError: Worth trying again.
-        StateValueError: A value does not fit.
-        StateOwnerError: A table is not there.
-        StateError: The database refuses it for good.
-    """
+    """Raise the database's errors as our own."""
     try:
         yield
     except DBAPIError as error:

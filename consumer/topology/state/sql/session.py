@@ -88,12 +88,7 @@ _CLAIM: Final = text(
 
 
 class SQLSession(StateSession):
-    """Reads and writes of one task's batch.
-
-    Args:
-        store: The database.
-        writer: Whose batch it is.
-    """
+    """Reads and writes of one task's batch."""
 
     __slots__ = ("_checked", "_dialect", "_given", "_page", "_store", "_writer")
 
@@ -121,13 +116,7 @@ class SQLSession(StateSession):
         return found is not None and found.own is not None and found.own[0] == self._given["txid"]
 
     def check(self) -> None:
-        """See `StateSession.check`; a topology that is not known and never committed is registered.
-
-        Raises:
-            StateOwnerError: The database is not the one that the transaction before left.
-            StateOvertakenError: A newer attempt has committed.
-            StateUnavailableError: The database does not serve just now.
-        """
+        """See `StateSession.check`; a topology that never committed is registered."""
         with naming_failures(self._store.title):
             found = on_connection(self._store, self._found)
         check_fence(self._writer, found, self._store.title)
@@ -138,12 +127,7 @@ class SQLSession(StateSession):
         self._checked = found
 
     def read(self, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """See `StateSession.read`.
-
-        Raises:
-            StateOwnerError: The table is not there.
-            StateUnavailableError: The database does not serve just now.
-        """
+        """See `StateSession.read`."""
 
         def read(connection: Connection) -> dict[Key, Stored]:
             rows: dict[Key, Stored] = {}
@@ -155,14 +139,7 @@ class SQLSession(StateSession):
             return on_connection(self._store, read)
 
     def commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.commit`.
-
-        Raises:
-            StateOwnerError: The topology's rows are another checkpoint's.
-            StateOvertakenError: A newer attempt or transaction has committed.
-            StateConflictError: Another task wrote one of the keys in this transaction.
-            StateUnavailableError: The database does not serve just now.
-        """
+        """See `StateSession.commit`."""
         with naming_failures(self._store.title):
             try:
                 self._commit(changes)
@@ -170,12 +147,7 @@ class SQLSession(StateSession):
                 self._repeat(changes, lost.error)
 
     def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.try_out`.
-
-        Raises:
-            StateValueError: The database refuses a key or a value; it has the first key.
-            StateError: As `commit` does.
-        """
+        """See `StateSession.try_out`."""
         self._page = None
         try:
             with naming_failures(self._store.title):
