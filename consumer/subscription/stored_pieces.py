@@ -26,7 +26,7 @@ from sequitur.errors import (
     CursorDamagedError,
     CursorVersionError,
 )
-from sequitur.kafka.groups import CURSOR_PREFIX
+from sequitur.kafka.partition import CURSOR_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

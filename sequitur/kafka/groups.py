@@ -17,7 +17,7 @@ from sequitur.kafka.admin_answers import action_to, answered
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Action, Request
 from sequitur.kafka.list_groups import listed_groups
-from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.partition import CURSOR_PREFIX, SourcePartition
 from sequitur.kafka.share_groups import share_offsets
 
 if TYPE_CHECKING:
@@ -180,7 +180,3 @@ class ConsumerGroups:
 def _is_unknown(error: KafkaException) -> bool:
     """Tell whether a group is one that the brokers do not know."""
     return action_to(Request.GROUPS, error) is Action.GO_WITHOUT
-
-
-CURSOR_PREFIX: Final = "sequitur-cursor/"
-"""What the metadata of each offset that is a cursor's begins with."""

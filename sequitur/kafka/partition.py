@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+CURSOR_PREFIX: Final = "sequitur-cursor/"
+"""What the metadata of each offset that is a cursor's begins with."""
 
 
 class OutputPartition(NamedTuple):

@@ -66,6 +66,7 @@ def test_stored_acks_outlive_kill(
         try:
             before = len(stored)
             process.wait_for(lambda one: len(one.stored) > 0)
+            _wait_for_a_letter(kafka, letters, is_asked=life == _ROUNDS - 1)
             time.sleep(random.uniform(0, _LONGEST_S))
         finally:
             process.kill()
@@ -100,3 +101,9 @@ def test_stored_acks_outlive_kill(
     # Some acks are stored without its having said so: the kill came first.
     assert stored <= acked <= written
     assert written - left.keys() - dead.keys() <= acked, "lost"
+
+
+def _wait_for_a_letter(kafka: KafkaSettings, letters: str, *, is_asked: bool) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while is_asked and not list(read_topic(kafka, letters)):
+        assert time.monotonic() < deadline, "nothing failed too often"
