@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from collections import defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,9 @@ class Lives:
 
     async def live_on(self) -> None:
         """A life that sends what the last one left, and one event more."""
+        # Closing returns after `close_timeout`, which is short here, and a thread may still sync.
+        with (self._journal / "lock").open("rb") as lock:
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         async with self.producer() as producer:
             assert isinstance(await (await producer.send(self.topic, b"4")), Persisted)
 
