@@ -1,15 +1,10 @@
 """A subscription of a topic, in Python: `Subscription`."""
 
-from sequitur.consumer.subscription.api import (
-    Backoff,
-    CursorStats,
-    Edge,
-    Message,
-    Position,
-    Subscription,
-    SubscriptionStats,
-    SubscriptionType,
-)
+from sequitur.base.backoff import Backoff
+from sequitur.consumer.subscription.api import Message, Subscription, SubscriptionStats
+from sequitur.consumer.subscription.cursor_stats import CursorStats
+from sequitur.consumer.subscription.position import Edge, Position
+from sequitur.consumer.subscription.registry import SubscriptionType
 
 __all__ = [
     "Backoff",

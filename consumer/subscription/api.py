@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
-from sequitur.base.backoff import Backoff
 from sequitur.consumer.subscription.claims import LEASE_S, LONGEST_LEASE_S, HeldLease
 from sequitur.consumer.subscription.consumption import Consumption
-from sequitur.consumer.subscription.cursor_stats import CursorStats
 from sequitur.consumer.subscription.dead_letters import DeadLetters
 from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.dispatch import (
@@ -45,18 +43,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message as KafkaMessage
 
+    from sequitur.base.backoff import Backoff
+    from sequitur.consumer.subscription.cursor_stats import CursorStats
     from sequitur.kafka.partition import SourcePartition
-
-__all__ = [
-    "Backoff",
-    "CursorStats",
-    "Edge",
-    "Message",
-    "Position",
-    "Subscription",
-    "SubscriptionStats",
-    "SubscriptionType",
-]
 
 _ORDER_RULES: Final = {
     SubscriptionType.EXCLUSIVE: OrderRule.TAKEN_BACK,

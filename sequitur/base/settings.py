@@ -16,17 +16,17 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
 
 from sequitur.base.address import Address, parse_address
-from sequitur.base.section import Section
 from sequitur.base.units import Duration, Size, Words, format_duration, milliseconds, split
 from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pydantic.fields import FieldInfo
@@ -71,6 +71,47 @@ _SERVICE_HOST: Final = "_SERVICE_HOST"
 _OF_A_SERVICE: Final = re.compile(
     r"_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
 )
+
+
+class Section(BaseModel):
+    """A group of settings that belong together: one table of the TOML file.
+
+    Attributes:
+        title: The panel of `--help` that its flags are in.
+        panels: Further panels by title, and the settings whose flags are in them.
+        former: Names that settings had before, which are understood still, and the names of today.
+    """
+
+    title: ClassVar[str] = "Settings"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    former: ClassVar[Mapping[str, str]] = {}
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        hide_input_in_errors=True,  # it may hold a password
+    )
+
+    @classmethod
+    def by_names_of_today(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings by the names that they have today.
+
+        Raises:
+            ValueError: One is given by both its names.
+        """
+        found = dict(given)
+        for former, name in cls.former.items():
+            if former in found:
+                if name in found:
+                    raise ValueError(f"{former} is called {name} now: give only {name}")
+                found[name] = found.pop(former)
+        return found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        return cls.by_names_of_today(given) if isinstance(given, Mapping) else given
 
 
 class Settings(BaseModel):

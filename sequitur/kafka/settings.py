@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sequitur.base.section import Section
+from sequitur.base.settings import Section
 from sequitur.errors import SettingsError
 from sequitur.kafka.tokens import aiokafka_provider, read_token
 
