@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
+from sequitur.errors import OwnershipError
 from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, storage_at
 from tests.support.s3_server import BUCKET, S3Server
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from sequitur.pipelines.store.storage import SparkFolder
+    from sequitur.pipelines.store.storage import SparkFolder, Storage
     from tests.support.hdfs_cluster import HdfsCluster
 
 _FILE_SYSTEM: Final = {
@@ -53,7 +55,7 @@ class CheckpointPlace:
     """
 
     uri: str
-    ours: SparkFolder
+    ours: Storage
     sparks: SparkFolder
     options: Mapping[str, str] = field(default_factory=dict)
     poll_s: float = 0.005
@@ -83,6 +85,15 @@ class CheckpointPlace:
         uri = f"{cluster.uri}/{uuid4().hex}/job"
         storage = storage_at(uri)
         return cls(uri, storage, storage, poll_s=0.02)
+
+
+def may_be_taken(storage: Storage) -> bool:
+    """Whether a driver that is started now would be let in."""
+    try:
+        refuse_if_owned(storage)
+    except OwnershipError:
+        return False
+    return True
 
 
 def disturb(server: S3Server, random: Random) -> None:

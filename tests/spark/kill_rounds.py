@@ -22,6 +22,7 @@ from sequitur._topic_reader import watermarks
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import DEAD_COMPONENT_HEADER
 from sequitur.producer import KafkaSettings
+from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.output_reading import read_output
 
@@ -133,19 +134,20 @@ class Rounds:
     def overtake(self) -> None:
         """Two lives at once: one is held in a step, another takes over, and then both go on."""
         self.disturb()
-        with self._life() as older:
+        with contextlib.ExitStack() as lives:
+            older = lives.enter_context(self._life())
             self.feed()
             with self._held_when(older, self._is_logged):
                 owner = self._newest("owners")
-                newer = self._life()
+                self._wait_for(older, functools.partial(may_be_taken, self.place.ours))
+                newer = lives.enter_context(self._life())
                 self._wait_for(newer, lambda: self._newest("owners") != owner)
-            with newer:
-                self.feed(ROWS_A_BATCH)
-                said = older.end(status=3)
-                assert "has taken this checkpoint over" in said, said
-                # Where both have looked for a newer owner at once, the document decides.
-                has_won = next(newer.steps(), None) is not None
-                assert has_won or "is there already" in newer.complaints(), newer.complaints()
+            self.feed(ROWS_A_BATCH)
+            said = older.end(status=3)
+            assert "has taken this checkpoint over" in said, said
+            # Where both have looked for a newer owner at once, the document decides.
+            has_won = next(newer.steps(), None) is not None
+            assert has_won or "is there already" in newer.complaints(), newer.complaints()
         self.cut_short += 1
 
     def outlive(self, rounds: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -119,6 +120,8 @@ class SubmittedJob:
 
     def complaints(self) -> str:
         """What it said so far beside its steps; spark-submit puts Python's on standard output."""
+        if self.process.poll() is not None:
+            collections.deque(self.steps(), maxlen=0)
         self._complaints.seek(0)
         return "".join(self._said) + self._complaints.read()
 

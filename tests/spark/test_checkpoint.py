@@ -22,9 +22,9 @@ from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import CheckpointError, OwnershipError, TopologyFileError
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, open_storage
 from tests.spark import bolts
+from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.conftest import Job, event, time_of, wait_until
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.output_reading import read_output
@@ -238,7 +238,7 @@ def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
         job.produce([event(T0 + 100 + n, partition=n % 4) for n in range(100)])
         wait_until(lambda: len(_runs(folder)) > before)
         os.kill(process, signal.SIGSTOP)
-        wait_until(lambda: _looks_dead(folder))
+        wait_until(lambda: may_be_taken(LocalStorage(folder)))
         job.run()
         job.produce([event(T0 + 200 + n, partition=n % 4) for n in range(100)])
         os.kill(process, signal.SIGCONT)
@@ -246,15 +246,6 @@ def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
         assert "has taken this checkpoint over (owner 3, we are 2)" in said
     assert job.run(drain=True).totals.released == 300
     assert _times(job) == list(range(300))
-
-
-def _looks_dead(folder: Path) -> bool:
-    """Whether a driver that is started now would be let in."""
-    try:
-        refuse_if_owned(LocalStorage(folder))
-    except OwnershipError:
-        return False
-    return True
 
 
 def _owners(folder: Path) -> list[Path]:
