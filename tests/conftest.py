@@ -194,7 +194,6 @@ def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeT
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
-    """One topic of four partitions for this test alone."""
     return make_topic()
 
 
@@ -214,7 +213,6 @@ def make_postgres() -> Iterator[Callable[[], PostgresServer]]:
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> str:
-    """The address of an empty database for this test alone."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     postgres.sql(f"CREATE DATABASE {name}")
     return postgres.url(name)

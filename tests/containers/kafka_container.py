@@ -81,16 +81,13 @@ class ContainerBroker:
             self._wrapped().wait()
 
     def pause(self) -> None:
-        """Freeze its processes."""
         self._wrapped().pause()
 
     def resume(self) -> None:
-        """Let a paused one go on."""
         if self._state() == "paused":
             self._wrapped().unpause()
 
     def close(self) -> None:
-        """Remove the container with all it holds."""
         if self._started:
             self._wrapped().remove(force=True, v=True)
             self._started = False

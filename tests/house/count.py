@@ -78,7 +78,6 @@ def _rooms_imported(path: Path) -> Iterator[str]:
 
 
 def count() -> dict[str, float]:
-    """The figures that have budgets."""
     product = list(_sources(*_PRODUCT))
     kinds = sum(map(kinds_of_lines, product), Counter())
     return {

@@ -62,7 +62,6 @@ def _members(path: str, found: griffe.Object | griffe.Alias) -> Iterator[tuple[s
 
 
 def helps() -> Iterator[tuple[str, str]]:
-    """The help of each command."""
     yield from _helps(("sequitur",), app)
     yield from _helps(("produce-events",), produce_app)
 
@@ -94,7 +93,6 @@ _RECORDS: Final = {"names.txt": names, "help.txt": helps, "settings.txt": settin
 
 
 def _as_text(found: Iterator[tuple[str, str]]) -> str:
-    """A line each, or a heading and lines."""
     return "".join(
         f"## {name}\n{text}" if "\n" in text else f"## {name} {_MARK} {text}\n"
         for name, text in sorted(found)
@@ -107,7 +105,6 @@ def _by_name(text: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Compare, or with `--record` write."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true")
     is_recording = parser.parse_args().record

@@ -35,7 +35,6 @@ _POLL_S = 0.01
 
 @pytest.fixture
 def control(broker: Broker) -> ControlTopic:
-    """The control topic of the shared broker."""
     return ControlTopic(broker.bootstrap_servers)
 
 
@@ -54,7 +53,6 @@ def _producer(broker: Broker, **settings: Any) -> IdempotentProducer:
 
 
 def _create_topic(broker: Broker) -> AdminClient:
-    """Create topic `t`; return what did it."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
     return admin
@@ -111,7 +109,6 @@ async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
 async def test_a_hold_ends_with_the_time_for_delivery(
     broker: Broker, control: ControlTopic, topic: str
 ) -> None:
-    """With the figures; the event was not accepted."""
     async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
         await _send(producer, topic)
         control.write(topic, "producer_request_hold")
@@ -124,7 +121,6 @@ async def test_a_hold_ends_with_the_time_for_delivery(
 async def test_a_record_has_sends_raise_until_it_is_lifted(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
-    """At once, and with the figures."""
     await _send(producer, topic)
     control.write(topic, "producer_exception", age_s=90.5, limit_s=60)
     await _until(producer.blocked_reason)
@@ -146,7 +142,6 @@ async def test_a_record_has_sends_raise_until_it_is_lifted(
 async def test_a_proximity_is_told_before_the_quota_is_reached(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
-    """From half on; sends go on."""
     await _send(producer, topic)
     control.write(topic, None, backlog_bytes=6 << 20)
     await _until(lambda: _quota(producer).proximity)
@@ -237,7 +232,6 @@ async def test_records_of_aborted_transactions_are_not_read(
 async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
     broker: Broker, control: ControlTopic, topic: str
 ) -> None:
-    """What the topic holds at the start is taken in one piece."""
     control.write(topic, "producer_exception")
     control.write(topic, None)
     taken: list[list[tuple[Any, Any]]] = []
@@ -257,7 +251,6 @@ async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
 
 
 async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) -> None:
-    """And the reader goes on where it was when it is back."""
     broker = make_broker()
     _create_topic(broker)
     control = ControlTopic(broker.bootstrap_servers)
@@ -297,7 +290,6 @@ async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeB
 async def test_a_producer_closes_while_a_send_is_held(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
-    """The send says so; what was accepted before is in the log."""
     accepted = await producer.send(topic, b"before")
     control.write(topic, "producer_request_hold")
     await _until(lambda: _gate(producer).limits(topic))
@@ -312,7 +304,6 @@ async def test_a_producer_closes_while_a_send_is_held(
 async def test_the_reader_ends_with_its_producer(
     broker: Broker, control: ControlTopic, topic: str
 ) -> None:
-    """Its task is over, and so are its connections."""
     del control
     async with _producer(broker) as producer:
         await _send(producer, topic)

@@ -58,7 +58,6 @@ _DEATHS_AT_MOST = 8
 
 @pytest.fixture
 def output(broker: Broker, topic: str) -> JobOutput:
-    """An output topic of this test alone."""
     return JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
 
 

@@ -34,13 +34,11 @@ class Lives:
         self._lives: list[SendingProcess] = []
 
     def begin(self, journal: Path, life: str, count: int = _ALL) -> SendingProcess:
-        """A life on that journal."""
         process = SendingProcess(self.broker.bootstrap_servers, self.topic, journal, life, count)
         self._lives.append(process)
         return process
 
     def run(self, journal: Path, life: str) -> None:
-        """A life that ends in order."""
         process = self.begin(journal, life)
         process.wait_for(lambda it: bool(it.end))
         process.close()
@@ -79,7 +77,6 @@ class Lives:
                 assert offset is None or logs[partition][offset] == value
 
     def end(self) -> None:
-        """Leave nothing running."""
         for life in self._lives:
             life.kill()
 

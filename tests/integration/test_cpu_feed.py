@@ -14,7 +14,6 @@ from tests.support.fake_intake import FakeIntake
 
 
 async def test_samples_reach_the_intake_until_the_duration_is_over() -> None:
-    """One event a cpu and sample, with its key."""
     sampler = CpuSource(rate_hz=100, duration=timedelta(milliseconds=60), hostname="here")
     intake = FakeIntake()
     await CpuFeed(sampler).run(intake, None)

@@ -123,7 +123,6 @@ def test_a_signal_drains_it(
 def test_it_outlives_its_terminal_where_nohup_says_so(
     make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
-    """A SIGHUP that is ignored at the start is ignored."""
     topic = make_topic(partitions=1)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -142,7 +141,6 @@ def test_it_outlives_its_terminal_where_nohup_says_so(
 
 
 def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon) -> None:
-    """Nothing was accepted, and nothing is waited for."""
     daemon = start_daemon("--topic", "t", bootstrap_servers=_NOWHERE)
     daemon.wait_for("starting")
     daemon.signal(signal.SIGTERM)
@@ -242,7 +240,6 @@ def test_a_drain_keeps_its_limit(
 def test_metrics_and_report_count_the_same(
     make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """Names after the conventions; with what was refused."""
     lines = tmp_path / "lines.jsonl"
     lines.write_bytes(b'{"n":1}\nnonsense\n{"n":2}\n')
     port = _free_port()
@@ -277,7 +274,6 @@ def test_a_log_for_people_is_no_json(start_daemon: StartDaemon) -> None:
 
 
 def test_settings_that_are_refused_end_it_with_2(start_daemon: StartDaemon) -> None:
-    """Each is named."""
     daemon = start_daemon("--source", "tape", "--health", "nowhere")
     daemon.process.wait(60)
     assert daemon.process.returncode == 2
@@ -299,7 +295,6 @@ def test_a_source_that_cannot_be_read_ends_it_with_3(
 
 
 def test_an_address_in_use_ends_it_before_kafka_is_asked(start_daemon: StartDaemon) -> None:
-    """In one line, though there is no broker."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ("--topic", "t", "--source", f"http:{address}")

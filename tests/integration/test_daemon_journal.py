@@ -169,7 +169,6 @@ def test_what_a_drain_leaves_is_sent_by_the_next_start(
 def test_an_event_that_the_topic_does_not_take_goes_to_the_dead_letter_file(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """Its source is done with it, so the daemon keeps it."""
     topic = make_topic(partitions=1, max_message_bytes=2_000)
     large = random.Random(1).randbytes(3_000).hex()
     file = tmp_path / "events.jsonl"

@@ -32,7 +32,6 @@ def _lines(numbers: Iterable[int]) -> bytes:
 
 
 def _numbers(broker: Broker, topic: str) -> list[int]:
-    """The numbers in a topic of one partition, in order."""
     (messages,) = read_partitions(broker.bootstrap_servers, topic)
     return [json.loads(message.value())["n"] for message in messages]
 
@@ -128,7 +127,6 @@ def test_standard_input_is_sent_to_its_end(
 def test_a_signal_stops_it_while_standard_input_is_silent(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
-    """What was read before is sent."""
     topic = make_topic(partitions=1)
     daemon = start_daemon("--topic", topic, "--source", "stdin", stdin=subprocess.PIPE)
     assert daemon.process.stdin is not None

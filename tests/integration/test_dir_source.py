@@ -20,7 +20,6 @@ from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scr
 async def _read(
     folder: Path, journal: FakeJournal, *, crash_at: int | None = None, **options: Any
 ) -> tuple[FakeIntake, DirectorySource]:
-    """Read what is there, and stop."""
     intake = FakeIntake(journal, crash_at)
     options.setdefault("follow", False)
     source = DirectorySource(folder, EventParser(None, 100), **options)
@@ -73,7 +72,6 @@ async def test_it_waits_for_more_files(tmp_path: Path) -> None:
 
 
 async def test_a_file_keeps_its_name_until_its_events_are_durable(tmp_path: Path) -> None:
-    """Only a durable file is done."""
     (tmp_path / "a").write_bytes(b"1\n")
     intake = FakeIntake()
     intake.sync_allowed.clear()
@@ -210,7 +208,6 @@ async def test_an_entry_that_nobody_can_read_holds_up_no_other(tmp_path: Path, n
 
 
 async def test_bad_lines_are_refused_with_file_and_line(tmp_path: Path) -> None:
-    """And the file is done all the same."""
     (tmp_path / "a").write_bytes(b"1\nnul\n2")
     journal = FakeJournal()
     intake, _ = await _read(tmp_path, journal)

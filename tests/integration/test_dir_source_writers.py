@@ -66,7 +66,6 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Steps]:
 
 
 def _put(folder: Path, content: bytes) -> None:
-    """As a writer does who replaces what is there."""
     (folder / "a.part").write_bytes(content)
     (folder / "a.part").rename(folder / "a")
 

@@ -62,7 +62,6 @@ class Dlq:
             client.abort_transaction(30)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `sequitur dlq` to its end."""
         return subprocess.run(
             [sys.executable, "-m", "sequitur", "dlq", *words, "--config", str(self._config)],
             env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": self._servers},
@@ -171,7 +170,6 @@ def test_replay_takes_what_was_chosen_and_was_not_replayed_before(dlq: Dlq) -> N
 
 
 def test_replay_of_nothing_is_told_by_the_status(dlq: Dlq) -> None:
-    """Status 1, and no request."""
     run = dlq.run("replay", "--reason", "crash")
     assert run.returncode == 1, run.stderr
     assert "nothing is selected" in run.stdout
@@ -204,7 +202,6 @@ def test_replay_has_to_be_told_which(dlq: Dlq, chosen: tuple[str, ...]) -> None:
 
 
 def test_replay_for_another_job_is_refused(dlq: Dlq) -> None:
-    """The checkpoint is checked before anything is read."""
     run = dlq.run("replay", "--all", "--output-topic", "other")
     assert run.returncode == 3
     assert "belongs to a job with output_topic = 'ordered', not 'other'" in run.stderr

@@ -90,7 +90,6 @@ def test_a_foreign_broker_in_the_environment_is_used(directory: Path) -> None:
 
 
 def test_its_folder_by_a_flag_is_meant_whatever_the_environment_says(directory: Path) -> None:
-    """An explicit flag wins."""
     other = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{_ports.choose_free()}"}
     status = _sequitur(Path("unused"), "status", "--json", "--dir", str(directory), **other)
     assert json.loads(status.stdout)["directory"] == str(directory)
@@ -218,7 +217,6 @@ def test_an_old_java_is_told(
 
 
 def test_a_second_run_fetches_nothing_and_starts_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verified jars are there without Java, which is what fetches them."""
     locked_jars("broker")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

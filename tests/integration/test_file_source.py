@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log(tmp_path: Path) -> LogFile:
-    """A log in a folder of its own."""
     return LogFile(tmp_path / "app.log")
 
 
@@ -31,7 +30,6 @@ async def test_it_follows_a_growing_file(log: LogFile) -> None:
 
 
 async def test_a_part_of_a_line_waits_for_the_rest(log: LogFile) -> None:
-    """A line is an event once its newline is there, and not before."""
     journal = FakeJournal()
     seen: list[list[bytes]] = []
     await follow(
@@ -56,7 +54,6 @@ async def test_a_restart_goes_on_where_the_journal_ends(log: LogFile) -> None:
 
 
 async def test_a_part_of_a_line_read_before_a_restart_is_read_again(log: LogFile) -> None:
-    """The position stands before a line that was not whole."""
     journal = FakeJournal()
     log.append(b"1\n2")
     await follow(log, journal)
@@ -125,13 +122,11 @@ async def test_it_stops_while_there_is_no_room(log: LogFile) -> None:
 
 
 async def test_without_follow_a_missing_file_is_an_error(log: LogFile) -> None:
-    """There is nothing to wait for."""
     with pytest.raises(SourceError, match="is not there"):
         await read(log, FakeJournal())
 
 
 async def test_without_follow_the_last_line_needs_no_newline(log: LogFile) -> None:
-    """The end of the file is the end of the line."""
     journal = FakeJournal()
     log.append(b"1\n2")
     await read(log, journal)
@@ -148,7 +143,6 @@ async def test_a_position_of_something_else_is_refused(log: LogFile) -> None:
 
 
 async def test_no_file_stays_open(log: LogFile) -> None:
-    """However often it rotates."""
     before = open_files()
     log.write(1, 1)
     await follow(log, FakeJournal(), *[log.rotate, log.copy_and_cut, lambda: None] * 3)

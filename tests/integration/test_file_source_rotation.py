@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log(tmp_path: Path) -> LogFile:
-    """A log in a folder of its own."""
     return LogFile(tmp_path / "app.log")
 
 
@@ -64,7 +63,6 @@ async def test_lines_written_to_the_old_file_after_its_rotation(log: LogFile) ->
 
 
 async def test_lines_written_to_a_file_that_was_left_are_told(log: LogFile) -> None:
-    """They are lost, and that is counted and logged."""
     journal = FakeJournal()
     log.write(1, 2)
     with log.path.open("ab") as old, capture_logs() as logs:
@@ -80,7 +78,6 @@ async def test_lines_written_to_a_file_that_was_left_are_told(log: LogFile) -> N
 
 
 async def test_copy_and_truncate_while_running(log: LogFile) -> None:
-    """What was not read when the file was cut is read from the copy."""
     journal = FakeJournal()
 
     def cut_behind_unread_lines() -> None:
@@ -243,7 +240,6 @@ async def test_a_rotation_before_the_first_event_is_not_missed(log: LogFile) -> 
 
 
 async def test_a_torn_last_line_of_a_rotated_file_is_an_event_of_its_own(log: LogFile) -> None:
-    """It is not glued to the new file's first line."""
     journal = FakeJournal()
     log.append(b'1\n{"torn":')
 
@@ -374,7 +370,6 @@ async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
 
 
 async def test_a_generation_compressed_before_it_was_read_is_told(log: LogFile) -> None:
-    """Its lines are lost; those of a compressed one that was read are not."""
     journal = FakeJournal()
     log.write(1, 3)
     _compress(log.path, log.path.with_name("app.log.9.gz"))
@@ -440,7 +435,6 @@ class TestBehindALink:
 
     @pytest.fixture
     def link(self, tmp_path: Path) -> LogFile:
-        """The log, as its reader knows it."""
         (tmp_path / "containers").mkdir()
         (tmp_path / "pod").mkdir()
         path = tmp_path / "containers" / "app.log"
@@ -449,12 +443,10 @@ class TestBehindALink:
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> LogFile:
-        """The log, as its writer knows it."""
         return LogFile(tmp_path / "pod" / "0.log")
 
     @staticmethod
     def rotate_as_kubelet(target: LogFile, stamp: int) -> None:
-        """With the time behind the name."""
         target.path.rename(target.path.with_name(f"{target.path.name}.20261124-{stamp:06d}"))
         target.path.touch()
 
@@ -466,7 +458,6 @@ class TestBehindALink:
         new.rename(link.path)
 
     async def test_rotated_twice_while_down(self, link: LogFile, target: LogFile) -> None:
-        """What came between is beside the target, and not beside the link."""
         journal = FakeJournal()
         target.write(1, 3)
         await read(link, journal)
@@ -479,7 +470,6 @@ class TestBehindALink:
         assert source.statistics().files_lost == 0
 
     async def test_cut_while_down(self, link: LogFile, target: LogFile) -> None:
-        """The copy is beside the target, too."""
         journal = FakeJournal()
         target.write(1, 3)
         await read(link, journal)
@@ -523,7 +513,6 @@ class TestBehindALink:
         assert source.statistics().left_behind_bytes == 0
 
     async def test_the_link_is_away_for_a_moment(self, link: LogFile, target: LogFile) -> None:
-        """Some remove it first."""
         journal = FakeJournal()
         target.write(1, 3)
         new = LogFile(target.path.with_name("1.log"))

@@ -56,7 +56,6 @@ class Lives:
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
 
     def producer(self) -> IdempotentProducer:
-        """The next life."""
         settings = ProducerSettings(
             name="me",
             journal=self._journal,
@@ -66,21 +65,17 @@ class Lives:
         return IdempotentProducer(self.broker.bootstrap_servers, settings)
 
     def wire(self, *args: Any, **kwargs: Any) -> LossyWire:
-        """Stands for `Wire`, and is kept for the test."""
         self.wires.append(LossyWire(*args, **kwargs))
         return self.wires[-1]
 
     def make_topic(self, partitions: int = 1) -> None:
-        """Make the topic."""
         new = NewTopic(self.topic, num_partitions=partitions, replication_factor=1)
         self._admin.create_topics([new])[self.topic].result(_ADMIN_TIMEOUT_S)
 
     def delete_topic(self) -> None:
-        """Delete the topic, and what was known of its producers."""
         self._admin.delete_topics([self.topic])[self.topic].result(_ADMIN_TIMEOUT_S)
 
     def truncate(self) -> None:
-        """Delete all of its records."""
         everything = TopicPartition(self.topic, 0, -1)
         deleted = self._admin.delete_records([everything])
         deleted[everything].result(_ADMIN_TIMEOUT_S)
@@ -120,7 +115,6 @@ class Lives:
         await wire.close()
 
     def values(self) -> list[bytes]:
-        """What the log holds, in its order."""
         (messages,) = read_partitions(self.broker.bootstrap_servers, self.topic)
         return [message.value() for message in messages]
 
@@ -141,7 +135,6 @@ def make_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Bro
 def forgotten(
     make_lives: Callable[[Broker, str], Lives], forgetful: Broker, request: pytest.FixtureRequest
 ) -> Lives:
-    """On the broker that forgets."""
     lives = make_lives(forgetful, request.node.name)
     lives.make_topic()
     return lives
@@ -151,7 +144,6 @@ def forgotten(
 def lives(
     make_lives: Callable[[Broker, str], Lives], broker: Broker, make_topic: MakeTopic
 ) -> Lives:
-    """On the usual broker."""
     return make_lives(broker, make_topic(partitions=1))
 
 

@@ -61,7 +61,6 @@ def forgetful(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[Br
 
 @pytest.fixture
 def output(forgetful: Broker, request: pytest.FixtureRequest) -> JobOutput:
-    """An output topic of this test alone, of one partition."""
     kafka = KafkaSettings(bootstrap_servers=forgetful.bootstrap_servers)
     topic = request.node.name.replace("[", "-").replace("]", "")
     admin = AdminClient(kafka.librdkafka())
@@ -108,7 +107,6 @@ def _wait_until_forgotten(life: Life) -> None:
 
 
 def _truncate(output: JobOutput) -> None:
-    """Delete all of the topic's records."""
     admin = AdminClient(output.kafka.librdkafka())
     everything = TopicPartition(output.topic, 0, -1)
     admin.delete_records([everything])[everything].result(_TIMEOUT_S)

@@ -114,7 +114,6 @@ async def test_metrics_follow_the_conventions() -> None:
 
 
 async def test_openmetrics_is_given_to_who_asks_for_it() -> None:
-    """As Prometheus does."""
     headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
     async with _Daemon().client() as client, client.get("/metrics", headers=headers) as response:
         assert response.content_type == "application/openmetrics-text"
@@ -128,7 +127,6 @@ def test_a_count_without_a_metric_is_a_mistake() -> None:
 
 
 async def test_the_server_takes_a_free_port_and_gives_it_back() -> None:
-    """A port in use is an error that names it."""
     application = _Daemon().application()
     async with HealthServer(application, "127.0.0.1", 0) as server:
         async with (

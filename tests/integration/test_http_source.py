@@ -40,13 +40,11 @@ _LIMITS = HttpLimits(body_bytes=1_000, pending_bytes=1_500, room_timeout_s=0.05)
 
 @pytest.fixture
 def intake() -> FakeIntake:
-    """Takes the events."""
     return FakeIntake()
 
 
 @pytest.fixture
 def source() -> HttpSource:
-    """With small limits."""
     return HttpSource("127.0.0.1", 0, EventParser(parse_key("json:host"), 100), _LIMITS)
 
 
@@ -62,7 +60,6 @@ async def _serving(source: HttpSource, intake: FakeIntake) -> AsyncIterator[Clie
 
 @pytest.fixture
 async def client(source: HttpSource, intake: FakeIntake) -> AsyncIterator[Client]:
-    """Talks to the source."""
     async with _serving(source, intake) as client:
         yield client
 
@@ -83,7 +80,6 @@ def post(client: Client) -> Post:
 
 
 async def test_one_event_is_taken_as_it_was_written(post: Post, intake: FakeIntake) -> None:
-    """With the key that the settings name."""
     body = b'{ "host" : "a",\n "x":1.0 }'
     status, answer = await post(body, _JSON)
     assert (status, answer) == (202, {"accepted": 1, "refused": [], "refused_count": 0})
@@ -92,7 +88,6 @@ async def test_one_event_is_taken_as_it_was_written(post: Post, intake: FakeInta
 
 
 async def test_the_content_type_may_name_a_charset(post: Post, intake: FakeIntake) -> None:
-    """As most clients do."""
     assert (await post(b"1", "application/json; charset=utf-8"))[0] == 202
     assert intake.values == [b"1"]
 
@@ -107,7 +102,6 @@ async def test_many_events_are_taken_in_their_order(post: Post, intake: FakeInta
 async def test_the_key_of_the_query_goes_before_that_of_the_event(
     post: Post, intake: FakeIntake
 ) -> None:
-    """It is the key of all."""
     await post(b'{"host":"b"}\n2', query="?key=a%20%C3%A4")
     assert [key for key, _ in intake.events] == ["a ä".encode()] * 2
 
@@ -149,7 +143,6 @@ async def test_good_lines_are_taken_and_bad_ones_listed(post: Post, intake: Fake
 async def test_nothing_good_is_answered_400_with_the_line(
     post: Post, intake: FakeIntake, body: bytes, content_type: str, line: int
 ) -> None:
-    """And with the reason."""
     status, answer = await post(body, content_type)
     assert (status, answer["accepted"]) == (400, 0)
     assert [each["line"] for each in answer["refused"]] == [line]
@@ -175,7 +168,6 @@ async def test_no_event_at_all_is_answered_400(
 async def test_waiting_gives_partition_and_offset(
     post: Post, intake: FakeIntake, query: str, headers: dict[str, str]
 ) -> None:
-    """Of each event, in their order."""
     intake.outcomes = lambda record, place: Persisted(
         int(record.value or b"0"), 100 + place, "t", 0
     )
@@ -195,7 +187,6 @@ async def test_the_query_goes_before_the_header(post: Post) -> None:
 
 
 async def test_waiting_tells_what_did_not_get_there(post: Post, intake: FakeIntake) -> None:
-    """502, with what became of each."""
     outcomes: list[Outcome] = [
         Persisted(0, 5, "t", 0),
         NotPersisted("refused"),
@@ -239,7 +230,6 @@ async def test_a_compressed_body_counts_by_what_is_in_it(
 async def test_no_room_is_answered_503_and_nothing_is_taken(
     client: Client, intake: FakeIntake, source: HttpSource
 ) -> None:
-    """With when to try again."""
     intake.room.clear()
     for query in ("", "?wait=persisted"):
         async with client.post(f"/events{query}", json=1) as response:
@@ -317,7 +307,6 @@ async def test_who_waits_for_kafka_or_the_disk_holds_no_body(
 async def test_a_client_that_goes_away_waits_no_longer(
     source: HttpSource, post: Post, intake: FakeIntake
 ) -> None:
-    """Its events are taken all the same."""
     intake.answers = False
     _, writer = await asyncio.open_connection("127.0.0.1", source.port)
     head = "POST /events?wait=persisted HTTP/1.1\r\nHost: a\r\nContent-Type: application/json"
@@ -400,7 +389,6 @@ async def _status(slow: _Slow) -> int:
 async def test_a_request_whose_body_comes_while_it_stops_is_answered_503(
     client: Client, source: HttpSource, intake: FakeIntake
 ) -> None:
-    """It is not waited for, and nothing of it is taken."""
     slow = await _begin(client, source, b"1\n", 900)
     async with client.post("/events", json=1) as response:  # so it is surely being read
         assert response.status == 202
@@ -462,7 +450,6 @@ async def test_slow_clients_hold_no_more_than_they_sent(
 
 
 async def test_a_body_that_does_not_come_in_time_is_answered_408(intake: FakeIntake) -> None:
-    """However little is missing."""
     limits = HttpLimits(body_timeout_s=0.05)
     source = HttpSource("127.0.0.1", 0, EventParser(None, 100), limits)
     async with _serving(source, intake) as client:
@@ -471,7 +458,6 @@ async def test_a_body_that_does_not_come_in_time_is_answered_408(intake: FakeInt
 
 
 async def test_a_body_that_swells_is_cut_off_at_the_limit(client: Client) -> None:
-    """Before it is in memory."""
     data = gzip.compress(b" " * (64 << 20))
     tracemalloc.start()
     async with client.post(
@@ -496,7 +482,6 @@ async def test_a_body_that_swells_is_cut_off_at_the_limit(client: Client) -> Non
 async def test_a_body_is_opened_as_it_says(
     client: Client, intake: FakeIntake, encoding: str, data: bytes, status: int
 ) -> None:
-    """What is not whole, or not what it says, is refused as a whole."""
     headers = {"Content-Type": _NDJSON, "Content-Encoding": encoding}
     async with client.post("/events", data=data, headers=headers) as response:
         assert response.status == status
@@ -624,7 +609,6 @@ async def test_without_a_journal_the_answer_is_the_outcome(post: Post, intake: F
 
 
 async def test_a_port_that_is_taken_is_an_error(source: HttpSource, intake: FakeIntake) -> None:
-    """That names it."""
     run = asyncio.create_task(source.run(intake, None))
     await source.listening.wait()
     second = HttpSource("127.0.0.1", source.port, EventParser(None, 100))

@@ -58,7 +58,6 @@ def test_ends_of_a_partition_that_was_just_added(broker: Broker, topic: str) -> 
 def test_ends_of_a_partition_that_does_not_come_are_an_error(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition that is not there in time is an error, and not taken for an empty one."""
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 1.0)
     outages = Outages(1.0, 0, wait=threading.Event().wait)
     topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), outages)

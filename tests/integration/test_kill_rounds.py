@@ -62,7 +62,6 @@ class GrowingFile:
 
     @property
     def source(self) -> str:
-        """The setting that reads it."""
         return f"file:{self.path}"
 
     def grow(self, lines: int) -> None:
@@ -91,7 +90,6 @@ class RotatedFile:
 
     @property
     def source(self) -> str:
-        """The setting that reads it."""
         return f"file:{self.path}"
 
     def grow(self, lines: int) -> None:
@@ -122,7 +120,6 @@ class Recording:
 
     @property
     def source(self) -> str:
-        """The setting that reads it."""
         return f"replay:{self.path}"
 
     def grow(self, lines: int) -> None:
@@ -141,7 +138,6 @@ class FillingFolder:
 
     @property
     def source(self) -> str:
-        """The setting that reads it."""
         return f"dir:{self.path}"
 
     def grow(self, lines: int) -> None:
@@ -186,7 +182,6 @@ class Rounds:
     recovered: int = 0
 
     def start(self, *arguments: str) -> DaemonProcess:
-        """The next life."""
         return DaemonProcess(
             self.broker.bootstrap_servers,
             self.folder / "state",
@@ -253,7 +248,6 @@ class Rounds:
 
 @pytest.fixture
 def make_rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterator[MakeRounds]:
-    """A topic, and the daemon before it; the broker is left running."""
     topic = make_topic(partitions=_PARTITIONS)
     yield lambda growing, *settings: Rounds(
         broker, topic, tmp_path, Random(_SEED), growing, settings
@@ -263,7 +257,6 @@ def make_rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterat
 
 @pytest.fixture
 def rounds(make_rounds: MakeRounds, tmp_path: Path) -> Rounds:
-    """The daemon follows a file."""
     return make_rounds(GrowingFile(tmp_path / "events.jsonl", Random(_SEED)))
 
 

@@ -43,7 +43,6 @@ _POLL_S = 0.05
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
-    """Three brokers for the tests of this module."""
     started = ThreeBrokers(tmp_path_factory.mktemp("three"))
     yield started
     started.close()

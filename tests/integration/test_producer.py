@@ -41,7 +41,6 @@ pytestmark = pytest.mark.either_broker
 
 
 def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
-    """All records of a topic, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -128,7 +127,6 @@ async def test_what_goes_in_comes_out(
 
 
 async def test_keys_go_where_java_sends_them(broker: Any, make_topic: Callable[..., str]) -> None:
-    """The same keys by librdkafka with Java's partitioner are in the same partitions."""
     from confluent_kafka import Producer  # noqa: PLC0415 - the other side of this test only
 
     ours, theirs = make_topic(partitions=5), make_topic(partitions=5)
@@ -199,7 +197,6 @@ async def test_a_topic_that_is_not_there_is_told(broker: Any) -> None:
 
 
 async def test_a_missing_topic_is_created_if_that_is_wanted(broker: Any) -> None:
-    """With the broker's defaults."""
     topic = f"wanted-{uuid.uuid4().hex}"
     async with _producer(broker, create_topics=True) as producer:
         assert isinstance(await (await producer.send(topic, b"1")), Persisted)

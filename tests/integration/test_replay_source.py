@@ -42,7 +42,6 @@ def _lines(count: int) -> list[bytes]:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """40 events, 100 ms apart."""
     path = tmp_path / "day.jsonl"
     path.write_bytes(b"\n".join(_lines(40)) + b"\n")
     return path
@@ -99,7 +98,6 @@ async def test_the_pace_does_not_change_the_order(recording: Path) -> None:
 async def test_wherever_it_crashes_it_goes_on_in_the_same_order(
     recording: Path, speed: float
 ) -> None:
-    """Each event once, in the order of the plan."""
     whole = FakeJournal()
     await _replay(recording, whole, disorder=_DISORDER)
     for crash_at in (1, 2, 5, 6, 31, 32):
@@ -151,7 +149,6 @@ async def test_lines_without_a_time_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
 async def test_an_empty_recording_ends_at_once(tmp_path: Path, content: bytes) -> None:
-    """Without an event, and without an error."""
     path = tmp_path / "empty"
     path.write_bytes(content)
     journal = FakeJournal()
@@ -160,13 +157,11 @@ async def test_an_empty_recording_ends_at_once(tmp_path: Path, content: bytes) -
 
 
 async def test_a_missing_recording_is_an_error(tmp_path: Path) -> None:
-    """That names it."""
     with pytest.raises(SourceError, match="missing cannot be read"):
         await _replay(tmp_path / "missing", FakeJournal())
 
 
 async def test_it_stops_when_told_to(recording: Path) -> None:
-    """In the middle of a pause."""
     intake = FakeIntake()
 
     async def stop(stopping: asyncio.Event, seconds: float) -> None:

@@ -33,14 +33,12 @@ _WRONG = "wrong-and-secret"
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    """The broker of this module's tests."""
     with SecuredBroker(tmp_path_factory.mktemp("secured")) as broker:
         yield broker
 
 
 @pytest.fixture
 def topic(secured: SecuredBroker, request: pytest.FixtureRequest) -> str:
-    """A topic of one partition."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     secured.make_topic(name)
     return name
@@ -134,7 +132,6 @@ async def test_a_refusal_is_told_although_another_broker_is_away(secured: Secure
 
 
 async def test_a_mechanism_that_is_not_offered_is_told_at_once(secured: SecuredBroker) -> None:
-    """With the mechanism's name."""
     refusal = await _refusal(secured.kafka("SASL_PLAINTEXT", "SCRAM-SHA-512"))
     assert f"refused user '{USER}' by SCRAM-SHA-512: " in refusal
     assert "UnsupportedSaslMechanism" in refusal

@@ -24,7 +24,6 @@ _LINES = 40_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB where the daemon has its journal."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small disk")
     place = tmp_path / "journal"

@@ -60,7 +60,6 @@ _COMMIT = b"COMMIT\0"  # the statement, and not the level of isolation that othe
 
 @pytest.fixture
 def store(database: str) -> Iterator[SQLStore]:
-    """A database of the test's own."""
     own = SQLStore(database)
     yield own
     engine_of(own).dispose()
@@ -125,7 +124,6 @@ def test_values_come_back(store: SQLStore, kind: type, given: list[Any]) -> None
     ],
 )
 def test_keys_come_back(store: SQLStore, kind: type, keys: list[Any]) -> None:
-    """Each is a row of its own."""
     state = TransactionalState(store, "kept", key=kind)
     create(state)
     batch = opened(writer(1), state)
@@ -495,7 +493,6 @@ def test_waiting_for_a_lock_ends(
 
 
 def test_lost_table_is_named(store: SQLStore, postgres: PostgresServer) -> None:
-    """Of a batch that reads, and of one that writes."""
     state = TransactionalState(store, "counts")
     create(state)
     add(writer(1), state, ["a"])
@@ -511,7 +508,6 @@ def test_lost_table_is_named(store: SQLStore, postgres: PostgresServer) -> None:
 
 
 def test_empty_database_is_not_the_one(store: SQLStore) -> None:
-    """A job that has committed does not go on with it."""
     state = TransactionalState(store, "counts")
     with pytest.raises(StateOwnerError, match="database was lost, or is another one"):
         opened(writer(7), state)

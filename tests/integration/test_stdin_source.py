@@ -59,7 +59,6 @@ async def test_a_redirected_file_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 async def test_nothing_to_read_is_the_end(tmp_path: Path) -> None:
-    """As with the null device."""
     del tmp_path
     null = os.open(os.devnull, os.O_RDONLY)
     try:
@@ -79,7 +78,6 @@ async def test_a_closed_descriptor_is_an_error() -> None:
 
 
 async def test_no_more_is_read_than_the_window_holds(pipe: tuple[int, int]) -> None:
-    """What the journal does not have yet is bounded."""
     intake = FakeIntake()
     intake.sync_allowed.clear()
     run = asyncio.create_task(_source(pipe[0], window_bytes=3).run(intake, None))
@@ -124,7 +122,6 @@ async def test_lines_without_room_at_the_stop_are_not_lost(pipe: tuple[int, int]
 
 
 async def test_bad_lines_are_refused_by_number(pipe: tuple[int, int]) -> None:
-    """And the next one is taken."""
     os.write(pipe[1], b"1\n{\n2\n")
     os.close(pipe[1])
     await _source(pipe[0]).run(intake := FakeIntake(), None)

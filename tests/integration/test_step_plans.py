@@ -46,12 +46,10 @@ _TIMEOUT_S = 30
 
 @pytest.fixture
 def output(broker: Broker, topic: str) -> JobOutput:
-    """An output topic of this test alone."""
     return JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic)
 
 
 def _write(life: Life, step: int, rows: int = 10, *, partition: int = 0) -> None:
-    """Write rows to a partition in a step, and end it."""
     task = life.task(step)
     assert task.write([(partition, laid_out(numbered(rows, of=f"step {step}")))]) == {
         partition: rows
@@ -209,7 +207,6 @@ class _TakenOver(DocumentFolder):
     """Was taken over before the last document was written."""
 
     def check_owner(self) -> None:
-        """Somebody else has it."""
         raise OwnershipError(self.root)
 
 
@@ -349,7 +346,6 @@ def test_topic_that_gets_partitions_is_followed_behind_a_step(output: JobOutput)
 def test_step_that_was_begun_with_more_partitions_than_there_are_is_refused(
     output: JobOutput,
 ) -> None:
-    """No topic loses partitions: it is another."""
     life = output.life()
     life.planned(0)
     with pytest.raises(OutputMismatchError, match=r"begun with 4 partitions of topic .* has 3 now"):
@@ -359,7 +355,6 @@ def test_step_that_was_begun_with_more_partitions_than_there_are_is_refused(
 def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
     output: JobOutput, make_topic: MakeTopic
 ) -> None:
-    """An output that was added to a topology: the step goes on; it may not write there."""
     life = output.life()
     life.planned(0)
     new = make_topic()
@@ -373,7 +368,6 @@ def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
 
 
 def _of_older_version(output: JobOutput) -> DocumentFolder:
-    """A checkpoint of a version that wrote in transactions."""
     documents = {"delivery.json": {"format": 1, "app": output.app, "job": "abc"}}
     return DocumentFolder(documents=documents)
 

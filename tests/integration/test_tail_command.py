@@ -109,7 +109,6 @@ def test_what_comes_is_shown_until_ctrl_c(broker: Broker, make_topic: MakeTopic)
 
 
 def test_a_topic_that_is_not_there_and_two_beginnings_are_refused(broker: Broker) -> None:
-    """By name, and before anything is read."""
     both = _invoke(broker, "no-such-topic", "-n", "1", "--from-latest")
     assert both.exit_code == 2
     assert "give one of -n, --from-earliest" in both.output

@@ -30,14 +30,12 @@ def _module(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    """A server for the tests of this file."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state.db"
     server: PostgresServer = request.getfixturevalue("postgres")

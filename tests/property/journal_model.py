@@ -67,7 +67,6 @@ class ModelDisk:
 
     @property
     def used_bytes(self) -> int:
-        """Size of all files."""
         return sum(len(inode.content) for inode in self.files.values())
 
     def step(self) -> bool:
@@ -78,25 +77,20 @@ class ModelDisk:
         return self.steps_left < 0
 
     def lock(self) -> None:
-        """Takes the directory."""
         if self._locked:
             raise JournalLockedError(self.place, 1)
         self._locked = True
 
     def unlock(self) -> None:
-        """Gives it back."""
         self._locked = False
 
     def names(self) -> list[str]:
-        """Names of all files."""
         return list(self.files)
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
         return self.files[name].content
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
-        """A part of a file."""
         return self.files[name].content[offset : offset + length]
 
     def free_bytes(self) -> int:
@@ -106,7 +100,6 @@ class ModelDisk:
         return max(self.capacity_bytes - self.used_bytes, 0)
 
     def open(self, name: str) -> ModelFile:
-        """An append handle."""
         if name not in self.files:
             inode = _Inode()
             self._change("create", lambda files: files.__setitem__(name, inode))
@@ -121,7 +114,6 @@ class ModelDisk:
         self._change("unlink", lambda files: files.pop(name))
 
     def sync_directory(self) -> None:
-        """From here on the names are durable."""
         if self.step():
             raise PowerCut
         self._durable_files = dict(self.files)
@@ -178,7 +170,6 @@ class ModelFile:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def sync(self) -> None:
-        """What was there when the call began is durable."""
         if self._disk.step():
             raise PowerCut
         if self._disk.sync_fails:
@@ -233,7 +224,6 @@ class JournalModel:
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> JournalModel:
-        """The model after these rounds."""
         model = cls()
         for frames, part in rounds:
             for frame in frames:
@@ -244,7 +234,6 @@ class JournalModel:
         return model
 
     def take(self, frame: Frame) -> None:
-        """Adds one frame."""
         match frame:
             case BatchFrame():
                 self._take_batch(frame)
@@ -367,7 +356,6 @@ class JournalModel:
 
 
 def restamped(batch: BatchFrame, producer_id: int, epoch: int, base_sequence: int) -> BatchFrame:
-    """The batch under another identity."""
     return msgspec.structs.replace(
         batch,
         producer_id=producer_id,

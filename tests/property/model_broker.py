@@ -35,7 +35,6 @@ class Request:
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence number it takes."""
         return following(self.base_sequence, len(self.records) - 1)
 
 
@@ -80,7 +79,6 @@ class ModelBroker:
         return Answer.PERSISTED, self.cached[-1][2]
 
     def replicate(self) -> None:
-        """All in-sync replicas have what the leader has."""
         self._before.clear()
 
     def move_leader(self, kept: int) -> None:

@@ -52,12 +52,10 @@ class Holder(Bolt):
     fields = ("number",)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
         super().prepare(context, collector)
         self.held: list[Tuple] = []
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
         self.held.append(tuple)
 
 
@@ -102,11 +100,9 @@ class Tracker:
         """An event is going to be given out: it is known when a task is given it."""
 
     def sent(self, *told: Any) -> None:
-        """All tasks are here."""
         raise AssertionError(told)
 
     def received(self, sent: Any, made: Any) -> None:
-        """All tasks are here."""
         raise AssertionError(sent, made)
 
     def emitted(
@@ -120,11 +116,9 @@ class Tracker:
             self._emitted[anchor][root] ^= dict(made.trees())[root]
 
     def written(self, by: Any, anchors: Any, output: Any, record: Any) -> None:
-        """There are no outputs."""
         raise AssertionError(by, anchors, output, record)
 
     def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
-        """A bolt acked a tuple."""
         del by
         for root, edge in _tracked_trees(given):
             self.late += root.id in self.failed_roots
@@ -132,14 +126,12 @@ class Tracker:
             self.messages.append((root.id, edge ^ self._emitted[given][root], 0))
 
     def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
-        """A bolt failed a tuple."""
         del by, failure
         for root, _ in _tracked_trees(given):
             self.failed_roots.add(root.id)
             self.messages.append((root.id, 0, AckFlag.FAILED))
 
     def verdict(self, root: Root) -> Verdict:
-        """What became of a root."""
         if root.id in self.failed_roots:
             return Verdict.FAILED
         return Verdict.OPEN if self.open[root.id] else Verdict.DONE
@@ -210,7 +202,6 @@ class Play:
 
     @property
     def tracked(self) -> list[Root]:
-        """Those that anyone waits for."""
         return [root for root in self.roots if root.is_tracked]
 
 

@@ -49,7 +49,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @initialize(start=st.sampled_from([0, 1, 17]))
     def begin(self, start: int) -> None:
-        """The partition is empty, but for what was before the start."""
         self.cursor = Cursor(IDENTITY, start=start)
         self.acked = set(range(start))
         self.end = start
@@ -58,12 +57,10 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, _SPAN))
     def append(self, count: int) -> None:
-        """Messages come in."""
         self.end = min(self.end + count, _SPAN)
 
     @rule(offset=_OFFSETS)
     def ack(self, offset: int) -> None:
-        """Ack one message."""
         if offset >= self.end:
             self._refused(lambda: self.cursor.ack(offset, end=self.end))
         else:
@@ -71,7 +68,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(first=_OFFSETS, length=_LENGTHS)
     def ack_range(self, first: int, length: int) -> None:
-        """Ack messages that lie together."""
         if first + length > self.end:
             self._refused(lambda: self.cursor.ack_range(first, first + length, end=self.end))
         else:
@@ -89,7 +85,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(ranges=st.lists(st.tuples(_OFFSETS, st.integers(1, 40)), max_size=20))
     def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
-        """Ack ranges that may overlap."""
         firsts = np.array([first for first, _ in ranges], dtype=np.int64)
         stops = np.array([first + length for first, length in ranges], dtype=np.int64)
         if ranges and int(stops.max()) > self.end:
@@ -100,7 +95,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(every=st.integers(2, 5), first=_OFFSETS)
     def ack_every(self, every: int, first: int) -> None:
-        """Make many holes."""
         offsets = list(range(min(first, self.end), self.end, every))
         added = self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
         self._consume(added, offsets)
@@ -124,7 +118,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(first=_OFFSETS, length=st.integers(1, 5))
     def ack_absent(self, first: int, length: int) -> None:
-        """Ack what Kafka does not hold."""
         if first + length > self.end:
             self._refused(lambda: self.cursor.ack_absent(first, first + length, end=self.end))
         else:
@@ -135,7 +128,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(offset=_OFFSETS)
     def seek(self, offset: int) -> None:
-        """Read on somewhere else."""
         if offset > self.end:
             self._refused(lambda: self.cursor.seek(offset, end=self.end))
         else:
@@ -150,12 +142,10 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """Write the cursor and read it."""
         self.cursor = decode_cursor(encode_cursor(self.cursor), IDENTITY).cursor
 
     @rule(first=_OFFSETS, length=_LENGTHS, count=st.integers(1, 30))
     def ask(self, first: int, length: int, count: int) -> None:
-        """What is not acked is that which the set does not have."""
         asked = range(first, first + length)
         found = [o for a, b in self.cursor.unacked_ranges(first, asked.stop) for o in range(a, b)]
         assert found == [offset for offset in asked if offset not in self.acked]
@@ -168,7 +158,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_the_set(self) -> None:
-        """Positions, ranges and counts."""
         mark_delete = self._mark_delete
         self.read = max(self.read, mark_delete + 1)
         stats = self.cursor.stats(self.end)
@@ -185,7 +174,6 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def blocks_are_neither_empty_nor_too_long(self) -> None:
-        """And no two neighbours are small."""
         lengths = self.cursor._ranges.block_lengths
         assert all(1 <= length <= 6 for length in lengths)
         assert all(max(pair) > 1 for pair in pairwise(lengths))

@@ -67,7 +67,6 @@ class _Plain:
 
 
 def _compare(cursor: Cursor, plain: _Plain) -> Cursor:
-    """Compare all there is, and go on with a cursor that was stored and read."""
     expected = plain.state()
     assert state_of(cursor) == expected
     left = _SPAN - int(np.count_nonzero(plain.acked))

@@ -57,7 +57,6 @@ class _Model:
         return sum(one.is_out for one in self.held)
 
     def before(self, message: _Message) -> list[_Message]:
-        """The messages of its key that are before it, where keys count."""
         if message.key is None or self.order is OrderRule.NONE:
             return []
         return [one for one in self._of_key(message) if one.offset < message.offset]
@@ -137,7 +136,6 @@ class DispatchMachine(RuleBasedStateMachine):
         lined_for: int,
         earlier: dict[int, int],
     ) -> None:
-        """Nothing has come in."""
         self.order, self.limits = order, limits
         self.dispatch: Dispatch[tuple[SourcePartition, int]] = Dispatch(
             order,
@@ -184,7 +182,6 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6))
     def take(self, count: int) -> None:
-        """Hand out some."""
         for _ in range(count):
             self._take()
 
@@ -213,7 +210,6 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def ack_one_that_is_out(self, data: st.DataObject) -> None:
-        """Ack as most do."""
         if out := [one for one in self.model.held if one.is_out]:
             message = data.draw(st.sampled_from(out))
             assert self.dispatch.ack(message.where, [message.offset])
@@ -229,7 +225,6 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(where=st.sampled_from(_PARTITIONS), offset=_OFFSETS)
     def ack_cumulative(self, where: SourcePartition, offset: int) -> None:
-        """Ack all up to an offset of a partition."""
         found = [one for one in self.model.held if one.where == where and one.offset <= offset]
         assert self.dispatch.ack_cumulative(where, offset) == len(found)
         self._forget(found)
@@ -248,7 +243,6 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def fail_one_that_is_out(self, data: st.DataObject) -> None:
-        """Fail as most do."""
         if out := [one for one in self.model.held if one.is_out]:
             message = data.draw(st.sampled_from(out))
             assert self.dispatch.negative_ack(

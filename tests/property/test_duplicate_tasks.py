@@ -54,18 +54,15 @@ class _Row:
 
     @property
     def id(self) -> bytes | None:
-        """That of the first header of the name."""
         return self.ids[0] if self.ids else None
 
     @property
     def value(self) -> bytes | None:
-        """The same id in JSON, or no JSON."""
         if self.id is None:
             return (None, b"{", b'{"meta":{}}', b'{"meta":{"id":null}}')[self.offset % 4]
         return b'{"meta": {"n": %d, "id": "%b"}}' % (self.offset, self.id)
 
     def as_arrow(self) -> dict[str, object]:
-        """The row in a run."""
         headers = [{"key": "other", "value": b"1"}]
         headers += [{"key": "id", "value": one} for one in self.ids]  # type: ignore[dict-item]
         return {

@@ -170,7 +170,6 @@ _HEADER_VALUES = _LONG.map(lambda number: b"%d" % number) | st.sampled_from(
 def test_headers_and_timestamps_are_the_references(
     records: list[tuple[None, list[tuple[str, bytes | None]], int]], where: str, unit: TimeUnit
 ) -> None:
-    """What is found is right; and times that are usual are found."""
     spec = replace(parse_event_time_spec(where), format=TimeFormat(unit))
     times, found = read_many(spec, _rows(list(records)))
     for (_, headers, timestamp_ms), time, is_found in zip(records, times, found, strict=True):

@@ -72,12 +72,10 @@ class _World:
         return self.may_fail and self.random.random() < chance
 
     def may_die(self) -> None:
-        """Die, perhaps."""
         if self.happens(0.06):
             raise DiedError
 
     def copy(self) -> StoredSubscription | None:
-        """What is stored, as a reader gets it."""
         if self.stored is None:
             return None
         cursors = self.stored.cursors.items()
@@ -87,11 +85,9 @@ class _World:
         )
 
     def high_watermarks(self, wanted: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """As the brokers say."""
         return {where: len(self.out) if where == _OUT else self.end for where in wanted}
 
     def low_watermarks(self, wanted: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """As the brokers say."""
         return dict.fromkeys(wanted, 0)
 
     def tell(self, _: str) -> None:
@@ -114,7 +110,6 @@ class _Owner:
         *,
         removed: Iterable[SourcePartition],
     ) -> None:
-        """Store them."""
         if state.step > 0 and self._world.happens(0.2):
             raise UnansweredError("no broker answers")
         known = {} if self._world.stored is None else dict(self._world.stored.cursors)
@@ -139,7 +134,6 @@ class _Life:
         self._subscription = JobSubscription("s", world.copy(), take, services, services)
 
     def run(self) -> None:
-        """Recover, and read to the end."""
         kept, world = self._kept, self._world
         head: Any = None if kept.step < 0 else SimpleNamespace(step=kept.step)
         checkpoint: Any = kept

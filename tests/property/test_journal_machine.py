@@ -267,7 +267,6 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def ack_all(self) -> None:
-        """All answers arrive."""
         marks = tuple(Ack(*batch.key, offset=1) for batch in self.model.batches)
         self.append([Acks(marks)])
 
@@ -288,7 +287,6 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        """The disk is waited for."""
         with self.until_crash():
             settles = self.journal.sync()
             self.durable = len(self.log)
@@ -337,7 +335,6 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.disk.steps_left is None)
     @rule(data=st.data())
     def cut_power(self, data: st.DataObject) -> None:
-        """The power is cut between two calls."""
         self.crash(lambda low, high: data.draw(st.integers(low, high)))
 
     @rule()
@@ -353,7 +350,6 @@ class JournalMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree(self) -> None:
-        """The running journal counts what the model counts."""
         statistics = self.journal.statistics()
         assert statistics.unacked_batches == len(self.model.batches)
         assert statistics.waiting_batches == len(self.model.waiting)
@@ -476,7 +472,6 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 def state_numbers(state: PartitionState) -> tuple[int, int, int, int]:
-    """A partition's numbering as the model keeps it."""
     return (
         state.producer_id,
         state.epoch,

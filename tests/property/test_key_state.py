@@ -76,7 +76,6 @@ class _Kept:
     folds: dict[int, dict[str | None, int]] = field(default_factory=dict)
 
     def begin(self, step: int, entry: StepEntry | None) -> None:
-        """What a step does before it reads."""
         if entry is None:
             return
         before = replace(
@@ -103,7 +102,6 @@ class _Kept:
         self.folds = {fold.step: self.folds[fold.step] for fold in self.keys.folds}
 
     def last_released(self, key: str | None, frontier_ms: int) -> int:
-        """The last released event time of a key, by what is kept."""
         seen = [row for rows in self.rows.values() for row in rows if row.key == key]
         times = [row.event_time_ms for row in seen if row.event_time_ms <= frontier_ms]
         times += [fold[key] for fold in self.folds.values() if key in fold]

@@ -159,7 +159,6 @@ def test_headers_can_be_added() -> None:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 9_000)))
 def test_varints_agree_with_the_reference(numbers: list[int]) -> None:
-    """Of any size and sign."""
     found = varints(np.array(numbers, np.int64))
     assert found.to_pylist() == [signed_varint(number) for number in numbers]
 

@@ -64,7 +64,6 @@ def test_now_of_a_step_is_near_the_clock(clock_ms: int, before_ms: int) -> None:
 
 @given(_TIMES, _TIMES, _RULES)
 def test_no_event_time_is_lost(event_time: int, source: int, rule: TimestampRule) -> None:
-    """A reader has it from the timestamp, or from a header."""
     timestamp_ms, is_told = replace(rule, tells_event_time=True).of(event_time, source)
     assert is_told or (rule.is_kept and timestamp_ms == event_time)
 

@@ -46,7 +46,6 @@ def test_frontier_never_moves_back(
 def test_clock_survives_json(
     observations: list[tuple[SourcePartition, int | None, int, int]],
 ) -> None:
-    """The clock on disk is the clock in memory."""
     clock = EventClock()
     for partition, time_ms, behind, now_ms in observations:
         clock = clock.observe(

@@ -86,7 +86,6 @@ def test_the_pure_parts_put_out_what_the_reference_does(history: History, is_bou
 
 
 def _places(rows: list[Row] | list[Record]) -> list[tuple[int, int]]:
-    """Where each row came from."""
     return [
         (row.source.partition if isinstance(row, Row) else row.partition, row.offset)
         for row in rows

@@ -37,7 +37,6 @@ def test_the_same_seed_gives_the_same_plan(times: list[int], disorder: Disorder)
 
 @given(times=_TIMES)
 def test_without_disorder_the_recording_keeps_its_order(times: list[int]) -> None:
-    """Also where its own times go back."""
     assert replay_schedule(times, Disorder()).order.tolist() == list(range(len(times)))
 
 
@@ -62,7 +61,6 @@ def test_the_plan_of_a_seed_does_not_change_between_versions() -> None:
 
 
 def test_the_late_share_is_about_what_was_asked_for() -> None:
-    """Over many events."""
     disorder = Disorder(late_share=0.1, late_by_ms=10**6, seed=1)
     late = (replay_schedule([0] * 10_000, disorder).due_ms >= 10**6).sum()
     assert 900 < late < 1_100

@@ -86,7 +86,6 @@ def _records(batches: Iterator[KafkaBatch]) -> list[StoredRecord]:
 def _of_each(
     rows: Selection | SideSelection, partitions: int, rule: TimestampRule
 ) -> dict[int, list[StoredRecord]]:
-    """The records of each partition, as a task with all of them gets them."""
     return {
         partition: _records(batches(300))
         for partition, batches in rows.each(range(partitions), rule)

@@ -111,7 +111,6 @@ class SequencerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     @precondition(lambda self: self.has_room)
     def send_new(self, count: int) -> None:
-        """A new batch goes out."""
         records = tuple(range(self.next_record, self.next_record + count))
         self.next_record += count
         self.sequencer.admit(records, count)
@@ -161,7 +160,6 @@ class SequencerMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.wire and self.wire[0].answer is not None)
     def take_answer(self) -> None:
-        """The oldest answer arrives."""
         exchange = self.wire.popleft()
         assert exchange.answer is not None
         self._answer(exchange.slot, exchange.answer)

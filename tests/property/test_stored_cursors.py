@@ -45,7 +45,6 @@ def cursors(draw: st.DrawFn) -> Cursor:
 def test_bytes_are_read_as_they_were_written(
     cursor: Cursor, generation: int, carried: bytes
 ) -> None:
-    """All of it comes back."""
     written = encode_cursor(cursor, generation=generation, carried=carried)
     stored = decode_cursor(written, cursor.identity)
     assert state_of(stored.cursor) == state_of(cursor)
@@ -131,7 +130,6 @@ def test_changed_pieces_are_never_read(cursor: Cursor, data: st.DataObject) -> N
 
 @given(cursor=cursors(), other=_IDENTITIES)
 def test_a_cursor_is_read_as_its_own_only(cursor: Cursor, other: CursorIdentity) -> None:
-    """Whatever the names are."""
     assume(other != cursor.identity)
     with pytest.raises(CursorError, match="and not that of"):
         decode_cursor(encode_cursor(cursor), other)

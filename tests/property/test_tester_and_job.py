@@ -32,7 +32,6 @@ _PARTITIONS = pytest.mark.parametrize("partitions", [1, 3])
 
 
 def is_known(values: EventValues) -> bool:
-    """Whether an event is tracked."""
     return b"unknown" not in (values.value or b"")
 
 

@@ -54,7 +54,6 @@ class Work(Bolt):
     fields = ("number", "part", "plan")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Emit before the plan's failure, or not at all."""
         plan = json.loads(tuple["value"])
         fails = tuple.attempt <= plan["times"]
         if fails and plan["where"] == "before":
@@ -92,7 +91,6 @@ class Together(HoldingBolt):
     fields = ("numbers", "parts")
 
     def finish_batch(self) -> None:
-        """Emit it, and let go of what it came of."""
         if not self.held:
             return
         numbers = [one["number"] for one in self.held]
@@ -183,7 +181,6 @@ def test_each_event_is_processed_to_its_end(
 
 
 def _check_order(plans: Sequence[Plan], written: Sequence[int]) -> None:
-    """Of each key, what was written stands in the order of its events."""
     by_key = defaultdict(list)
     for number in written:
         by_key[plans[number].key].append(number)
@@ -211,7 +208,6 @@ def test_joined_events_are_in_one_output_each(
 
 @given(batches=_BATCHES, data=st.data())
 def test_a_tree_that_was_acked_came_to_zero(batches: Any, data: st.DataObject) -> None:
-    """And one that failed is not acked in the same attempt."""
     tester = TopologyTester(_ALONE, _settings(Ordering.KEY, None))
     _run(tester, batches, data.draw(_waits(batches)))
     verdicts = Counter(tree.verdict for tree in tester.trees)

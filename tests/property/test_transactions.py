@@ -102,12 +102,10 @@ class Works(BaseTransactionalBolt):
         self.journal = journal
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self.taken: list[tuple[int, dict[str, Any]]] = []
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Fail, or pass it on."""
         number, plan = json.loads(tuple["value"])
         if plan["where"] == self.context.component and tuple.attempt <= plan["times"]:
             raise ValueError(plan["where"])
@@ -116,7 +114,6 @@ class Works(BaseTransactionalBolt):
         self.collector.emit((self.transaction, plan["word"], tuple["value"]))
 
     def finish_batch(self) -> None:
-        """Fail, where it is planned."""
         self.journal.pass_through(f"{self.context.component}.finish")
 
 
@@ -128,7 +125,6 @@ class Sums(Works, Committer):
     )
 
     def finish_batch(self) -> None:
-        """Count."""
         words = [plan["word"] for _, plan in self.taken]
         pairs = self.context.state("words").multi_update(words, _one_more)
         keys = [f"{plan['key']}/{plan['word']}" for _, plan in self.taken]
@@ -204,7 +200,6 @@ class World:
         self._emitted: list[dict[str, Any]] | None = None  # what it emitted, where that is known
 
     def live(self, life: Life) -> None:
-        """Run a life."""
         self._lives += 1
         tester = TransactionTester(
             self._topology,
@@ -258,7 +253,6 @@ class World:
             assert of_key == sorted(of_key)
 
     def close(self) -> None:
-        """Close the databases."""
         for store in self.stores.values():
             engine_of(store).dispose()
 

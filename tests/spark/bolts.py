@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def payload(event: Event) -> dict[str, Any]:
-    """An event's value."""
     found: dict[str, Any] = json.loads(event.value or b"")
     return found
 
@@ -47,7 +46,6 @@ class DyingAcker:
     marker: str
 
     def __call__(self) -> Any:
-        """Die, or be the acker."""
         die(self.marker)
         return self.task()
 
@@ -77,14 +75,12 @@ def enrich_all(event: Event) -> Iterator[Any]:
 
 @bolt(fields=("key", "value"))
 def refuse(given: Tuple) -> None:
-    """Fail what `enrich` would fail."""
     if given.attempt <= json.loads(given["value"]).get("fails", 0):
         raise ValueError(f"attempt {given.attempt}")
 
 
 @bolt(fields=("key", "value"))
 def mark(given: Tuple) -> Iterator[Any]:
-    """Say that it was here."""
     yield given["key"], json.dumps({**json.loads(given["value"]), "attempt": given.attempt})
 
 
@@ -94,7 +90,6 @@ class Split(BasicBolt):
     fields = ("word", "number")
 
     def process(self, given: Tuple, collector: BasicOutputCollector, /) -> None:
-        """Emit each word."""
         found = json.loads(given["value"])
         for number, word in enumerate(found["text"].split()):
             collector.emit((word, number))
@@ -106,7 +101,6 @@ class Count(Bolt):
     fields = ("word", "count")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.counts: Counter[str] = Counter()
 
@@ -120,11 +114,9 @@ class Count(Bolt):
         self.collector.ack(given)
 
     def snapshot(self) -> Any:
-        """The counts."""
         return dict(self.counts)
 
     def restore(self, state: Any) -> None:
-        """The counts of the batch before."""
         self.counts.update(state)
 
 
@@ -134,12 +126,10 @@ class Pairs(BatchBolt):
     fields = ("key", "value")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Hold nothing."""
         super().prepare(context, collector)
         self.held: dict[str, list[Tuple]] = {}
 
     def process(self, given: Tuple, /) -> None:
-        """Hold a tuple."""
         self.held.setdefault(json.loads(given["value"])["id"], []).append(given)
 
     def finish_batch(self) -> None:
@@ -157,22 +147,18 @@ class Forgetful(Bolt):
     fields = ("key", "value")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.count = 0
 
     def process(self, given: Tuple, /) -> None:
-        """Count."""
         self.count += 1
         self.collector.emit((given["key"], self.count), given)
         self.collector.ack(given)
 
     def snapshot(self) -> Any:
-        """The count, and nothing from two on."""
         return self.count if self.count < 2 else None
 
     def restore(self, state: Any) -> None:
-        """The count."""
         self.count = state
 
 
@@ -183,7 +169,6 @@ class Endless(BatchBolt):
         """Hold it, and do not ack it."""
 
     def finish_batch(self) -> None:
-        """Wait."""
         time.sleep(60)
 
 
@@ -191,7 +176,6 @@ class Unready(Bolt):
     """Cannot get ready."""
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """What it needs is not there."""
         del context, collector
         raise ConnectionRefusedError("no database")
 
@@ -205,12 +189,10 @@ class Unfinished(BasicBolt):
     fields = ("key", "value")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.given: list[bool] = []
 
     def process(self, given: Tuple, collector: Any, /) -> None:
-        """Note it."""
         del collector
         self.given.append(bool(json.loads(given["value"]).get("is_bad")))
 
@@ -224,7 +206,6 @@ class Unfinished(BasicBolt):
 
 
 def one_bolt(bolt: BaseBolt, *, tasks: int | None) -> Topology:
-    """A bolt behind the events."""
     builder = TopologyBuilder("one-bolt")
     builder.set_spout("events")
     builder.set_bolt("only", bolt, tasks).fields_grouping("events", "key")
@@ -244,7 +225,6 @@ def pairs_and_more() -> Topology:
 
 
 def pairs_here() -> Topology:
-    """The same in the tasks of the events."""
     builder = TopologyBuilder("pairs-here")
     builder.set_spout("events")
     builder.set_bolt("join", Pairs()).local_grouping("events")
@@ -262,7 +242,6 @@ class SilentWindows(BasicBolt):
     fields = ("key", "value")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Tell who it is."""
         super().prepare(context, collector)
         self.counts: Counter[int] = Counter()
         with Path(context.config["prepared"]).open("a") as file:
@@ -281,11 +260,9 @@ class SilentWindows(BasicBolt):
             collector.emit(("window", json.dumps(found)))
 
     def snapshot(self) -> Any:
-        """Windows outlive a step."""
         return self.counts or None
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
         self.counts = state
 
 
@@ -295,13 +272,11 @@ class Pooled(BasicBolt):
     fields = ("key", "value")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Connect, as it were."""
         super().prepare(context, collector)
         with Path(context.config["prepared"]).open("a") as file:
             file.write(f"{os.getpid()} {context.component} {context.task}\n")
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Pass it on."""
         collector.emit((tuple["key"], tuple["value"]))
 
 
@@ -318,7 +293,6 @@ def silent_windows(folder: Path) -> Topology:
 
 
 def chain() -> Topology:
-    """Two bolts where the events are."""
     builder = TopologyBuilder("chain")
     builder.set_spout("events")
     builder.set_bolt("enrich", enrich).local_grouping("events")
@@ -338,7 +312,6 @@ def spread() -> Topology:
 
 
 def word_count() -> Topology:
-    """Split and count, by fields grouping."""
     builder = TopologyBuilder("word-count")
     builder.set_spout("sentences")
     builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
@@ -348,7 +321,6 @@ def word_count() -> Topology:
 
 
 def pairs() -> Topology:
-    """A join in one task."""
     builder = TopologyBuilder("pairs")
     builder.set_spout("events")
     builder.set_bolt("join", Pairs(), 1).global_grouping("events")
@@ -388,21 +360,18 @@ class WaitsForFile(BasicBolt):
         self._first = first
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Learn whether it is the first."""
         super().prepare(context, collector)
         with contextlib.suppress(FileExistsError):
             self._first.with_suffix(".taken").touch(exist_ok=False)
             self._path = self._first
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Wait, and pass on."""
         while not self._path.exists():
             time.sleep(0.05)
         collector.emit((tuple["key"], tuple["value"]))
 
 
 def waiting_for(path: Path, first: Path) -> Topology:
-    """A bolt that waits: see `WaitsForFile`."""
     builder = TopologyBuilder("waiting")
     builder.set_spout("events")
     builder.set_bolt("wait", WaitsForFile(path, first)).local_grouping("events")

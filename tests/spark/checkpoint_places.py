@@ -62,7 +62,6 @@ class CheckpointPlace:
 
     @classmethod
     def on_path(cls, folder: Path) -> Self:
-        """Return a folder."""
         storage = LocalStorage(folder)
         return cls(str(folder), storage, storage)
 
@@ -81,7 +80,6 @@ class CheckpointPlace:
 
     @classmethod
     def on_hdfs(cls, cluster: HdfsCluster) -> Self:
-        """Return a folder of its own in HDFS."""
         uri = f"{cluster.uri}/{uuid4().hex}/job"
         storage = storage_at(uri)
         return cls(uri, storage, storage, poll_s=0.02)

@@ -74,14 +74,12 @@ class OrderedJob:
     _report: dict[str, Any] = field(default_factory=dict)
 
     def feed(self) -> None:
-        """See `ClusterJob`."""
         self.rounds.feed(_EVENTS)
 
     @contextlib.contextmanager
     def life(
         self, options: Mapping[str, str], *, is_bounded: bool
     ) -> Iterator[subprocess.Popen[Any]]:
-        """See `ClusterJob`."""
         self.rounds.place = replace(self.rounds.place, options=options)
         self._is_bounded = is_bounded
         flags = ("--drain", "--available-now") if is_bounded else ("--drain",)
@@ -90,15 +88,12 @@ class OrderedJob:
             yield life.process
 
     def is_at_work(self) -> bool:
-        """See `ClusterJob`."""
         return self.rounds._is_in_a_step()
 
     def done(self) -> str:
-        """See `ClusterJob`."""
         return self.rounds._newest("done")
 
     def end(self, process: subprocess.Popen[Any]) -> None:
-        """See `ClusterJob`."""
         if not self._is_bounded:
             process.terminate()
         said, _ = process.communicate(timeout=_TIMEOUT_S)
@@ -119,7 +114,6 @@ class OrderedJob:
         return self._life.complaints()
 
     def check(self) -> None:
-        """See `ClusterJob`."""
         self.judge(self._report)
 
 
@@ -137,27 +131,22 @@ class SinkJob:
     _is_bounded: bool = True
 
     def feed(self) -> None:
-        """See `ClusterJob`."""
         self.lives.feed(files=30)
 
     def life(
         self, options: Mapping[str, str], *, is_bounded: bool
     ) -> contextlib.AbstractContextManager[subprocess.Popen[Any]]:
-        """See `ClusterJob`."""
         self._is_bounded = is_bounded
         self.lives.options = {"spark.master": self.master, **options}
         return self.lives.life(*["--available-now"] * is_bounded)
 
     def is_at_work(self) -> bool:
-        """See `ClusterJob`."""
         return bool(self.lives._names("rows")) and self.lives._newest("staged") != self.done()
 
     def done(self) -> str:
-        """See `ClusterJob`."""
         return self.lives._newest("done")
 
     def end(self, process: subprocess.Popen[Any]) -> None:
-        """See `ClusterJob`."""
         if self._is_bounded:
             assert process.wait(_TIMEOUT_S) == 0, self.said()
             return
@@ -166,11 +155,9 @@ class SinkJob:
         self.lives.finish()
 
     def said(self) -> str:
-        """See `ClusterJob`."""
         return self.lives._said()
 
     def check(self) -> None:
-        """See `ClusterJob`."""
         self.lives.check()
 
 
@@ -201,12 +188,10 @@ class Application:
             time.sleep(_POLL_S)
 
     def wait_for_a_step(self) -> None:
-        """Wait until a step is done that is not yet."""
         before = self.job.done()
         self.wait(lambda: self.job.done() != before)
 
     def wait_for_cores(self, cores: int) -> None:
-        """Wait until it has so many."""
         self.wait(lambda: self.cluster.cores()[self.number] == cores)
 
     def executors(self) -> list[psutil.Process]:

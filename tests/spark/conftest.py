@@ -56,7 +56,6 @@ _WAIT_TIMEOUT_S = 300.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each Spark test its timeout."""
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
@@ -87,18 +86,15 @@ class Event:
 
 
 def event(time_ms: object, key: str = "k", partition: int = -1, **more: object) -> Event:
-    """An event that carries its time as JSON."""
     value = json.dumps({"at": time_ms, **more}).encode()
     return Event(value=value, key=key.encode(), partition=partition)
 
 
 def time_of(record: TopicRecord) -> Any:
-    """The time that `event` put in."""
     return json.loads(record.value or b"")["at"]
 
 
 def by_partition(records: Iterable[TopicRecord]) -> dict[int, list[TopicRecord]]:
-    """Records of each partition that has any."""
     found: defaultdict[int, list[TopicRecord]] = defaultdict(list)
     for record in records:
         found[record.partition].append(record)
@@ -120,7 +116,6 @@ class Job:
 
     @property
     def topic(self) -> str:
-        """The input topic."""
         return self.settings.input_topics[0]
 
     def produce(self, events: Iterable[Event], *, topic: str | None = None) -> None:
@@ -155,7 +150,6 @@ class Job:
         reset_input: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> JobReport:
-        """Run the job on what there is now."""
         self.report = run_reorder(
             self.spark,
             self.kafka,
@@ -185,41 +179,33 @@ class Job:
             life.result(_END_TIMEOUT_S)
 
     def with_settings(self, **changes: Any) -> Job:
-        """The same job with other settings."""
         settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
         return Job(self.spark, self.kafka, settings, self.process, fold_limits=self.fold_limits)
 
     def running_topology(self, topology: Topology, **process: Any) -> Job:
-        """The same job with a topology behind it."""
         settings = ProcessSettings.model_validate(process)
         return Job(self.spark, self.kafka, self.settings, ProcessStage(topology, settings))
 
     def processed(self) -> dict[str, int]:
-        """Counts of the topology's events."""
         assert self.report is not None
         assert self.report.processed is not None
         return dict(self.report.processed)
 
     def dead_letters(self) -> list[TopicRecord]:
-        """The dead-letter topic."""
         assert self.process is not None
         topic = self.process.settings.dead_letters(self.settings.output_topic)
         return read_output(self.kafka, topic)
 
     def kinds(self) -> list[StepKind]:
-        """What made each step so far."""
         return [entry.kind for entry, _ in self.steps]
 
     def released(self) -> list[TopicRecord]:
-        """The output topic."""
         return read_output(self.kafka, self.settings.output_topic)
 
     def late(self) -> list[TopicRecord]:
-        """The late topic."""
         return read_output(self.kafka, self.settings.late)
 
     def quarantined(self) -> list[TopicRecord]:
-        """The quarantine topic."""
         return read_output(self.kafka, self.settings.quarantine)
 
 
@@ -267,7 +253,6 @@ class SharedSession:
         return self._session
 
     def stop(self) -> None:
-        """End the session, if there is one."""
         if self._session is None:
             return
         if _answers(self._session):
@@ -302,7 +287,6 @@ def _end_jvm() -> None:
 
 @pytest.fixture(scope="session")
 def shared_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSession]:
-    """What `spark` takes the session from."""
     shared = SharedSession(tmp_path_factory.mktemp("hadoop-only"))
     yield shared
     shared.stop()
@@ -310,7 +294,6 @@ def shared_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
 
 @pytest.fixture
 def spark(shared_session: SharedSession) -> SparkSession:
-    """The session that all tests share."""
     return shared_session.get()
 
 
@@ -323,7 +306,6 @@ class HadoopFolder(NamedTuple):
 
 @pytest.fixture
 def hadoop_only(spark: SparkSession) -> HadoopFolder:
-    """Such a folder."""
     name = uuid4().hex
     state = spark.conf.get(f"spark.hadoop.{_MOUNT}")
     return HadoopFolder(f"{_HADOOP_ONLY}/{name}", Path(urlsplit(state or "").path, name))
@@ -331,14 +313,12 @@ def hadoop_only(spark: SparkSession) -> HadoopFolder:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """The S3 server that the session's tests share."""
     with S3Server() as server:
         yield server
 
 
 @pytest.fixture
 def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
-    """A folder of its own there, that the session has the settings for."""
     for name, said in {**s3_server.settings(), **FILE_MANAGER}.items():
         spark.conf.set(name, said)
     yield f"s3a://{BUCKET}/{uuid4().hex}"
@@ -363,7 +343,6 @@ def hdfs() -> Iterator[HdfsCluster]:
 
 @pytest.fixture
 def hdfs_folder(hdfs: HdfsCluster) -> Iterator[str]:
-    """A folder of its own there."""
     yield f"{hdfs.uri}/{uuid4().hex}"
     hdfs.fault()
 
@@ -385,7 +364,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
 
 @pytest.fixture
 def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Job:
-    """A job with a delay of 1 s on a topic of four partitions."""
     topic = make_topic(partitions=4)
     settings = ReorderSettings.model_validate(
         {
@@ -404,7 +382,6 @@ def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Pa
 def sink(
     spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path
 ) -> Iterator[Sink]:
-    """A sink before a topic of four partitions."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     one = Sink(spark, kafka, make_topic(partitions=PARTITIONS), tmp_path / "sink")
     yield one

@@ -46,7 +46,6 @@ class DaemonRounds(Rounds):
         return super().finish()
 
     def close(self) -> None:
-        """Leave no daemon behind."""
         if self._daemon is not None:
             self._daemon.kill()
 

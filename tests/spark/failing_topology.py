@@ -45,18 +45,15 @@ class Numbers(BasicBolt):
         self.next = 0
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Make them."""
         if tuple.is_tick:
             for _ in range(3):
                 collector.emit((self.context.task, self.next))
                 self.next += 1
 
     def snapshot(self) -> int:
-        """What comes next."""
         return self.next
 
     def restore(self, state: int) -> None:
-        """Go on there."""
         self.next = state
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def _maybe_fail() -> None:
-    """Raise in 1 % of calls."""
     if random() < 0.01:
         raise ConnectionError("503")
 
@@ -40,7 +39,6 @@ class FailingPart(CountPart):
     """Fails one of 400 events at its first attempt, one of 1,000 at each, and 1 % by chance."""
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Count an event's words."""
         number = json.loads(tuple["value"])["n"]
         if number % 1000 == 500 or (number % 400 == 7 and tuple.attempt == 1):
             raise ValueError("not yet")
@@ -57,7 +55,6 @@ class FailingCount(CountWords):
         super().process(tuple)
 
     def finish_batch(self) -> None:
-        """Update, or fail."""
         super().finish_batch()
         if _tried(self.context, self.transaction, 7) == 2:
             raise FailBatch("as asked for")
@@ -67,12 +64,10 @@ class FailingMoves(Bucketize):
     """Fails 1 % of its calls, and some tries when the words are written."""
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Move a word, or fail."""
         _maybe_fail()
         super().process(tuple)
 
     def finish_batch(self) -> None:
-        """Emit, and perhaps fail."""
         super().finish_batch()
         if _tried(self.context, self.transaction, 9) == 4:
             raise ValueError("not now")
@@ -82,7 +77,6 @@ class FailingBuckets(CountBuckets):
     """Fails some tries when the words are written, and perhaps buckets of the other task."""
 
     def finish_batch(self) -> None:
-        """Update, or fail."""
         super().finish_batch()
         if _tried(self.context, self.transaction, 8) == 5:
             raise FailBatch("as asked for")

@@ -94,7 +94,6 @@ class Rounds:
         return cls(kafka, settings, place, random, job=job or {})
 
     def feed(self, events: int = BURST) -> None:
-        """Send so many of `numbered`."""
         producer = Producer({**self.kafka.librdkafka(), "enable.idempotence": True})
         for key, value in self.numbered(events):
             producer.produce(self.settings.input_topics[0], value, key)
@@ -230,7 +229,6 @@ class Rounds:
             reader.close()
 
     def _kill_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
-        """Kill it where it stands when something holds."""
         with self._held_when(life, holds):
             os.killpg(life.pid, signal.SIGKILL)
 
@@ -270,7 +268,6 @@ class Rounds:
         return self._newest("frontier") != self._newest("done")
 
     def _rows_out(self, reader: Consumer) -> int:
-        """Records in the output topic."""
         topic = self.settings.output_topic
         partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
         return sum(watermarks(reader, topic, partition)[1] for partition in partitions)

@@ -72,7 +72,6 @@ class SinkLives:
             hidden.rename(self.folder / "readings" / f"{self.rows:09d}.json")
 
     def life(self, *flags: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-        """One life of the program."""
         return example_program(
             "exactly_once_stream.py",
             *(str(self.folder / "readings"), self.topic),
@@ -89,7 +88,6 @@ class SinkLives:
         self.cut_short += self._newest("staged") != self._newest("done")
 
     def while_it_starts(self, program: subprocess.Popen[bytes]) -> None:
-        """Anywhere before its first batch, or in that."""
         del program
         time.sleep(self.random.uniform(0, _STARTING_S))
 
@@ -103,7 +101,6 @@ class SinkLives:
         self._kill_when(program, is_staging)
 
     def while_it_is_staged_only(self, program: subprocess.Popen[bytes]) -> None:
-        """When a batch is staged, and not planned yet."""
         self._kill_when(program, lambda: self._newest("staged") > self._newest("plans"))
 
     def while_rows_go_out(self, program: subprocess.Popen[bytes]) -> None:
@@ -111,7 +108,6 @@ class SinkLives:
         self._kill_when(program, lambda: self._newest("plans") > self._newest("done"))
 
     def when_it_is_done(self, program: subprocess.Popen[bytes]) -> None:
-        """When a batch is done, and Spark has not committed it."""
 
         def is_done() -> bool:
             commits = self.folder / "spark" / "commits"

@@ -56,23 +56,19 @@ class Sink:
         return self.life
 
     def beside(self, **options: Any) -> ExactlyOnceKafka:
-        """Make one beside the one that lives."""
         given = {"checkpoint": str(self.checkpoint), "kafka": self.kafka, "order_by": "n"}
         return ExactlyOnceKafka(self.topic, **{**given, **self.options, **options})
 
     def close(self) -> None:
-        """End the life."""
         if self.life is not None:
             self.life.close()
             self.life = None
 
     def batch(self, batch_id: int, rows: DataFrame | range) -> None:
-        """Give it a batch of the stream."""
         with as_query(self.spark, self.query):
             (self.life or self.new())(self._rows(rows), batch_id)
 
     def write(self, name: str, rows: DataFrame | range) -> BatchWritten:
-        """Give it a DataFrame under a name."""
         return (self.life or self.new()).write(self._rows(rows), name=name)
 
     def _rows(self, rows: DataFrame | range) -> DataFrame:
@@ -111,7 +107,6 @@ def check_records(records: Iterable[TopicRecord], rows: int) -> None:
 
 @contextlib.contextmanager
 def as_query(spark: SparkSession, query: str) -> Iterator[None]:
-    """Be a query's thread."""
     context: Any = spark.sparkContext
     context.setLocalProperty(_QUERY_ID, query)
     try:

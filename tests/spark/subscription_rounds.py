@@ -68,7 +68,6 @@ class Death:
     done_step: int
 
     def has_acked(self, source: Source) -> bool:
-        """Tell whether an event was acked."""
         cursor = self.cursors.get(source.partition)
         return cursor is not None and cursor.is_acked(source.offset)
 
@@ -133,7 +132,6 @@ class SubscriptionRounds(Rounds):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The topics that the job writes."""
         settings = self.settings
         return settings.output_topic, settings.late, settings.quarantine, *self.more
 
@@ -200,7 +198,6 @@ class SubscriptionRounds(Rounds):
         self._kill_when(life, claimed.exists)
 
     def in_the_first_step(self, life: SubmittedJob) -> None:
-        """When the step that begins at the cursors is staged."""
         if self.has_checkpoint:
             self.in_a_step(life)
             return
@@ -216,7 +213,6 @@ class SubscriptionRounds(Rounds):
         time.sleep(self.random.uniform(0, _GONE_ON_S))
 
     def at_any_time(self, life: SubmittedJob) -> None:
-        """Somewhere in its first steps."""
         self._see_steps(life, 1)
         self.feed()
         time.sleep(self.random.uniform(0, _GONE_ON_S))
@@ -278,14 +274,12 @@ class SubscriptionRounds(Rounds):
         return found
 
     def _sources(self) -> dict[int, Source]:
-        """Where each event is in the input topic."""
         records = read_topic(self.kafka, self.settings.input_topics[0])
         return {
             json.loads(one.value or b"")["n"]: Source(one.partition, one.offset) for one in records
         }
 
     def _out(self) -> list[Out]:
-        """All records that the job has written."""
         lost = [death.ends for death in self.deaths if death.is_lost]
         found = []
         for topic in self.written:

@@ -12,7 +12,6 @@ T0 = 1_700_000_000_000
 
 
 def _read(job: Job) -> list[int]:
-    """The rows of each batch so far."""
     return [entry.staged.read for entry, _ in job.steps if entry.staged.read]
 
 

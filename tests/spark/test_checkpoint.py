@@ -50,7 +50,6 @@ class _Crash(Exception):  # noqa: N818 - it stands for a kill
 
 @contextlib.contextmanager
 def _dying_at(place: str) -> Iterator[None]:
-    """The process dies where this is called."""
 
     def crash(*_: object, **__: object) -> None:
         raise _Crash
@@ -285,7 +284,6 @@ def test_state_of_a_step_that_is_processed_and_not_done_is_checked(job: Job) -> 
 
 
 def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: HadoopFolder) -> None:
-    """By name, and before anything is written there."""
     with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it has to be a folder that all"):
         job.with_settings(checkpoint=hadoop_only.uri).run()
     assert not hadoop_only.path.exists()

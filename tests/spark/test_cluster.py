@@ -98,12 +98,10 @@ class Kinds:
     database: Callable[[], str]
 
     def reorder(self) -> ClusterJob:
-        """By spark-submit."""
         rounds = self._rounds()
         return OrderedJob(rounds, rounds.check)
 
     def reorder_by_command(self) -> ClusterJob:
-        """By `sequitur reorder`."""
         rounds = self._rounds(by_command=True)
         return OrderedJob(rounds, rounds.check)
 
@@ -146,7 +144,6 @@ class Kinds:
         return OrderedJob(rounds, judge)
 
     def sink(self) -> ClusterJob:
-        """A stream of a user's own."""
         topic = self.make_topic(PARTITIONS)
         return SinkJob(SinkLives(self.kafka, topic, self.folder, Random(_SEED)), self.master)
 
@@ -188,7 +185,6 @@ def kinds(
     cluster: SparkCluster,
     request: pytest.FixtureRequest,
 ) -> Kinds:
-    """What makes the test's job."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     # Only one kind has a database.
     database = functools.partial(request.getfixturevalue, "database")
@@ -283,7 +279,6 @@ def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
     kind: Callable[[Kinds], ClusterJob],
     disturbance: Disturbance,
 ) -> None:
-    """One disturbance, again and again."""
     lives = [(disturbance,)] * _LIVES
     # One that kills the driver is not the last.
     outlive(kind(kinds), cluster, tmp_path, *lives, *[()] * (disturbance is DRIVER_KILLED))
@@ -319,7 +314,6 @@ def test_killed_daemon_before_a_killed_driver_loses_doubles_and_disorders_nothin
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of workers that have what the project needs, and not the project."""
     return without_it(tmp_path_factory.mktemp("bare") / "environment") / "bin" / "python"
 
 

@@ -31,7 +31,6 @@ def _admin(job: Job) -> AdminClient:
 
 
 def _delete_records(job: Job, partition: int, before: int) -> None:
-    """As retention does it."""
     admin, place = _admin(job), TopicPartition(job.topic, partition, before)
     admin.delete_records([place])[place].result(30)
 
@@ -73,7 +72,6 @@ def test_retention_past_unread_rows_is_refused_or_counted(
 def test_new_partition_whose_first_rows_are_gone_is_refused_or_counted(
     job: Job, *, reset_input: bool
 ) -> None:
-    """It was to be read from its beginning: what is gone of that is missing."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
     job.run()
     admin = _admin(job)

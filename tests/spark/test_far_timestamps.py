@@ -30,7 +30,6 @@ _FAR: Final = T0 * 1_000_000
 
 
 def _take_any_timestamp(job: Job) -> None:
-    """As brokers before 4.0 do by default."""
     resource = ConfigResource(
         ConfigResource.Type.TOPIC,
         job.topic,

@@ -39,7 +39,6 @@ _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 
 @pytest.fixture
 def root(hdfs_folder: str) -> HdfsPath:
-    """A folder of its own."""
     found = storage_at(hdfs_folder).location("")
     assert isinstance(found, HdfsPath)
     return found
@@ -165,7 +164,6 @@ def test_files_in_hdfs_are_written_and_read_by_whoever_is_told_of_them(root: Hdf
 
 @pytest.fixture
 def far(job: Job, hdfs_folder: str) -> Job:
-    """The job with its checkpoint in HDFS."""
     return job.with_settings(checkpoint=f"{hdfs_folder}/job")
 
 
@@ -201,7 +199,6 @@ def test_killing_the_driver_of_a_checkpoint_on_hdfs_loses_doubles_and_disorders_
 
 
 def test_cluster_with_kerberos_is_refused_by_name() -> None:
-    """Before anything is asked of it."""
     settings = {"hadoop.security.authentication": "kerberos"}
     with pytest.raises(CheckpointError, match="hdfs://name/job: its cluster asks for kerberos"):
         hdfs_path.hdfs_path("hdfs://name/job", settings.get)

@@ -48,7 +48,6 @@ def _named(records: Iterable[TopicRecord]) -> list[tuple[str, int]]:
 
 
 def _at_frontier_4000(job: Job) -> None:
-    """Key a is released up to 3000, c up to 4000, b not at all; the frontier is 4000."""
     job.produce([event(T0 + t, key="a", partition=0) for t in (1000, 3000, 4500)])
     job.produce([event(T0 + 4000, key="c", partition=1)])
     job.produce([event(T0 + 5000, key="other", partition=p) for p in range(4)])

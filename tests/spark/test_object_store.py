@@ -24,7 +24,6 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def far(job: Job, s3_folder: str) -> Job:
-    """The job with its checkpoint on S3."""
     return job.with_settings(checkpoint=f"{s3_folder}/job")
 
 
@@ -43,7 +42,6 @@ def test_rows_held_on_s3_go_out_in_later_lives(far: Job, s3_server: S3Server) ->
 
 
 def test_store_that_spark_has_no_jars_for_is_named(far: Job) -> None:
-    """Before anything is written, in a sentence."""
     job = far.with_settings(checkpoint="gs://bucket/job")
     with pytest.raises(CheckpointError, match=r"gs://bucket/job: Spark, .* jars for that store"):
         job.run()

@@ -28,7 +28,6 @@ T0 = 1_700_000_000_000
 
 
 def _events(count: int, *, start: int = 0) -> list[Event]:
-    """Events 10 ms apart, each pair of them swapped."""
     times = [T0 + 10 * (n ^ 1) for n in range(start, start + count)]
     return [event(time_ms, key=f"k{time_ms % 7}", n=time_ms) for time_ms in times]
 
@@ -92,7 +91,6 @@ def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
 
 
 def test_rows_on_time_are_given_up_to_the_frontier(job: Job) -> None:
-    """With a step all rows up to its frontier are given, and none that is younger."""
     job.produce(_events(300))
     job.on_step = taken = _Taken()
     job.run()
@@ -223,7 +221,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def _example(
     job: Job, folder: Path, *flags: str, prelude: str | None = None
 ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-    """One life of the example."""
     return example_program(
         "ordered_steps.py",
         *(job.topic, job.settings.output_topic, "--kafka", job.kafka.bootstrap_servers),

@@ -101,7 +101,6 @@ def test_backfill_stays_within_the_floor(job: Job) -> None:
 
 
 def test_kafka_timestamps_are_not_lost(job: Job) -> None:
-    """With `event_time = kafka-timestamp` the event time goes on as what it was."""
     stamped = job.with_settings(event_time="kafka-timestamp")
     begin = _now_ms() - _MINUTE_MS
     job.produce([Event(value=b"%d" % n, partition=0, timestamp_ms=begin + n) for n in range(100)])

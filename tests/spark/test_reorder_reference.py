@@ -101,7 +101,6 @@ class _Lives:
         self.reference.step(records, self._places, now_ms=self._now_ms)
 
     def drain(self) -> None:
-        """The last life."""
         self._run(drain=True)
         self.reference.drain()
 

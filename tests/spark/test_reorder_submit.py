@@ -30,12 +30,10 @@ T0 = 1_700_000_000_000
 
 
 def _ctrl_c(process: subprocess.Popen[str]) -> None:
-    """As a terminal does it: to the whole group."""
     os.killpg(process.pid, signal.SIGINT)
 
 
 def _terminate(process: subprocess.Popen[str]) -> None:
-    """As a supervisor does it: to the process it started, which is the JVM."""
     process.terminate()
 
 

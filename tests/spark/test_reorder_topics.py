@@ -117,14 +117,12 @@ class _Progress(StreamingQueryListener):
         """Nothing to remember."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A batch is done."""
         progress: Any = event.progress
         self.event_times.append(dict(progress.eventTime))
         self.input_rows += progress.numInputRows
         self.has_state |= bool(progress.stateOperators)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: ARG002, N802
-        """The query ended."""
         self.ended = True
 
 

@@ -30,7 +30,6 @@ def _mount(*words: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MiB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small disk")
     place = tmp_path / "disk"

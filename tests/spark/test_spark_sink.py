@@ -181,7 +181,6 @@ def test_rows_are_sorted_as_spark_sorts(sink: Sink, order: str) -> None:
     ],
 )
 def test_wrong_columns_are_refused_by_name(sink: Sink, columns: dict[str, str], told: str) -> None:
-    """Before anything is staged."""
     rows = sink.spark.range(1).select(*(F.expr(is_).alias(name) for name, is_ in columns.items()))
     with pytest.raises(ColumnsError, match=told):
         _plain(sink, rows)
@@ -189,7 +188,6 @@ def test_wrong_columns_are_refused_by_name(sink: Sink, columns: dict[str, str], 
 
 
 def test_an_order_that_is_none_is_refused_by_name(sink: Sink) -> None:
-    """There is no such column, or it is none."""
     with pytest.raises(ColumnsError, match=r"order_by: the rows cannot be sorted so: .*nowhere"):
         sink.new(order_by="nowhere").write(numbered(sink.spark, range(3)), name="one")
     with pytest.raises(ColumnsError, match="order_by: expected columns or their names, not 3"):
@@ -242,7 +240,6 @@ def test_a_row_that_the_topic_does_not_take_is_named_before_anything_is_out(
 
 
 def test_a_topic_has_to_be_there(sink: Sink) -> None:
-    """It is not made by asking for it."""
     sink.topic = "nowhere"
     with pytest.raises(TopicError, match="topic 'nowhere' does not exist"):
         sink.write("a", range(3))
@@ -263,14 +260,12 @@ def test_partitions_that_are_added_get_rows(sink: Sink) -> None:
 
 
 def test_rows_of_spark_connect_are_refused(sink: Sink) -> None:
-    """The sink runs in the driver."""
     rows: Any = object()
     with pytest.raises(SinkError, match="Spark Connect"):
         sink.new().write(rows, name="a")
 
 
 def test_two_streams_of_one_driver_do_not_meet(sink: Sink, make_topic: MakeTopic) -> None:
-    """Each has its thread, and connections of its own."""
     other = Sink(
         sink.spark,
         sink.kafka,

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.spark
 
 
 def _die(sink: Sink, monkeypatch: pytest.MonkeyPatch, document: str, *, is_written: bool) -> None:
-    """Have the next batch die at a document."""
     dies = dying_at(SinkFolder.write_document, document, is_written=is_written)
     with monkeypatch.context() as patched:
         patched.setattr(SinkFolder, "write_document", dies)
@@ -163,7 +162,6 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> N
 
 
 def test_a_call_outside_of_a_query_is_refused(sink: Sink) -> None:
-    """It has no id; and a stream and names have a checkpoint each."""
     with pytest.raises(WrongBatchError, match="no batch of a streaming query"):
         sink.new()(numbered(sink.spark, range(3)), 0)
     sink.batch(0, range(10))
@@ -308,7 +306,6 @@ def test_older_copy_with_a_batch_begun_is_refused(
 def test_damaged_and_foreign_checkpoints_are_refused_by_name(
     sink: Sink, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
-    """What is in them is left alone."""
     sink.write("one", range(10))
     sink.close()
     own, sink.topic = sink.topic, make_topic(partitions=PARTITIONS)
@@ -350,7 +347,6 @@ def test_rows_that_are_gone_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_an_attempt_at_staging_left_goes(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No document names it."""
     _die_first = dying_at(SinkFolder.write_document, "staged", is_written=False)
     with monkeypatch.context() as patched:
         patched.setattr(SinkFolder, "write_document", _die_first)

@@ -44,7 +44,6 @@ _S = 1_000
 
 @pytest.fixture
 def subscribed(job: Job) -> Job:
-    """A job with a subscription; its events are in one partition."""
     return job.with_settings(delay="10 s", subscription=f"sub-{uuid4().hex[:8]}")
 
 

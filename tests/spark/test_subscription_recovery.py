@@ -46,7 +46,6 @@ class DiedError(Exception):
 
 @pytest.fixture
 def subscribed(job: Job) -> Job:
-    """A job with a subscription; its events are in one partition."""
     return job.with_settings(delay="10 s", subscription=f"sub-{uuid4().hex[:8]}")
 
 
@@ -232,7 +231,6 @@ def test_recreated_topic_is_read_whole_though_the_checkpoint_is_lost(subscribed:
 
 
 def test_partition_that_a_recreated_topic_gets_later_is_read_whole(subscribed: Job) -> None:
-    """Though the topic before it had one of that number."""
     job = subscribed
     job.produce(_event(at, partition=3) for at in (0, 30, 1))
     job.run(drain=True)

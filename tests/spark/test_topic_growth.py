@@ -38,7 +38,6 @@ def _grow(job: Job, topic: str | None = None) -> None:
 
 
 def _events(first: int, last: int) -> list[Event]:
-    """One each 10 ms, of 11 keys, each few of them shuffled."""
     times = list(range(first, last, 10))
     places = sorted(range(len(times)), key=lambda n: n + random.Random(n).randrange(20))
     return [event(T0 + times[n], key=f"k{times[n] // 10 % 11}", n=times[n]) for n in places]

@@ -133,7 +133,6 @@ def test_job_stops_while_a_commit_waits(
 
 
 def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:
-    """What the first one has counted stays as it was."""
     job = job.running_topology(bolts.global_count(tmp_path))
     job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
     job.run(drain=True)

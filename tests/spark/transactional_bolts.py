@@ -34,12 +34,10 @@ class CountBatch(BaseTransactionalBolt):
         self._folder = folder
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self._count = 0
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Count one."""
         (self._folder / f"processed-{self.transaction.transaction_id}").touch()
         event = json.loads(tuple["value"])
         if tuple.attempt <= event.get("fails", 0):
@@ -47,7 +45,6 @@ class CountBatch(BaseTransactionalBolt):
         self._count += 1
 
     def finish_batch(self) -> None:
-        """Emit the count."""
         self.collector.emit((self.transaction, self._count))
 
 
@@ -66,16 +63,13 @@ class UpdateCount(BaseTransactionalBolt, Committer):
         self._holds_until = holds_first_until
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self._count = 0
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Add what a task has counted."""
         self._count += tuple["count"]
 
     def finish_batch(self) -> None:
-        """Write the count of all."""
         number = self.transaction.transaction_id
         if number == 1 and self._holds_until:
             wait_until((self._folder / f"processed-{self._holds_until}").exists)

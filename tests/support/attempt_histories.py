@@ -82,16 +82,13 @@ class _Connections:
         self.leaders = Leaders(self.wire)  # type: ignore[arg-type]  # stands for it
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run it, and all else meanwhile."""
         return self._loop.run_until_complete(work)
 
     async def batch_bytes_of(self, _topic: str) -> int:
-        """Enough."""
         return 1 << 18
 
 
 def laid_out(rows: Sequence[bytes]) -> KafkaBatch:
-    """Rows as one batch."""
     records = b"".join(record_bytes(number, None, row) for number, row in enumerate(rows))
     return KafkaBatch(memoryview(records), len(rows), 1_700_000_000_000, 1_700_000_000_000)
 
@@ -124,7 +121,6 @@ class Run:
         monkeypatch.setattr(step_plans, "time", self)
 
     def time(self) -> float:
-        """As the driver's clock says."""
         return self._loop.time()
 
     def _connections(self, _kafka: object) -> _Connections:
@@ -148,7 +144,6 @@ class Run:
                 raise failed
 
     def rows_of(self, step: int, partition: int) -> list[bytes]:
-        """What a step writes."""
         count = self._history.rows[step][partition]
         return [f"{step}:{number}".encode() for number in range(count)]
 
@@ -157,7 +152,6 @@ class Run:
         return [row for step in range(self._done + 1) for row in self.rows_of(step, partition)]
 
     def seen(self, partition: int) -> list[bytes | None]:
-        """What they do see."""
         return self.cluster.partitions[self._where[partition]].rows()
 
     def _all_steps(self) -> None:
@@ -169,7 +163,6 @@ class Run:
                 plans = self._driver(newest=self._done)
 
     def _driver(self, newest: int) -> StepPlans:
-        """A driver takes over, and the one before does not know."""
         kafka = KafkaSettings(bootstrap_servers="127.0.0.1:9")
         sent = self._sent
         if sent is None and self._history.first:
@@ -277,7 +270,6 @@ class Run:
             self._errors.append(AssertionError(f"an attempt at step {step} returned too early"))
 
     async def _chaos(self) -> None:
-        """What befalls the cluster."""
         history, random = self._history, Random(self._history.seed + 2)
         while True:
             await asyncio.sleep(random.random() * (30 if random.random() < 0.2 else 0.01))

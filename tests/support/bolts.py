@@ -19,16 +19,13 @@ class HoldingBolt(BatchBolt):
     fields: Sequence[str] = ("value",)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
         super().prepare(context, collector)
         self.held: list[Tuple] = []
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
         self.held.append(tuple)
 
     def ack_all(self) -> None:
-        """Ack what is held, and hold nothing."""
         for one in self.held:
             self.collector.ack(one)
         self.held.clear()
@@ -40,7 +37,6 @@ class Neighbours(HoldingBolt):
     fields = ("key", "value")
 
     def finish_batch(self) -> None:
-        """Emit pairs, and ack all."""
         for first, second in itertools.pairwise(self.held):
             self.collector.emit((None, first["value"] + b"+" + second["value"]), (first, second))
         self.ack_all()

@@ -87,7 +87,6 @@ class ForeignBroker:
         self.bootstrap_servers = bootstrap_servers
 
     def start(self) -> str:
-        """Trust that it runs."""
         return self.bootstrap_servers
 
     def stop(self) -> NoReturn:

@@ -25,7 +25,6 @@ ROWS = [Row("in", 0, number, b"k", number) for number in range(30)]
 
 
 def claimed(root: Path) -> Checkpoint:
-    """A checkpoint that this process has taken."""
     checkpoint = Checkpoint(LocalStorage(root))
     checkpoint.claim(IDENTITY)
     return checkpoint
@@ -55,7 +54,6 @@ def step_entry(checkpoint: Checkpoint, step: int, runs: tuple[Run, ...] = ()) ->
 
 
 def staged_step(entry: StepEntry) -> StagedStep:
-    """The step as it was staged."""
     return StagedStep(
         step=entry.step,
         kind=entry.kind,
@@ -73,7 +71,6 @@ def staged_step(entry: StepEntry) -> StagedStep:
 
 
 def log_step(checkpoint: Checkpoint, entry: StepEntry) -> None:
-    """Log a step as the job does."""
     checkpoint.write_staged(staged_step(entry))
     checkpoint.write_entry(entry)
 

@@ -34,7 +34,6 @@ class ControlTopic:
             self.create()
 
     def create(self) -> None:
-        """Create the topic, if it is not there."""
         new = NewTopic(
             CONTROL_TOPIC,
             num_partitions=1,
@@ -63,17 +62,14 @@ class ControlTopic:
         self.write_raw(key_of(topic), json.dumps(state | figures).encode())
 
     def lift(self, topic: str) -> None:
-        """Delete the state of a topic."""
         self.write_raw(key_of(topic), None)
 
     def write_raw(self, key: bytes, value: bytes | None) -> None:
-        """Write any record."""
         self._producer.produce(CONTROL_TOPIC, key=key, value=value)
         assert self._producer.flush(_TIMEOUT_S) == 0
 
     @contextlib.contextmanager
     def aborted(self) -> Any:
-        """Write in a transaction that is aborted at the end."""
         outside = self._producer
         self._producer = Producer({**self._options, "transactional.id": "an-aborted-checker"})
         self._producer.init_transactions(_TIMEOUT_S)
@@ -84,5 +80,4 @@ class ControlTopic:
 
 
 def key_of(topic: str) -> bytes:
-    """Return the key of a topic's state."""
     return json.dumps(["backlog", topic], separators=(",", ":")).encode()

@@ -9,7 +9,6 @@ from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_curs
 
 
 def state_of(cursor: Cursor) -> dict[str, Any]:
-    """Return all that a cursor holds."""
     return {
         "identity": cursor.identity,
         "mark_delete": cursor.mark_delete,
@@ -30,16 +29,13 @@ class Partition:
     end: int
 
     def delete(self, *offsets: int) -> None:
-        """Ack each."""
         for offset in offsets:
             self.cursor.ack(offset, end=self.end)
 
     def mark_delete(self, offset: int) -> None:
-        """Ack cumulatively."""
         self.cursor.ack_cumulative(offset, end=self.end)
 
     def read(self, count: int) -> list[int]:
-        """Read messages that are not acked, as many as there are."""
         cursor = self.cursor
         ranges = cursor.unacked_ranges(cursor.read_position, self.end)
         found = [offset for first, stop in ranges for offset in range(first, stop)][:count]
@@ -53,10 +49,8 @@ class Partition:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """What is left to read, and the backlog."""
         return self.cursor.entries_to_read(self.end), self.cursor.backlog(self.end)
 
 
 def partition_of(end: int) -> Partition:
-    """Return one that nothing was acked of."""
     return Partition(Cursor(MANAGED), end)

@@ -39,12 +39,10 @@ class DaemonHealth:
                 return refused.read().decode()
 
     def unready(self) -> dict[str, str]:
-        """Why it takes no events."""
         found: dict[str, str] = json.loads(self._get("/readyz"))["unready"]
         return found
 
     def metric(self, name: str) -> float | None:
-        """One of its metrics; None if it is not there."""
         lines = self._get("/metrics").splitlines()
         values = [line for line in lines if line.startswith(f"sequitur_producer_{name} ")]
         return float(values[0].rpartition(" ")[2]) if values else None

@@ -66,7 +66,6 @@ class DaemonProcess:
 
     @property
     def log(self) -> str:
-        """What it said so far."""
         with self._heard:
             return "\n".join(self._lines)
 
@@ -84,7 +83,6 @@ class DaemonProcess:
                     raise AssertionError(f"it never said {event!r}:\n" + "\n".join(self._lines))
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def kill_with_unacked_batches(
@@ -118,7 +116,6 @@ class DaemonProcess:
         return report
 
     def kill(self) -> None:
-        """SIGKILL, if it still lives."""
         self.process.kill()
         self.process.wait()
         self._listener.join()

@@ -26,19 +26,15 @@ class DocumentFolder:
     def read_document(
         self, name: str, meaning: Callable[[dict[str, Any]], _Found]
     ) -> _Found | None:
-        """What a document says, None when there is none."""
         return read_document(cast("SparkFolder", self), name, meaning)
 
     def exists(self, name: str) -> bool:
-        """Whether there is one."""
         return name in self.documents
 
     def read(self, name: str) -> str:
-        """The text of one."""
         return json.dumps(self.documents[name])
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Keep one that is not there yet."""
         assert name not in self.documents
         self.documents[name] = dict(document)
 

@@ -89,15 +89,12 @@ class FakeCluster:
 
     @property
     def now_s(self) -> float:
-        """The loop's time."""
         return self.clock()
 
     def happens(self, share: float) -> bool:
-        """Whether something does that happens to such a share."""
         return share > 0 and self.random.random() < share
 
     def tell(self, what: str) -> None:
-        """Keep it for the history."""
         self.log.append(f"{self.now_s:.3f} {what}")
 
     def arrive(
@@ -146,7 +143,6 @@ class FakeCluster:
         self.settle(where)
 
     def move(self, where: OutputPartition, kept: int, shown: int | None = None) -> None:
-        """Another broker leads."""
         partition = self.partitions[where]
         partition.move((partition.leader + 1) % NODES, kept, shown)
         self.tell(f"{partition.leader} leads, log ends at {partition.end}")
@@ -165,11 +161,9 @@ class FakeWire:
         self._since: dict[int, float] = {}
 
     def topic_id(self, _topic: str) -> bytes:
-        """Always the same."""
         return b"topic"
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """As of the last look."""
         return self._leaders.get(OutputPartition(topic, partition))
 
     async def refresh(self, _topics: Iterable[str] = ()) -> bool:
@@ -181,18 +175,15 @@ class FakeWire:
         return True
 
     def is_connected(self, node: int) -> bool:
-        """Until a connection breaks."""
         return node in self._connections
 
     async def connect(self, node: int) -> bool:
-        """Works."""
         await asyncio.sleep(_LATENCY_S)
         if node not in self._connections:
             self._connections[node] = self._since[node] = self.cluster.now_s
         return True
 
     def connected_since(self, node: int) -> float | None:
-        """When the connection was made."""
         return self._since[node] if node in self._connections else None
 
     def disconnect(self) -> None:
@@ -200,12 +191,10 @@ class FakeWire:
         self._connections.clear()
 
     async def claim(self, _name: str, _held: Identity | None) -> Identity:
-        """The next epoch."""
         self.cluster.epoch += 1
         return Identity(7, self.cluster.epoch)
 
     async def max_message_bytes(self, _topic: str) -> int:
-        """A topic's limit."""
         return 1 << 20
 
     def produce(
@@ -258,7 +247,6 @@ class FakeWire:
             asyncio.get_running_loop().call_later(after_s, _set, answer, found)
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Answer as the broker would."""
         cluster, faults = self.cluster, self.cluster.faults
         await asyncio.sleep(_LATENCY_S * cluster.random.random())
         if cluster.happens(faults.no_answer + faults.dropped):

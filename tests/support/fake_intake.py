@@ -40,12 +40,10 @@ class FakeJournal:
 
     @property
     def values(self) -> list[bytes]:
-        """The values of all events, in the order of acceptance."""
         return [record.value or b"" for one in self.rounds for record in one.records]
 
     @property
     def position(self) -> bytes | None:
-        """The last position."""
         positions = [one.position for one in self.rounds if one.position is not None]
         return positions[-1] if positions else None
 
@@ -66,11 +64,9 @@ class FakeTicket:
 
     @property
     def journaled(self) -> Awaitable[object]:
-        """Makes the journal durable up to here."""
         return self._intake.make_durable(self._place)
 
     def __await__(self) -> Generator[object, object, TicketResult]:
-        """All persisted."""
         yield from ()
         return TicketResult(self._count, self._count, 0, 0, ())
 
@@ -107,7 +103,6 @@ class FakeIntake:
 
     @property
     def values(self) -> list[bytes]:
-        """The values of all events, in the order of acceptance."""
         return self.journal.values
 
     @property
@@ -141,14 +136,12 @@ class FakeIntake:
         return deliveries
 
     async def note_position(self, position: bytes) -> None:
-        """A durable position; in two steps."""
         self._step()
         self.journal.rounds.append(Round([], position))
         self.journal.durable = len(self.journal.rounds)
         self._step()
 
     def refuse(self, raw: bytes, where: str, reason: str) -> None:
-        """Remember it."""
         self.refused.append((raw, where, reason))
         self._tell()
 
@@ -170,7 +163,6 @@ class FakeIntake:
         self._changed = asyncio.Event()
 
     async def make_durable(self, place: int) -> None:
-        """Sync, once that is allowed."""
         self._step()
         await self.sync_allowed.wait()
         self.journal.durable = max(self.journal.durable, place)

@@ -98,12 +98,10 @@ class FakeWire:
         self.created: set[str] = set()
 
     async def start(self) -> None:
-        """Be reachable, or not."""
         if not self.reachable:
             raise RetriableError("no broker answers")
 
     async def close(self) -> None:
-        """Remember it."""
         self.closed = True
 
     def watch(
@@ -113,28 +111,22 @@ class FakeWire:
         self.on_update = on_update
 
     def topic_id(self, _topic: str) -> bytes | None:
-        """Another one for each time that the topics were recreated."""
         return b"%d" % self.topic_generation
 
     def is_unauthorized(self, topic: str) -> bool:
-        """As it was told to say."""
         return topic in self.unauthorized
 
     def partitions(self, topic: str) -> int | None:
-        """As many as were asked for."""
         is_missing = topic.startswith("missing") and topic not in self.created
         return None if is_missing else self.partition_count
 
     def leader(self, _topic: str, partition: int) -> int | None:
-        """There is one broker, once it is known."""
         return _NODE if self.knows_leaders and partition < self.partition_count else None
 
     def forget(self, topic: str) -> None:
-        """Remember it."""
         self.forgotten.append(topic)
 
     async def create_topic(self, topic: str) -> None:
-        """Be asked for it."""
         await asyncio.sleep(0)
         self.created.add(topic)
 
@@ -147,7 +139,6 @@ class FakeWire:
         return self.reachable
 
     def is_connected(self, _node: int) -> bool:
-        """Until the connection breaks."""
         return self.connected
 
     async def connect(self, _node: int) -> bool:
@@ -157,14 +148,12 @@ class FakeWire:
         return self.connected
 
     async def new_producer_id(self) -> Identity:
-        """Counts."""
         if not self.reachable:
             raise RetriableError("no broker answers")
         self.ids += 1
         return Identity(self.ids, 0)
 
     async def claim(self, transactional_id: str, held: Identity | None) -> Identity:
-        """As Kafka's coordinator does (prepareInitProducerIdTransit)."""
         if not self.reachable:
             raise RetriableError("no broker answers")
         if not self.may_use_names:
@@ -182,7 +171,6 @@ class FakeWire:
             self._append(*self.delayed.popleft())
 
     async def max_message_bytes(self, _topic: str) -> int:
-        """The topic's limit."""
         return self.max_bytes
 
     async def timestamp_after_max_ms(self, _topic: str) -> int:
@@ -193,7 +181,6 @@ class FakeWire:
         return self.after_max_ms
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
-        """What the model knows."""
         if not (self.reachable and self.knows_leaders) or partition >= self.partition_count:
             raise RetriableError("no broker answers")
         last = self.brokers[topic, partition].describe(identity)
@@ -203,7 +190,6 @@ class FakeWire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """What the log holds."""
         if not self.reachable:
             raise RetriableError("no broker answers")
         ids = {

@@ -15,13 +15,11 @@ _LIFE_BITS = 40
 
 
 def golden_document(name: str) -> dict[str, Any]:
-    """Return a JSON document of fb84216."""
     found: dict[str, Any] = json.loads((_FB84216 / name).read_text())
     return found
 
 
 def golden_text(name: str) -> str:
-    """Return a text of fb84216."""
     return (_FB84216 / name).read_text()
 
 

@@ -54,7 +54,6 @@ class HdfsCluster:
 
     @property
     def uri(self) -> str:
-        """The namenode."""
         return f"hdfs://127.0.0.1:{self.port}"
 
     def fault(self, *, refused: int = 0, lost: int = 0, slow_s: float = 0, of: str = "") -> None:
@@ -128,7 +127,6 @@ class _Jvm:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill them."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -47,7 +47,6 @@ class Installed:
 
     @property
     def packages(self) -> Path:
-        """Where the environment has what is installed in it."""
         (found,) = self.environment.glob("lib/python3*/site-packages")
         return found
 
@@ -74,7 +73,6 @@ def install_wheel(folder: Path) -> Installed:
 
 
 def build_wheel(folder: Path, source: Path = ROOT) -> Path:
-    """Build the wheel in a folder, where it is the only one."""
     _build("wheel", source, folder)
     (wheel,) = folder.glob("sequitur-*.whl")
     return wheel

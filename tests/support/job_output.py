@@ -41,12 +41,10 @@ def rows_of(*rows: tuple[bytes | None, bytes | None, tuple[Header, ...]]) -> pa.
 
 
 def records_of(values: Iterable[bytes | None]) -> pa.Table:
-    """Rows under one key."""
     return rows_of(*((b"k", value, ()) for value in values))
 
 
 def expected(count: int, *, of: str = "row") -> list[bytes]:
-    """The values of `numbered`."""
     return [f"{of} {number}".encode() for number in range(count)]
 
 
@@ -92,7 +90,6 @@ class JobOutput:
 
     @property
     def app(self) -> str:
-        """The job's name."""
         return f"app-{self.topic}"
 
     def life(
@@ -117,7 +114,6 @@ class JobOutput:
         return Life(self, documents, plans)
 
     def values(self, partition: int) -> list[bytes | None]:
-        """What readers see of a partition."""
         records = read_output(self.kafka, self.topic)
         return [record.value for record in records if record.partition == partition]
 
@@ -139,7 +135,6 @@ class Life:
     done: int = field(default=-1)
 
     def planned(self, step: int = 0) -> Planned:
-        """The plan of a step, written if it was not."""
         return self.plans.of_step(step, {self.output.topic: self.output.partitions})
 
     def task(self, step: int = 0, kafka: KafkaSettings | None = None) -> BlockWriter:

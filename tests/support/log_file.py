@@ -36,18 +36,15 @@ class LogFile:
         self.append(b"".join(number + b"\n" for number in numbers(first, last)))
 
     def append(self, data: bytes) -> None:
-        """Append bytes."""
         with self.path.open("ab") as file:
             file.write(data)
 
     def rotate(self) -> None:
-        """Rename and create."""
         self._shift()
         self.path.rename(self._older(1))
         self.path.touch()
 
     def copy_and_cut(self) -> None:
-        """Copy and truncate."""
         self._shift()
         shutil.copyfile(self.path, self._older(1))
         os.truncate(self.path, 0)
@@ -83,7 +80,6 @@ async def follow(
 
 
 async def read(log: LogFile, journal: FakeJournal, **options: Any) -> tuple[FakeIntake, FileSource]:
-    """Read to the end, and stop there."""
     intake = FakeIntake(journal)
     source = FileSource(log.path, EventParser(None, 100), follow=False, **options)
     await source.run(intake, journal.position)

@@ -34,12 +34,10 @@ class LossyWire(Wire):
         self.base_sequences: list[int] = []
 
     async def new_producer_id(self) -> Identity:
-        """Remember it."""
         self.identity = await super().new_producer_id()
         return self.identity
 
     async def claim(self, transactional_id: str, held: Identity | None) -> Identity:
-        """Remember it."""
         self.identity = await super().claim(transactional_id, held)
         return self.identity
 

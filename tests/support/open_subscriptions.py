@@ -37,7 +37,6 @@ def fill(
 
 
 def receive(subscription: Subscription, count: int) -> list[Message]:
-    """Receive so many messages; they come."""
     found: list[Message] = []
     for _ in range(count):
         message = subscription.receive(TIMEOUT_S)
@@ -52,12 +51,10 @@ def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
 
 
 def committed(kafka: KafkaSettings, subscription: str, topic: str, partition: int = 0) -> int:
-    """Return the offset that a subscription's group has committed."""
     return group_commit(kafka, group_of_new(subscription), topic, partition).offset
 
 
 def commit(kafka: KafkaSettings, group: str, offset: TopicPartition) -> None:
-    """Commit an offset, as a consumer that is no subscription."""
     with closing(Consumer({**kafka.librdkafka(), "group.id": group})) as consumer:
         consumer.commit(offsets=[offset], asynchronous=False)
 

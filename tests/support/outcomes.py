@@ -17,13 +17,10 @@ class InLog:
         self._place = (partition, offset)
 
     def __eq__(self, other: object) -> bool:
-        """Compare the place."""
         return isinstance(other, Persisted) and self._place == (other.partition, other.offset)
 
     def __hash__(self) -> int:
-        """As equality goes by."""
         return hash(self._place)
 
     def __repr__(self) -> str:
-        """Show the place."""
         return f"InLog{self._place}"

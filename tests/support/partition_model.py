@@ -68,7 +68,6 @@ class Producer:
 
     @property
     def last(self) -> int:
-        """Sequence of its last record."""
         return self.cached[-1][1]
 
 

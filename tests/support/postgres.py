@@ -72,7 +72,6 @@ class PostgresServer:
 
     @property
     def process_id(self) -> int:
-        """The postmaster's."""
         assert self._process is not None
         return self._process.pid
 
@@ -81,7 +80,6 @@ class PostgresServer:
         return f"postgresql+psycopg://{user}@{HOST}:{port or self.port}/{database}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         deadline_s = time.monotonic() + _UP_TIMEOUT_S
         options = {
             "listen_addresses": HOST,
@@ -130,7 +128,6 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def said(self) -> str:
-        """Return its log."""
         return (self._folder / "said").read_text(errors="replace")
 
     def _make(self) -> None:

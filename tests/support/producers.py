@@ -56,7 +56,6 @@ def let_pass(time: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values_of(wire: FakeWire, partition: int = 0) -> list[bytes | None]:
-    """What a partition of topic `t` holds, in its order."""
     return [record.value for record in wire.records["t", partition]]
 
 

@@ -17,7 +17,6 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def signed_varint(number: int) -> bytes:
-    """A zigzag varint of any number of 64 bits."""
     return varint(number) if number >= 0 else _odd_varint(-2 * number - 1)
 
 

@@ -81,7 +81,6 @@ def _sent(base_ms: int) -> st.SearchStrategy[Sent]:
 def histories(
     *, max_steps: int, max_sent: int, min_steps: int = 1, min_sent: int = 0
 ) -> st.SearchStrategy[History]:
-    """Histories of so many steps of so many records."""
 
     def of(base_ms: int) -> st.SearchStrategy[History]:
         step = st.builds(

@@ -75,7 +75,6 @@ class ReorderModel:
 
     @property
     def totals(self) -> Totals:
-        """Counts so far."""
         return self._done.totals
 
     @property
@@ -123,11 +122,9 @@ class ReorderModel:
             self.clock, self._live = entry.clock, entry.live_runs
 
     def tick(self, *, now_ms: int) -> StepEntry:
-        """Let time pass."""
         return self._step(StepKind.TICK, (), (), self._live, now_ms=now_ms)
 
     def drain(self) -> StepEntry:
-        """Release everything."""
         return self._finish(StepKind.DRAIN, self.clock.drain(), (), (), self._live)
 
     def _step(

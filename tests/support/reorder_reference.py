@@ -101,7 +101,6 @@ class Reference:
         self._release(due, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
 
     def drain(self) -> None:
-        """Put out all that is held."""
         self._release([], max(self.frontier_ms, self._greatest_ms))
 
     def _is_awaited(self, place: tuple[str, int], now_ms: int) -> bool:
@@ -136,7 +135,6 @@ _EARLIEST_MS: Final = 946_684_800_000
 
 
 def _event_time(value: bytes, latest_ms: int) -> tuple[int, str]:
-    """The event time of a value, or else why it has none."""
     document = json.loads(value)
     if "at" not in document:
         return -1, "event-time-missing"

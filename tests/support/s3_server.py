@@ -51,11 +51,9 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     def settings(self) -> dict[str, str]:
-        """What Hadoop's settings say of it."""
         return {
             "fs.s3a.endpoint": self.endpoint,
             "fs.s3a.access.key": ACCESS_KEY,

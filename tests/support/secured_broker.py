@@ -113,7 +113,6 @@ class SecuredBroker:
         self.broker.stop()
 
     def address(self, listener: str) -> str:
-        """Where a listener is."""
         return f"{_ports.HOST}:{self._ports[listener]}"
 
     def kafka(self, protocol: str, mechanism: str | None = None, **other: Any) -> KafkaSettings:
@@ -133,14 +132,12 @@ class SecuredBroker:
         return KafkaSettings(**{**given, **other})
 
     def set_password(self, mechanism: str, password: str) -> None:
-        """Let the user in by a SCRAM mechanism with this password."""
         info = ScramCredentialInfo(_SCRAM[mechanism], _SCRAM_ITERATIONS)
         change = UserScramCredentialUpsertion(USER, info, password.encode())
         admin = self._admin()
         admin.alter_user_scram_credentials([change])[USER].result(_ADMIN_TIMEOUT_S)
 
     def make_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic."""
         admin = self._admin()
         new = NewTopic(name, num_partitions=partitions, replication_factor=1)
         admin.create_topics([new])[name].result(_ADMIN_TIMEOUT_S)

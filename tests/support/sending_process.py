@@ -60,28 +60,22 @@ class SendingProcess:
         self._reader.start()
 
     def values(self) -> list[str]:
-        """The events that it must not lose."""
         return [f"{self.life}:{number}" for number in range(self.journaled)]
 
     def wait_for(self, condition: Callable[[SendingProcess], bool]) -> None:
-        """Wait until it has said enough."""
         wait_for_any([self], condition)
 
     def freeze(self) -> None:
-        """Stop it where it is: its files do not change."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """Wait for its end."""
         self._process.wait(_TIMEOUT_S)
         self._reader.join()
         assert self._process.stdout is not None
@@ -108,7 +102,6 @@ class SendingProcess:
 def wait_for_any(
     processes: Sequence[SendingProcess], condition: Callable[[SendingProcess], bool]
 ) -> None:
-    """Wait until one of them has said enough."""
     with _changed:
         met = _changed.wait_for(lambda: any(map(condition, processes)), _TIMEOUT_S)
     said = [(it.life, it.journaled, len(it.places), it.end) for it in processes]

@@ -36,7 +36,6 @@ _NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def read_page(address: str) -> str:
-    """Return what a page of Spark's says."""
     with _NO_PROXY.open(address, timeout=30) as page:
         return str(page.read().decode())
 
@@ -127,7 +126,6 @@ class SparkCluster:
         return {one["id"] for one in (*state["activeapps"], *state["completedapps"])}
 
     def executors(self, application: str) -> list[psutil.Process]:
-        """Return the processes of an application's executors, by the id of the application."""
         return [
             one
             for process in self._processes.values()

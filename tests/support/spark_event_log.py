@@ -43,12 +43,10 @@ class SparkEventLog:
 
     @property
     def executors(self) -> list[str]:
-        """Executors that came, by id; the driver is none."""
         return [one["Executor ID"] for one in self._of("ExecutorAdded")]
 
     @property
     def removed(self) -> dict[str, str]:
-        """Why executors went, by id."""
         return {one["Executor ID"]: one["Removed Reason"] for one in self._of("ExecutorRemoved")}
 
     def tasks(self, *, are_copies: bool = False) -> list[str]:

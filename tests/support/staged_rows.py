@@ -44,19 +44,16 @@ class Row:
 
     @property
     def value(self) -> bytes:
-        """What it says of itself."""
         at = "" if self.time is None else f'"at":{BASE_MS + self.time},'
         return f'{{{at}"of":"{self.topic}/{self.partition}/{self.offset}"}}'.encode()
 
     @property
     def order(self) -> tuple[int, bytes, int, int]:
-        """Where it goes out."""
         assert self.time is not None
         return self.time, *self.source_order
 
     @property
     def source_order(self) -> tuple[bytes, int, int]:
-        """Where it stands among all that was read."""
         return self.topic.encode(), self.partition, self.offset
 
     def output_of(self, partitions: int) -> int:
@@ -67,11 +64,9 @@ class Row:
 
     @property
     def output(self) -> int:
-        """Where it goes to in the output topic."""
         return self.output_of(OUTPUTS)
 
     def as_arrow(self) -> dict[str, Any]:
-        """As Spark hands it over."""
         headers = [{"key": "h", "value": b"1"}] if self.offset % 2 else None
         return {
             "topic": self.topic,
@@ -94,7 +89,6 @@ _SOURCES = st.tuples(st.sampled_from(["t", "\u00e9", "\U0001f600"]), st.integers
 
 @st.composite
 def rows_of_sources(draw: st.DrawFn) -> list[Row]:
-    """Rows in the order of their offsets."""
     times = draw(st.sampled_from([_TIMES, _FEW_TIMES]))
     drawn = draw(st.lists(st.tuples(_SOURCES, _KEYS, times), max_size=40))
     return [
@@ -104,7 +98,6 @@ def rows_of_sources(draw: st.DrawFn) -> list[Row]:
 
 
 def as_batches(rows: Sequence[Row], batch_rows: int) -> list[pa.RecordBatch]:
-    """Rows in Spark's batches."""
     return [
         pa.RecordBatch.from_pylist(
             [row.as_arrow() for row in rows[at : at + batch_rows]], SPARK_SCHEMA

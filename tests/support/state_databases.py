@@ -38,7 +38,6 @@ def opened(who: Writer, *states: State) -> CommitterStates:
 
 
 def adding(number: int) -> Callable[[Any, Any], int]:
-    """Return an update."""
     return lambda _key, before: (before or 0) + number
 
 

@@ -79,7 +79,6 @@ class StateHistory(RuleBasedStateMachine):
 
     @initialize(tasks=st.integers(1, _TASKS_MAX))
     def begin(self, tasks: int) -> None:
-        """So many tasks."""
         self.tasks = tasks
 
     @rule(batch=_batches, opaque=_batches, fates=_fates, tasks=st.integers(1, _TASKS_MAX))

@@ -178,7 +178,6 @@ class StepRuns:
             raise RuntimeError(f"after {most} steps events wait still")
 
     def pending(self) -> list[PendingEvent]:
-        """Events that wait."""
         return read_pending(path for paths in self.waiting.values() for path in paths)
 
     def records(
@@ -197,11 +196,9 @@ class StepRuns:
         )
 
     def dead(self) -> list[tuple[bytes | None, bytes | None]]:
-        """Key and value of the dead letters."""
         return self._rows([result.dead for result in self.results], is_all=True)
 
     def dead_headers(self) -> list[dict[str, bytes]]:
-        """Headers of the dead letters."""
         return [
             {one["key"]: one["value"] for one in row["headers"]}
             for result in self.results
@@ -270,5 +267,4 @@ class StepRuns:
 def event(
     number: int, value: bytes = b"v", *, key: bytes | None = None, partition: int = 0
 ) -> EventValues:
-    """An event; its number is its time and its offset."""
     return EventValues(key, value, (), number, "in", partition, number, number)

@@ -44,7 +44,6 @@ MINUTE_MS = 60_000
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         begun_s = time.monotonic()
@@ -193,7 +192,6 @@ class SubscribedTopics:
         writer.close()
 
     def policies(self, topic: str | None, policies: TopicPolicies) -> None:
-        """Set all policies of a topic, or of the namespace."""
         self.surveyor.registry.change(lambda registry: registry.with_policies(topic, policies))
 
     def check(
@@ -213,12 +211,10 @@ class SubscribedTopics:
         return None if found is None else found.cursor.committed_offset
 
     def told(self, topic: str) -> BacklogState | None:
-        """Return what producers of a topic read."""
         records = CompactedTopic(self.kafka, CONTROL_TOPIC, partitions=1).read()
         value = records.get(key_of(topic))
         return None if value is None else BacklogState.decode(topic, value)
 
     def start_of(self, topic: str, partition: int = 0) -> int:
-        """Return the first offset that is there."""
         where = SourcePartition(topic, partition)
         return self.surveyor.topics.low_watermarks([where])[where]

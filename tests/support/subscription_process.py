@@ -70,7 +70,6 @@ class SubscriptionProcess:
         self._reader.start()
 
     def wait_for(self, condition: Callable[[SubscriptionProcess], bool]) -> None:
-        """Wait until it has said enough."""
         with self._said:
             met = self._said.wait_for(lambda: condition(self), _TIMEOUT_S)
         assert met, (len(self.received), len(self.stored), self.end)

@@ -85,7 +85,6 @@ class ThreeBrokers:
         self._wait_for_leaders(topic, lambda leaders: leaders[0] in (leader, follower))
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The leader of each partition."""
         found = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
         return {partition: data.leader for partition, data in found.items()}
 
@@ -113,7 +112,6 @@ class ThreeBrokers:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """End all."""
         for node in reversed(_NODES):
             self._brokers[node].kill()
 

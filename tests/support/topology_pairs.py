@@ -43,11 +43,9 @@ class Notes(EventHook):
         self.told: list[tuple[Any, ...]] = []
 
     def on_ack(self, done: AckedEvent, /) -> None:
-        """Take it down."""
         self.told.append(("acked", done.event.offset, done.attempt))
 
     def on_fail(self, failed: FailedEvent, /) -> None:
-        """Take it down."""
         self.told.append(
             ("failed", failed.event.offset, failed.attempt, failed.failure, failed.is_dead)
         )
@@ -60,7 +58,6 @@ class Odd:
         self.how = how
 
     def __reduce__(self) -> Any:
-        """Raise now, or later."""
         if self.how == "dump":
             raise TypeError("cannot pickle this")
         return _refuse, ()
@@ -79,7 +76,6 @@ class Work(Bolt):
     fields = ("key", "value", "extra")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Do as the value says."""
         how, times, where = (tuple["value"] or b"good 0 before").decode().split()
         is_wrong = tuple.attempt <= int(times)
         if is_wrong and where == "before":
@@ -110,7 +106,6 @@ class Second(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Pass it on."""
         how, times, where = tuple["value"].split()[:3]
         is_second = tuple["value"].split()[3].startswith(b"1/")
         if where == b"below" and how == b"raise" and is_second and tuple.attempt <= int(times):
@@ -125,13 +120,11 @@ class Totals(Bolt):
     fields = ("key", "value")
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.count = 0
         self.is_given = False
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Count it."""
         if tuple.is_tick:
             said = (self.context.task, self.count, self.context.watermark_ms)
             self.collector.emit((None, b"tick %d %d %s" % (*said[:2], str(said[2]).encode())))
@@ -148,11 +141,9 @@ class Totals(Bolt):
         self.is_given = False
 
     def snapshot(self) -> int:
-        """The count."""
         return self.count
 
     def restore(self, state: int) -> None:
-        """The count of the batch before."""
         self.count = state
 
 
@@ -162,7 +153,6 @@ class Last(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Pass it on, or not."""
         value = tuple["value"]
         if value[:3] in {b"tic", b"end"} and tuple.attempt <= crc32(value) % 4:
             raise ValueError("refused")

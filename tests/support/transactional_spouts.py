@@ -134,7 +134,6 @@ class SourceSpout(PartitionedTransactionalSpout):
         return _Coordinator(self.name)
 
     def emitter(self, context: TopologyContext) -> PartitionedEmitter:  # noqa: ARG002
-        """Return what reads it."""
         return _Emitter(self.name)
 
 
@@ -151,7 +150,6 @@ class OpaqueSourceSpout(OpaquePartitionedTransactionalSpout):
         return _Coordinator(self.name)
 
     def emitter(self, context: TopologyContext) -> OpaquePartitionedEmitter:  # noqa: ARG002
-        """Return what reads it."""
         return _OpaqueEmitter(self.name)
 
 
@@ -196,7 +194,6 @@ class WholeSpout(TransactionalSpout):
         return _WholeCoordinator(self.name)
 
     def emitter(self, context: TopologyContext) -> TransactionalEmitter:
-        """Return what reads the source."""
         return _WholeEmitter(self.name, context)
 
 
@@ -217,13 +214,11 @@ class KilledStore(MemoryMetadataStore):
         self._removed: dict[str, Any] = {}
 
     def write(self, name: str, value: Any) -> None:
-        """Write, or be killed."""
         self._change()
         super().write(name, value)
         self._removed.pop(name, None)
 
     def remove(self, name: str) -> None:
-        """Remove, or be killed."""
         self._change()
         self._removed[name] = self.read(name)
         super().remove(name)

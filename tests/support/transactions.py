@@ -66,17 +66,14 @@ class Journal:
         return _journal, (self._key,)
 
     def pass_through(self, point: str) -> None:
-        """Raise what is planned for a point, if that is its turn."""
         planned = self.faults.get(point)
         if planned and (error := planned.pop(0)) is not None:
             raise error
 
     def finishes(self) -> list[tuple[str, int]]:
-        """Bolt and attempt id of each `finish_batch`."""
         return [(one.component, one.attempt.attempt_id) for one in self.calls if one.value is None]
 
     def finishes_of(self, component: str) -> list[int]:
-        """Attempt id of each `finish_batch` of a bolt."""
         return [attempt for name, attempt in self.finishes() if name == component]
 
     def of(self, component: str, what: str) -> list[Call]:
@@ -84,7 +81,6 @@ class Journal:
         return [one for one in self.calls if one.component == component and one.what == what]
 
     def clear(self) -> None:
-        """Forget all calls."""
         self.calls.clear()
 
 
@@ -101,12 +97,10 @@ class Noting(BaseTransactionalBolt):
         self.journal = journal
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self.values: list[Any] = []
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Note it, and pass it on."""
         value = text(tuple["value"])
         self._note("process", value, tuple["transaction"])
         self.journal.pass_through(self.context.component)
@@ -115,11 +109,9 @@ class Noting(BaseTransactionalBolt):
         self.pass_on(value)
 
     def pass_on(self, value: Any) -> None:
-        """Emit what a tuple comes to."""
         self.collector.emit((self.transaction, value))
 
     def finish_batch(self) -> None:
-        """Note it."""
         self._note("finish", None, self.transaction)
         self.at_end()
         self.journal.pass_through(f"{self.context.component}.finish")
@@ -140,7 +132,6 @@ class NotingAtEnd(Noting):
         """Not yet."""
 
     def at_end(self) -> None:
-        """Emit everything."""
         for value in (*self.values, f"end of {self.context.component}"):
             self.collector.emit((self.transaction, value))
 
@@ -179,11 +170,9 @@ class GatherAndPassOn(Gather):
     fields = ("transaction", "value")
 
     def pass_on(self, value: Any) -> None:
-        """Emit it."""
         self.collector.emit((self.transaction, value))
 
     def at_end(self) -> None:
-        """Count."""
         for name in self.names:
             self.context.state(name).multi_update(self.values, lambda _, count: (count or 0) + 1)
 
@@ -194,7 +183,6 @@ class PassOn(BasicBolt):
     fields = ("transaction", "value")
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        """Emit it again."""
         collector.emit((tuple["transaction"], text(tuple["value"])))
 
 
@@ -247,7 +235,6 @@ def text(value: Any) -> Any:
 
 
 def store_in(folder: Path, name: str = "state") -> SQLStore:
-    """Return a database of SQLite in a folder."""
     return SQLStore(f"sqlite:///{folder}/{name}.db")
 
 

@@ -31,5 +31,4 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._virtual)
 
     def time(self) -> float:
-        """Seconds."""
         return self._virtual.now_s

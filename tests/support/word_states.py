@@ -50,7 +50,6 @@ def bucketed(counts: Mapping[str, int]) -> dict[int, int]:
 
 
 def check_tables(url: str, counts: Mapping[str, int]) -> None:
-    """Counts are these, and the buckets fit them."""
     found = {word: value for word, (value, _, _) in rows_of(url, "word_counts").items()}
     assert found == dict(counts)
     buckets = {bucket: value for bucket, (value, _, _) in rows_of(url, "word_buckets").items()}

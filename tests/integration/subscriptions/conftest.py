@@ -16,17 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def kafka(broker: Broker) -> KafkaSettings:
-    """How to reach the test's broker."""
     return KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
 
 
 @pytest.fixture
 def name() -> str:
-    """A subscription that no other test has."""
     return f"sub-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def topics(broker: Broker) -> SubscribedTopics:
-    """A registry of this test alone."""
     return SubscribedTopics(broker.bootstrap_servers)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def orders(topics: SubscribedTopics, make_topic: MakeTopic) -> str:
-    """A topic of ten messages."""
     topic = make_topic(1, retention_ms=-1)
     topics.fill(topic, 10)
     return topic

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
-    """A topic of one partition."""
     return make_topic(1, retention_ms=-1)
 
 
@@ -502,7 +501,6 @@ def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -
 def test_what_was_read_before_anothers_change_is_not_written(
     topics: SubscribedTopics, topic: str
 ) -> None:
-    """It is begun again, and sees the change."""
     seen: list[set[str]] = []
 
     def change(registry: Registry) -> Changes:

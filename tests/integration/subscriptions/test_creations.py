@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topic(topics: SubscribedTopics, make_topic: MakeTopic) -> str:
-    """A topic of five messages."""
     topic = make_topic(1, retention_ms=-1)
     topics.fill(topic, 5)
     return topic
@@ -129,7 +128,6 @@ def test_one_of_which_nothing_is_stored_begins_nowhere(
 def test_of_two_that_create_one_at_once_the_second_is_told(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cursors are those of the one that is registered."""
     write = FencedWriter.write
 
     def meanwhile(writer: FencedWriter, records: Iterable[TopicWrite]) -> None:

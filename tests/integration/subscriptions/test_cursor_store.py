@@ -278,7 +278,6 @@ def test_open_transaction_of_another_subscription_hides_nothing(
 
 
 def test_removed_subscription_leaves_nothing(kafka: KafkaSettings, name: str, topic: str) -> None:
-    """Cursors of a subscription that was removed are gone."""
     store = CursorStore(kafka)
     with store.take(name) as owner:
         owner.write(SubscriptionState(), [PartitionCursor(_cursor(name, topic, 0, 0))])
@@ -436,12 +435,10 @@ def _patient(kafka: KafkaSettings) -> CursorStore:
 
 
 def _of_the_topic_itself(name: str, *offsets: int) -> list[PartitionCursor]:
-    """Return a cursor on a topic that is there on each broker."""
     return [PartitionCursor(_cursor(name, "sequitur-cursors", 0, *offsets))]
 
 
 def _write_golden(kafka: KafkaSettings, store: CursorStore) -> None:
-    """Write what fb84216 has stored, where it did."""
     RegistryStore(kafka).ensure()
     places = {CONTROL_TOPIC: 0, CURSOR_TOPIC: store._topic.partition_of("billing")}
     client = Producer(kafka.librdkafka())

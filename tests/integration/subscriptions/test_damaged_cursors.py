@@ -42,7 +42,6 @@ _UNKNOWN = FindingKind.UNKNOWN
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
-    """A topic of one partition that keeps everything."""
     return make_topic(1, retention_ms=-1)
 
 
@@ -204,7 +203,6 @@ def test_a_topic_that_may_not_be_described_stops_no_other(make_broker: MakeBroke
 def test_a_partition_without_a_leader_stops_no_other(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is named, and the others are judged and deleted from."""
     topic = make_topic(2, retention_ms=-1)
     led, leaderless = SourcePartition(topic, 0), SourcePartition(topic, 1)
     for partition in (0, 1):

@@ -128,7 +128,6 @@ def test_letter_that_is_refused_takes_no_other_with_it(
 def test_what_makes_no_sense_is_refused(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
-    """A limit and no topic, a topic that is not there, or the subscription's own."""
     topic = make_topic(1)
     opened = partial(Subscription, kafka, name, topic, position="earliest")
     with pytest.raises(ValueError, match="both or neither"):

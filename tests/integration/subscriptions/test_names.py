@@ -27,7 +27,6 @@ _EXCLUSIVE = SubscriptionType.EXCLUSIVE
 
 @pytest.fixture
 def topic(topics: SubscribedTopics, make_topic: MakeTopic) -> str:
-    """A topic of five messages."""
     topic = make_topic(1, retention_ms=-1)
     topics.fill(topic, 5)
     return topic
@@ -72,7 +71,6 @@ def test_a_live_group_of_others_keeps_its_partitions(
 
 
 def test_a_share_group_keeps_its_name(topics: SubscribedTopics, topic: str, name: str) -> None:
-    """It has no offsets, and is in no list of consumer groups."""
     shares = ShareConsumer({**topics.kafka.librdkafka(), "group.id": name})
     shares.subscribe([topic])
     try:
@@ -121,7 +119,6 @@ def test_a_subscription_of_another_kind_or_topic_keeps_its_name(
 def test_a_deletion_that_left_its_groups_offsets_leaves_the_name_free(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are a subscription's, as their metadata say."""
 
     def dies(_group: str) -> None:
         raise SystemExit

@@ -37,7 +37,6 @@ def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
-    """A topic of one partition that keeps everything."""
     return make_topic(1, retention_ms=-1)
 
 
@@ -134,7 +133,6 @@ def test_what_a_quota_evicts_is_copied_and_counted(
 def test_a_topic_for_copies_that_is_not_there_is_named(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
-    """Before anything is taken over."""
     with pytest.raises(TopicError, match="no-such-topic"):
         Subscription(topics.kafka, name, topic, evicted_topic="no-such-topic", position="earliest")
     assert topics.surveyor.cursors.read(name) is None
@@ -143,7 +141,6 @@ def test_a_topic_for_copies_that_is_not_there_is_named(
 def test_a_topic_for_copies_is_not_the_subscriptions_own(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
-    """What is copied there would be evicted, and copied, for ever."""
     with pytest.raises(ValueError, match="would come again"):
         Subscription(topics.kafka, name, topic, evicted_topic=topic, position="earliest")
     assert topics.surveyor.cursors.read(name) is None

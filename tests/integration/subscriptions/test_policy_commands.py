@@ -121,7 +121,6 @@ def test_a_topic_comes_before_the_namespace(topics: SubscribedTopics) -> None:
     ],
 )
 def test_what_pulsar_refuses_is_refused(topics: SubscribedTopics, words: tuple[str, ...]) -> None:
-    """And nothing is changed."""
     refused = _run(topics, "topic", words[0], "orders", *words[1:])
     assert isinstance(refused.exception, PolicyError)
     assert topics.surveyor.registry.read().policies == {}

@@ -39,7 +39,6 @@ watch(kafka, tell=bool, group=sys.argv[2], valid_for_ms=4_000)
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
-    """A topic of one partition."""
     return make_topic(1, retention_ms=-1)
 
 
@@ -95,7 +94,6 @@ async def _until(holds: Callable[[], object]) -> None:
 
 
 async def _send(producer: IdempotentProducer, topic: str) -> int:
-    """Send an event; return its offset."""
     outcome = await (await producer.send(topic, _EVENT))
     assert isinstance(outcome, Persisted)
     assert outcome.offset is not None
@@ -114,7 +112,6 @@ async def _send_until_held(producer: IdempotentProducer, topic: str) -> asyncio.
 
 
 async def _send_until_refused(producer: IdempotentProducer, topic: str) -> BacklogQuotaError:
-    """Send events until one is refused; return the error."""
     while True:
         try:
             await _send(producer, topic)
@@ -141,7 +138,6 @@ async def test_sends_wait_for_a_cursor(topics: SubscribedTopics, topic: str) -> 
 
 
 async def test_sends_are_refused_until_acks_make_room(topics: SubscribedTopics, topic: str) -> None:
-    """With the figures; nothing of what was refused is in the topic."""
     _limit(topics, topic, BacklogPolicy.PRODUCER_EXCEPTION, "quick", "slow")
     with _watching(topics):
         async with _producer(topics) as producer:

@@ -139,7 +139,6 @@ def test_retention_keeps_4_to_6(topics: SubscribedTopics, topic: str, retention:
 def test_the_namespaces_retention_holds_where_a_topic_has_none(
     topics: SubscribedTopics, topic: str
 ) -> None:
-    """And the topic's own comes before it."""
     topics.fill(topic, 10)
     _two_subscriptions(topics, topic)
     topics.policies(None, TopicPolicies(retention=Retention(-1, -1)))
@@ -296,7 +295,6 @@ def test_a_subscription_that_has_stored_nothing_holds_everything(
 def test_a_slow_subscription_among_caught_up_partitions(
     topics: SubscribedTopics, make_topic: MakeTopic
 ) -> None:
-    """19 of 20 partitions have caught up; just the last keeps what it has."""
     topic = make_topic(20, retention_ms=-1)
     topics.subscribe("prod-subs", topic)
     for number in range(20):

@@ -328,7 +328,6 @@ def test_position_latest(kafka: KafkaSettings, name: str, make_topic: MakeTopic)
 
 
 def test_topic_that_is_not_there(kafka: KafkaSettings, name: str) -> None:
-    """A topic that does not exist, and a name that Kafka does not take, are refused."""
     with pytest.raises(TopicError, match="does not exist"):
         Subscription(kafka, name, "no-such-topic", position="earliest")
     with pytest.raises(SubscriptionNameError):
@@ -369,7 +368,6 @@ def test_what_does_not_fit_is_refused_before_anybody_is_fenced(
 
 
 def test_subscription_of_a_job_is_refused(kafka: KafkaSettings, name: str, topic: str) -> None:
-    """A Spark job's cursors are its own."""
     with CursorStore(kafka).take(name) as owner:
         owner.write(SubscriptionState(checkpoint="c1"), [])
         with pytest.raises(SubscriptionError, match="is that of a Spark job"):

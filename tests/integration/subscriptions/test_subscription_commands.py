@@ -313,7 +313,6 @@ def test_skip(topics: SubscribedTopics, make_topic: MakeTopic) -> None:
 
 
 def test_expire(topics: SubscribedTopics, orders: str) -> None:
-    """Messages up to before the first that is not older."""
     topics.fill(orders, 10, ages_s=lambda number: 60 * (10 - number))
     _create(topics, "sub1", orders)
     assert _shown(topics, "expire", "sub1", "-t", "270", "--dry-run")["skipped"] == 6
@@ -383,7 +382,6 @@ def test_delete(topics: SubscribedTopics, orders: str) -> None:
 
 
 def test_tables_are_for_people(topics: SubscribedTopics, orders: str) -> None:
-    """With the same figures."""
     topics.fill(orders, 10)
     _create(topics, "sub1", orders)
     topics.acks("sub1", orders, (0, 3), (4, 10))
@@ -395,7 +393,6 @@ def test_tables_are_for_people(topics: SubscribedTopics, orders: str) -> None:
 
 
 def test_watch_makes_the_checks(topics: SubscribedTopics, orders: str) -> None:
-    """And tells what it finds and does."""
     topics.fill(orders, 10, ages_s=lambda number: 3_600 * (10 - number))
     topics.policies(orders, TopicPolicies(message_ttl_s=5_400))
     _create(topics, "sub1", orders)

@@ -50,7 +50,6 @@ def _run(
 
     @app.command()
     def work() -> None:
-        """Fail."""
         raise error
 
     monkeypatch.setattr(sys, "argv", ["program", *words])
@@ -117,14 +116,12 @@ def test_words_that_are_refused_are_told_in_the_same_way(
 def test_a_question_that_is_answered_with_no_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As typer has it: status 1."""
     assert _run(capsys, monkeypatch, typer.Abort(), "work") == (1, "program: aborted\n")
 
 
 def test_ctrl_c_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status is what shells expect."""
     interrupt: Callable[[], Exception] = KeyboardInterrupt  # type: ignore[assignment]
     assert _run(capsys, monkeypatch, interrupt(), "work") == (130, "")
 
@@ -249,7 +246,6 @@ def test_a_listener_that_is_no_broker_is_named() -> None:
 
 
 def test_public_names_are_loaded_when_they_are_used() -> None:
-    """All of them are there, and nothing else is."""
     assert {name for name in sequitur.__all__ if getattr(sequitur, name) is None} == set()
     assert dir(sequitur) == sorted(sequitur.__all__)
     with pytest.raises(AttributeError, match="nonsense"):

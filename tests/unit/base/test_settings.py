@@ -198,7 +198,6 @@ def test_settings_given_on_as_flags_are_the_same_settings() -> None:
     ],
 )
 def test_a_duration_is_written_as_it_is_read(duration: timedelta, text: str) -> None:
-    """The text form is one that settings accept."""
     assert format_duration(duration) == text
     assert _load(delay=text).reorder.delay == duration
 
@@ -248,7 +247,6 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
 
 @pytest.mark.parametrize("token", ["", "two words", "t\u00f6ken", "line\n"])
 def test_a_token_that_no_header_can_carry_is_refused_unseen(token: str) -> None:
-    """The message names the setting, and not what it was."""
     with pytest.raises(SettingsError) as caught:
         _load_produce({"SEQUITUR_PRODUCE_HTTP_TOKEN": token})
     assert str(caught.value) == (

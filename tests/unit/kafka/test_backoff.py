@@ -13,7 +13,6 @@ from sequitur.base.backoff import Backoff
     ("failures", "expected_ms"), [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (99, 1000)]
 )
 def test_the_wait_doubles_up_to_its_maximum(failures: int, expected_ms: float) -> None:
-    """100 ms, doubling to 1 s, in the middle of the jitter."""
     assert Backoff().delay_ms(failures, 0.5) == pytest.approx(expected_ms)
 
 
@@ -28,7 +27,6 @@ def test_the_factor_is_what_each_wait_grows_by(factor: float, expected_ms: float
 
 @pytest.mark.parametrize("failures", [1, 64, 10**6])
 def test_a_wait_of_nothing_does_not_grow(failures: int) -> None:
-    """However often it failed."""
     assert Backoff(initial_ms=0).delay_ms(failures) == 0
 
 

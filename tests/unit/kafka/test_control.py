@@ -40,7 +40,6 @@ _HOLD = BacklogState(
 
 @given(_STATES, st.text())
 def test_what_is_written_is_read_again(state: BacklogState, topic: str) -> None:
-    """State and topic."""
     assert BacklogState.decode(topic, state.encode()) == state
     assert topic_of(key_of(topic)) == topic
 
@@ -58,7 +57,6 @@ def test_the_bytes_are_the_ones_that_others_write() -> None:
 
 @given(_STATES, st.data())
 def test_a_cut_record_is_refused(state: BacklogState, data: st.DataObject) -> None:
-    """Wherever it is cut, the error names the record."""
     value = state.encode()
     cut = value[: data.draw(st.integers(0, len(value) - 1))]
     with pytest.raises(ControlRecordError, match="backlog of topic 'orders'"):
@@ -67,7 +65,6 @@ def test_a_cut_record_is_refused(state: BacklogState, data: st.DataObject) -> No
 
 @given(st.binary())
 def test_any_bytes_are_a_state_or_an_error(value: bytes) -> None:
-    """And no other exception."""
     try:
         topic_of(value)
         assert isinstance(BacklogState.decode("t", value), BacklogState)
@@ -90,7 +87,6 @@ def test_any_bytes_are_a_state_or_an_error(value: bytes) -> None:
     ],
 )
 def test_a_record_that_says_something_else_is_refused(value: bytes, reason: str) -> None:
-    """The error names the record and what is wrong with it."""
     with pytest.raises(ControlRecordError, match=reason) as refused:
         BacklogState.decode("orders", value)
     assert refused.value.record == "backlog of topic 'orders'"
@@ -116,7 +112,6 @@ def test_other_records_of_the_topic_are_none_of_ours(key: bytes | None) -> None:
 
 @pytest.mark.parametrize("key", [b'["backlog"]', b'["backlog",null]', b'["backlog","a","b"]'])
 def test_a_backlog_of_no_topic_is_refused(key: bytes) -> None:
-    """The error has the key."""
     with pytest.raises(ControlRecordError, match='expected \\["backlog", TOPIC\\]'):
         topic_of(key)
 
@@ -130,7 +125,6 @@ def test_a_backlog_of_no_topic_is_refused(key: bytes) -> None:
     ],
 )
 def test_a_policy_says_what_to_do(policy: Any, to_do: ToDo) -> None:
-    """Whatever the figures are."""
     assert dataclasses.replace(_HOLD, policy=policy).to_do is to_do
 
 

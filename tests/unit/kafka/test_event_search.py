@@ -28,7 +28,6 @@ class Leader:
         self._batch = bytes(builder.build())
 
     async def ask(self, request: Any) -> Any:
-        """Its answer to ListOffsets and to Fetch."""
         if isinstance(request, OffsetRequest):
             (_topic, ((_partition, time_ms),)) = request._topics[0]
             of_all = request._replica_id == _DEBUGGER

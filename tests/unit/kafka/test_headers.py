@@ -24,7 +24,6 @@ _PLAIN = 100
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """A broker that librdkafka plays."""
     player = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = player.list_topics(_TOPIC, timeout=10).brokers.values()
     yield f"{broker.host}:{broker.port}"

@@ -130,7 +130,6 @@ async def test_a_partition_does_not_overtake_itself(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_partition_without_a_leader_takes_nothing() -> None:
-    """At once: nothing was written."""
     with pytest.raises(RetriableError, match="no leader"):
         _leaders(_Wire()).produce(_OUT[3], b"a")
 
@@ -147,7 +146,6 @@ async def test_what_is_not_written_is_told_to_all_of_the_request() -> None:
 
 
 async def test_an_answer_that_does_not_come_is_told_to_all_of_the_request() -> None:
-    """Each may be there."""
     wire = _Wire()
     wire.answer = OutcomeUnknownError("no answer")
     all_of = _leaders(wire)
@@ -158,7 +156,6 @@ async def test_an_answer_that_does_not_come_is_told_to_all_of_the_request() -> N
 
 
 async def test_a_partition_that_the_answer_leaves_out_is_told_so() -> None:
-    """The others have theirs."""
     wire = _Wire()
     wire.left_out = {("out", 1)}
     all_of = _leaders(wire)
@@ -169,7 +166,6 @@ async def test_a_partition_that_the_answer_leaves_out_is_told_so() -> None:
 
 
 async def test_a_batch_that_was_given_up_disturbs_nobody() -> None:
-    """Its answer comes, and nobody waits for it."""
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [all_of.produce(where, b"a") for where in _OUT[:2]]

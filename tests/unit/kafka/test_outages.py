@@ -31,7 +31,6 @@ class _Rig:
         return self.now_s >= self.stop_s
 
     def ask(self, back_s: float, passes: str | None = "no leader") -> float:
-        """Ask what is answered from then on."""
 
         def once() -> float:
             if self.now_s < back_s:
@@ -87,7 +86,6 @@ def test_restarts_are_bounded_until_a_step_is_done() -> None:
 
 
 def test_a_stop_ends_the_pause_before_a_restart() -> None:
-    """Then the query is not started."""
     assert not _Rig(stop_s=0.5).outages.may_restart("why")
 
 

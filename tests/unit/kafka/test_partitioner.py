@@ -93,7 +93,6 @@ def test_remembered_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("partitions", [0, -1])
 def test_a_topic_without_partitions_is_refused(partitions: int) -> None:
-    """There is no partition to choose."""
     with pytest.raises(ValueError, match="partitions"):
         KeyPartitioner(partitions)
     with pytest.raises(ValueError, match="partitions"):

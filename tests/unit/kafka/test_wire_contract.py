@@ -105,7 +105,6 @@ def _metadata(*, leader: int) -> Any:
     ],
 )
 def test_what_we_call_takes_what_we_give(owner: Any, name: str, parameters: list[str]) -> None:
-    """Names and parameters of the calls are as they were."""
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
 
 
@@ -133,7 +132,6 @@ def test_a_connection_takes_what_the_client_gives_it() -> None:
 
 
 async def test_the_addresses_to_start_from_are_known() -> None:
-    """Host, port and family of each."""
     wire = await _wire()
     assert [address[:2] for address in wire._client.hosts] == [("127.0.0.1", 1)]
 
@@ -178,7 +176,6 @@ def test_a_transactional_id_is_asked_for_with_what_is_held() -> None:
 
 
 def test_a_topics_limit_is_asked_for_by_name() -> None:
-    """One resource of type 2 (topic), one configuration."""
     request = DescribeConfigsRequest([(2, "t", ["max.message.bytes"])]).prepare({32: (1, 4)})
     assert b"\x02\x00\x01t\x00\x00\x00\x01\x00\x11max.message.bytes" in request.encode()
 
@@ -317,7 +314,6 @@ def test_no_topic_is_created_by_asking_for_it() -> None:
 
 
 async def test_a_partition_without_a_leader_has_none() -> None:
-    """It is -1 in aiokafka, and None for what it does not know."""
     wire = await _wire()
     cluster = wire._client.cluster
     assert wire.partitions("t") is None
@@ -362,7 +358,6 @@ async def test_a_connection_without_an_answer_is_closed() -> None:
 
 
 async def test_without_a_connection_nothing_is_written() -> None:
-    """It is an error at once, and a retriable one."""
     wire = await _wire()
     with pytest.raises(RetriableError, match="no connection to broker 1"):
         wire.produce(1, [])

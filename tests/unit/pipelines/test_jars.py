@@ -41,7 +41,6 @@ class Repository:
     asked: list[list[str]] = field(default_factory=list)
 
     def __call__(self, jars: Sequence[LockedJar], target: Path) -> None:
-        """Put what is known into the folder."""
         self.asked.append([jar.coordinates for jar in jars])
         for jar in jars:
             if jar.coordinates in self.content:
@@ -52,7 +51,6 @@ class Repository:
 
 @pytest.fixture
 def lock_file(tmp_path: Path) -> Path:
-    """A lock of two jars."""
     path = tmp_path / "jars.lock"
     lines = [f'"{name}" = "{_sha256(content)}"' for name, content in _CONTENT.items()]
     path.write_text("\n".join(["[broker]", *lines]))
@@ -110,7 +108,6 @@ def test_a_new_hash_in_the_lock_counts(lock_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_jar_that_does_not_arrive_is_named(lock_file: Path, tmp_path: Path) -> None:
-    """No silence about what is missing."""
     repository = Repository()
     del repository.content["org.one:alpha:1.0"]
     with pytest.raises(JarFetchError, match=r"org\.one:alpha:1\.0"):
@@ -166,7 +163,6 @@ def test_a_lock_that_makes_no_sense_is_refused(
 
 
 def test_a_lock_without_the_group_is_refused(tmp_path: Path) -> None:
-    """A group that is not there is not the same as an empty one."""
     lock = tmp_path / "jars.lock"
     lock.write_text("[broker]\n")
     with pytest.raises(JarError, match=r"no group \[spark\]"):
@@ -174,7 +170,6 @@ def test_a_lock_without_the_group_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_project_s_lock_holds_its_roots() -> None:
-    """What `lock` starts from is in the lock, and the lock names no host."""
     roots = read_roots()
     assert tuple(roots) == GROUPS
     for group in GROUPS:

@@ -53,7 +53,6 @@ def test_an_old_java_is_refused(tmp_path: Path, said: str, version: int) -> None
 
 
 def test_no_java_is_told(tmp_path: Path) -> None:
-    """Neither on the path nor named."""
     with pytest.raises(JavaError, match="Java is not installed") as refused:
         find_java({"PATH": str(tmp_path)})
     assert _INSTALL in str(refused.value)
@@ -69,7 +68,6 @@ def test_a_wrong_java_home_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["exit 3", "echo what"])
 def test_a_program_that_is_no_java_is_told(tmp_path: Path, script: str) -> None:
-    """A program of that name proves nothing."""
     _fake_java(tmp_path, script)
     with pytest.raises(JavaError, match="does not tell its version"):
         find_java({"JAVA_HOME": str(tmp_path)})

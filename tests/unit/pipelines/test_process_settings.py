@@ -91,7 +91,6 @@ def test_a_flag_of_before_is_there_and_not_shown() -> None:
 
 
 def test_dead_letters_go_to_a_topic_named_after_the_output() -> None:
-    """Unless the topic has a name of its own."""
     job = load_settings(ProcessJob, config=None, environ=_ENVIRON, flags=_LEAST)
     assert job.process.dead_letters(job.reorder.output_topic) == "ordered.dead-letter"
     named = _LEAST | {"dead_letter_topic": "given-up"}
@@ -100,7 +99,6 @@ def test_dead_letters_go_to_a_topic_named_after_the_output() -> None:
 
 
 def test_a_setting_of_the_section_is_refused_by_name() -> None:
-    """As those of all sections are, whichever way they were given."""
     environ = _ENVIRON | {"SEQUITUR_PROCESS_MAX_ATTEMPTS": "-1"}
     with pytest.raises(SettingsError, match=r"process\.max_attempts = '-1'"):
         load_settings(ProcessJob, config=None, environ=environ, flags=_LEAST)

@@ -117,13 +117,11 @@ def test_repeats_are_known_by_an_id(given: str, where: tuple[str, str] | None) -
 
 
 def test_an_id_that_is_nowhere_is_refused() -> None:
-    """By the setting's name."""
     with pytest.raises(SettingsError, match=r"duplicates = 'json:a\.\.b'"):
         _load(duplicates="json:a..b")
 
 
 def test_latest_mode_has_a_stale_topic() -> None:
-    """It takes the place of the late topic."""
     assert _load(mode="latest").late == "ordered.stale"
     assert _load(mode="latest", stale_topic="old").written_topics[1] == "old"
 

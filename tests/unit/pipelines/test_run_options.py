@@ -33,7 +33,6 @@ def _taken(*flags: str) -> tuple[RunOptions, _More, str]:
     @app.command()
     @with_options
     def command(name: str, options: RunOptions, more: _More) -> None:
-        """Take them."""
         taken.append((options, more, name))
 
     told = CliRunner().invoke(app, ["name", *flags])

@@ -18,7 +18,6 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, and no jars."""
     monkeypatch.setenv("SEQUITUR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", lambda _group: [])
     return tmp_path / "cache" / "classes"
@@ -96,7 +95,6 @@ def test_archives_of_what_is_gone_are_deleted(
 def test_a_cache_that_cannot_be_written_is_no_error(
     monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
-    """It only saves time."""
     find_java()
     cache.parent.mkdir()
     cache.write_text("no folder")

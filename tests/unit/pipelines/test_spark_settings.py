@@ -40,7 +40,6 @@ def test_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
 
 
 def test_file_stands_beside_spark_where_no_folder_is_named(tmp_path: Path) -> None:
-    """And where there is none, it says nothing."""
     assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {}
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.a b")

@@ -80,7 +80,6 @@ async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeW
 
 
 async def test_events_of_a_topic_that_is_not_there_are_not_accepted(wire: FakeWire) -> None:
-    """Their caller still has them."""
     del wire
     async with make_producer(delivery_timeout=timedelta(milliseconds=30)) as producer:
         with pytest.raises(BrokerError):

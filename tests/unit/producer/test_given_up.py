@@ -53,7 +53,6 @@ def _unacked(folder: Path) -> int:
 async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
     wire: FakeWire, tmp_path: Path
 ) -> None:
-    """With all that is known of it; the others of its partition go on."""
     given_up: list[GivenUp] = []
     unacked: list[int] = []
 
@@ -94,7 +93,6 @@ async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
 async def test_an_event_that_is_too_large_is_handed_over_before_a_position_behind_it(
     wire: FakeWire, tmp_path: Path
 ) -> None:
-    """It never gets an event id."""
     del wire
     given_up: list[GivenUp] = []
     positions: list[dict[str, str]] = []

@@ -61,7 +61,6 @@ def _values(count: int) -> list[bytes]:
 
 
 async def _begin(wire: FakeWire, producer: IdempotentProducer) -> None:
-    """Kafka has been there, and is gone."""
     await producer.start()
     await (await producer.send("t", b"first"))
     wire.reachable = wire.connected = False
@@ -79,7 +78,6 @@ async def _accept_until_spilled(
 
 
 async def _begin_and_spill(wire: FakeWire, producer: IdempotentProducer, **more: Any) -> Ticket:
-    """Start, and accept as in `_accept_until_spilled`."""
     await _begin(wire, producer)
     return await _accept_until_spilled(producer, **more)
 
@@ -90,7 +88,6 @@ def _queues(producer: IdempotentProducer) -> list[SendQueue]:
 
 
 def _expire(producer: IdempotentProducer) -> None:
-    """The time of all that was accepted is over."""
     assert producer._core is not None
     for queue in _queues(producer):
         producer._core._settlement.expire(queue, inf, 0.0)
@@ -119,7 +116,6 @@ class _SlowReads:
         monkeypatch.setattr(Journal, "read", slow)
 
     async def begun(self, count: int) -> None:
-        """So many reads have begun."""
         async with asyncio.timeout(60):
             while self.entered < count:  # noqa: ASYNC110 - a thread's doing
                 await asyncio.sleep(0.001)
@@ -214,12 +210,10 @@ class _Keeper:
         self.producer = IdempotentProducer("unused:1", chosen, on_given_up=self.keep)
 
     def keep(self, events: Sequence[GivenUp]) -> None:
-        """Keep them, in their order."""
         self.events += events
 
     @property
     def values(self) -> list[bytes | None]:
-        """Their payloads."""
         return [event.value for event in self.events]
 
 
@@ -321,7 +315,6 @@ async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_
 async def test_closing_tells_of_what_could_not_be_read_to_be_given_up(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal keeps it."""
     wire.partition_count = 2
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
@@ -450,7 +443,6 @@ async def test_answers_beside_one_that_cannot_be_taken_count(
 
 
 async def test_the_first_failure_is_the_one_that_is_told(wire: FakeWire, tmp_path: Path) -> None:
-    """What follows from it is no other."""
     wire.fault = lambda records: 44 if records[0].value == b"bad" else None
     chosen = ProducerSettings(name="me", journal=tmp_path / "journal", **FAST)
     tries = 0

@@ -40,7 +40,6 @@ _UNKNOWN_TOPIC = 3
 
 
 async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
-    """The outcome says where each event is."""
     async with make_producer() as producer:
         deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
         outcomes = await asyncio.gather(*deliveries)
@@ -123,7 +122,6 @@ async def test_an_event_that_is_too_large_is_refused_before_it_is_counted(
 
 
 async def test_a_large_event_that_compresses_well_is_sent(wire: FakeWire) -> None:
-    """The topic's limit is of the batch as it is sent."""
     wire.max_bytes = 1000
     async with make_producer() as producer:
         outcome = await (await producer.send("t", b"x" * 100_000))
@@ -301,7 +299,6 @@ async def test_close_sends_what_was_accepted(wire: FakeWire) -> None:
 
 
 async def test_flush_waits_for_what_was_sent_before(wire: FakeWire) -> None:
-    """And for nothing else."""
     del wire
     async with make_producer(linger=timedelta(seconds=30)) as producer:
         delivery = await producer.send("t", b"1")

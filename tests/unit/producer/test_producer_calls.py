@@ -330,7 +330,6 @@ async def test_a_call_that_raises_after_its_wait_lets_the_next_sender_in(
 
 
 async def test_the_partitions_of_a_topic_are_told(wire: FakeWire) -> None:
-    """As a set, like aiokafka's."""
     wire.partition_count = 3
     async with _producer() as producer:
         assert await producer.partitions_for("t") == {0, 1, 2}

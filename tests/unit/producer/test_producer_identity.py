@@ -42,7 +42,6 @@ async def _sent(producer: IdempotentProducer, *values: bytes) -> list[Outcome]:
 
 
 def _check(wire: FakeWire, sent: dict[bytes, Outcome]) -> None:
-    """Each is there once, where its outcome says."""
     assert sorted(values_of(wire), key=lambda value: value or b"") == sorted(sent)
     for value, outcome in sent.items():
         assert isinstance(outcome, Persisted)

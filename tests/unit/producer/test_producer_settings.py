@@ -26,7 +26,6 @@ from sequitur.producer import ProducerSettings, ProduceSettings
     ],
 )
 def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], message: str) -> None:
-    """The sentence says what is wrong with it."""
     with pytest.raises(ValidationError, match=message):
         ProducerSettings(**settings)
 

@@ -46,7 +46,6 @@ _IN_TIME_S = 60.0
 
 @pytest.fixture
 def wire(wire: FakeWire) -> FakeWire:
-    """A cluster with a clock of its own."""
     wire.now_ms = lambda: _NOW_MS
     return wire
 
@@ -240,7 +239,6 @@ class _Redated:
         self.batches: list[str] = []
 
     def redate(self, _queue: object, slot: Slot[Any], _now_ms: int) -> None:
-        """As `Rounds.redate`."""
         self.batches.append(slot.batch.topic)
 
 
@@ -294,7 +292,6 @@ class _Steps:
         wire.fault = lambda _records: self._fault if self._dies() else None
 
     def watch(self, producer: IdempotentProducer) -> None:
-        """Count what it writes to its journal."""
         journal = producer._journal
         assert journal is not None
         before = journal.append

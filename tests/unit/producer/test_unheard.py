@@ -49,7 +49,6 @@ async def test_what_nobody_looked_at_is_told_by_topic_and_reason(wire: FakeWire)
 
 
 async def test_what_somebody_looks_at_is_not_told(wire: FakeWire) -> None:
-    """Before or after it is known, one by one or gathered; and the outcomes are what they were."""
     wire.fault = lambda records: _REFUSED if records[0].value == b"bad" else None
     refused = NotPersisted("POLICY_VIOLATION")
     with structlog.testing.capture_logs() as lines:

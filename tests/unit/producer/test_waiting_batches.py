@@ -48,7 +48,6 @@ def make(make: Callable[..., IdempotentProducer]) -> Callable[..., IdempotentPro
 
 
 async def _away(wire: FakeWire, producer: IdempotentProducer) -> None:
-    """Kafka has been there, and is gone."""
     await producer.start()
     await (await producer.send("t", b"first"))
     wire.reachable = wire.connected = False
@@ -283,7 +282,6 @@ async def test_a_long_call_is_taken_whole_or_not_at_all(
 async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source will give it again."""
     settings: dict[str, Any] = {"journal_limit": 4 * _MIB, "compression": "none"}
     producer = make(**settings)
     await producer.start()

@@ -49,7 +49,6 @@ def test_the_broker_is_reached_from_this_machine_only() -> None:
 
 
 def test_each_volume_is_declared() -> None:
-    """A named volume that is not declared is an error to Docker."""
     content = read_compose_file({})
     used = {
         volume.partition(":")[0]

@@ -59,7 +59,6 @@ def test_the_text_of_an_example_holds(name: str) -> None:
 
 
 def test_wordcount_counts_over_batches() -> None:
-    """Each word's counts are in order, and go on where the batch before has left them."""
     tester = TopologyTester(_example("wordcount"))
     tester.run([("a", "to be or not to be", 1)])
     tester.run([("a", "Be", 2)])
@@ -87,7 +86,6 @@ def test_cpu_alert_tells_of_busy_windows_of_each_host() -> None:
 
 
 def test_cpu_alert_keeps_its_windows_over_batches() -> None:
-    """A window that two batches have filled is judged as one."""
     tester = TopologyTester(_example("cpu_alert"))
     tester.run([_reading("busy", 70.0, 1_000)])
     tester.run([_reading("busy", 100.0, 2_000)])
@@ -141,7 +139,6 @@ def test_join_waits_for_the_other_side() -> None:
 
 
 def test_join_gives_up_what_stays_alone() -> None:
-    """With the reason that the bolt gave."""
     tester = TopologyTester(_example("join"), ProcessSettings(max_attempts=3))
     tester.run([_order(7)])
     tester.retry_all()

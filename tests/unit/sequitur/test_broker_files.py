@@ -46,7 +46,6 @@ def test_a_folder_of_any_name_is_written_as_java_reads_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"port": "x", "controller_port": 1}'])
 def test_a_damaged_record_counts_as_none(tmp_path: Path, content: bytes) -> None:
-    """It is no reason not to start."""
     path = tmp_path / "broker.json"
     assert read_record(path) is None
     path.write_bytes(content)

@@ -84,7 +84,6 @@ def test_record_without_headers_lacks_the_reason_first() -> None:
 
 
 def test_number_that_is_none_is_named() -> None:
-    """What stands where a number should is told."""
     record = dead_record()
     record = replace(record, headers=(*record.headers, (DEAD_ATTEMPTS_HEADER, b"many")))
     with pytest.raises(NotADeadLetterError, match=f"{DEAD_ATTEMPTS_HEADER} is 'many'"):

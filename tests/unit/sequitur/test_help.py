@@ -93,7 +93,6 @@ def test_each_command_shows_an_example_that_it_takes(
 
 
 def test_help_names_no_type_of_a_flag() -> None:
-    """It takes no value."""
     for words, command, _ in _ALL:
         flags = [one for one in command.params if getattr(one, "is_flag", False)]
         assert {"--debug", "--help"} <= {one.opts[0] for one in flags}
@@ -101,6 +100,5 @@ def test_help_names_no_type_of_a_flag() -> None:
 
 
 def test_required_settings_are_marked() -> None:
-    """Beside those that have a default."""
     text = " ".join(" ".join(_help(produce_app)).replace("│", "").split())
     assert "Topic the events go to (required)" in text

@@ -43,7 +43,6 @@ def test_a_sound_journal_is_printed_with_status_0(directory: Path, command: str)
 
 @pytest.mark.parametrize("command", ["show", "verify"])
 def test_json_is_for_programs(directory: Path, command: str) -> None:
-    """The same report, whole."""
     report = json.loads(_run(command, str(directory), "--json").output)
     assert report["verdict"] == "sound"
     assert report["producer"] == "cpu-readings"

@@ -98,7 +98,6 @@ def test_values_are_json_where_that_is_possible(tmp_path: Path, values: Any, sai
 
 
 def test_what_does_not_fit_its_topic_is_told_without_its_values(tmp_path: Path) -> None:
-    """They are in the file in any case."""
     record = _record(tmp_path, (60, [random.Random(1).randbytes(5_000).hex()]), limit=4_000)
     letter = DeadLetter.of(record)
     assert (letter.key, letter.value, letter.component) == (b"windows/3", None, "windows")

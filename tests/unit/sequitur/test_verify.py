@@ -89,7 +89,6 @@ def test_the_same_sequence_of_two_generations_is_no_duplicate_but_two_holders() 
 
 
 def test_lives_without_a_journal_are_counted_by_themselves() -> None:
-    """Each begins at 0."""
     names = ("p~~0000000a", "p~~0000000b")
     ids = [encode_event_id(name, sequence) for name in names for sequence in (0, 1)]
     report = _check(*(_record(i, event_id=event_id) for i, event_id in enumerate(ids)))
@@ -198,7 +197,6 @@ def test_sorted_by_event_time_there_is_never_an_inversion(rows: list[tuple[int, 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=80))
 def test_missing_and_duplicates_agree_with_plain_counting(sequences: list[int]) -> None:
-    """The vectorised count equals the one by sets."""
     report = _check(
         *(_record(i, event_id=encode_event_id("p", s)) for i, s in enumerate(sequences))
     )

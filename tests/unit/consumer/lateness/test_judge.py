@@ -38,7 +38,6 @@ def _reason(
 
 @pytest.mark.parametrize(("time_ms", "reason"), [(99, LATE), (100, None), (101, None)])
 def test_a_row_at_the_frontier_is_on_time(time_ms: int, reason: str | None) -> None:
-    """And one before it is behind."""
     assert _reason(time_ms) == reason
     assert bool(is_behind(np.array([time_ms]), 100).all()) is (reason is not None)
 

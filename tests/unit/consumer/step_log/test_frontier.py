@@ -50,7 +50,6 @@ def test_shuffled_times_come_out_in_order() -> None:
 
 
 def test_only_what_exceeds_the_slack_is_late() -> None:
-    """With slack 2 and one event at a time, only the 9 behind the 20 is late."""
     model = _model(slack_ms=2)
     assert _play(model, [1, 2, 4, 3, 7, 7, 5, 8, 20, 9]) == [1, 2, 3, 4, 5, 7, 7, 8]
     assert [row.event_time_ms for row in model.late] == [9]
@@ -195,7 +194,6 @@ def test_runs_of_a_former_format_name_their_files() -> None:
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])
 def test_newer_step_format_is_refused(kind: type[StepEntry | StepDone]) -> None:
-    """A step of a newer version is not guessed at."""
     with pytest.raises(StateFormatError, match="format 99"):
         kind.from_document({"format": 99})
 
@@ -249,7 +247,6 @@ def test_nothing_may_be_held_without_a_run() -> None:
 def test_late_rows_count_as_late_under_each_policy(
     policy: LatePolicy, released: int, late: int
 ) -> None:
-    """Wherever the late rows were written to, the totals are the same."""
     entry = _entry(late_policy=policy)
     done = finish(entry, released=released, late=late, quarantined=3)
     assert (done.totals.released, done.totals.late, done.totals.held) == (23, 2, 1)
@@ -277,7 +274,6 @@ def test_rows_that_are_gone_from_the_input_are_missing() -> None:
 
 
 def test_each_row_unaccounted_for_is_told_of() -> None:
-    """One claim beside the other."""
     told = r"^step 3: 2 rows late, 1 written; 3 rows quarantined, 4 written: Totals\("
     with pytest.raises(ConservationError, match=told):
         finish(_entry(), released=8, late=1, quarantined=4)

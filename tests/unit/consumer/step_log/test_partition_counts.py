@@ -57,7 +57,6 @@ def test_no_step_releases_rows_on_both_sides_of_a_cut(
 
 @pytest.mark.parametrize("counts", [None, PartitionCounts((5,)), _GROWN])
 def test_step_says_by_how_many_partitions(counts: PartitionCounts | None) -> None:
-    """As it is read back."""
     entry = _entry(counts)
     assert StepEntry.from_document(json.loads(json.dumps(entry.to_document()))) == entry
 

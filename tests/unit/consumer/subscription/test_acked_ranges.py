@@ -14,7 +14,6 @@ _COUNT = _BLOCKS * BLOCK_RANGES
 
 
 def _every_tenth(count: int = _COUNT, *, at_once: bool = False) -> AckedRanges:
-    """The ranges [0, 5), [10, 15), ..."""
     ranges = AckedRanges()
     firsts = np.arange(0, 10 * count, 10)
     if at_once:
@@ -88,7 +87,6 @@ def test_the_first_range_is_removed_when_it_is_reached() -> None:
 
 
 def test_an_empty_one_has_nothing() -> None:
-    """It is asked before the first range is there."""
     ranges = AckedRanges()
     assert 5 not in ranges
     assert ranges.contains(np.array([5])).tolist() == [False]

@@ -11,7 +11,6 @@ from sequitur.consumer import Cursor, CursorIdentity
 
 
 def _cursor(subscription: str, acked: int = 0, *, partition: int = 0) -> Cursor:
-    """A cursor that has acked as many messages, one by one."""
     cursor = Cursor(CursorIdentity(subscription, "my-topic", partition))
     for offset in range(acked):
         cursor.ack(offset, end=acked)
@@ -41,7 +40,6 @@ def test_two_subscriptions_have_two_backlogs() -> None:
 
 
 def test_individual_acks_leave_one_out() -> None:
-    """0, 1 and 3 are acked, and 2 is not."""
     cursor = _cursor("sub1")
     for offset in (0, 1, 3):
         cursor.ack(offset, end=4)
@@ -49,7 +47,6 @@ def test_individual_acks_leave_one_out() -> None:
 
 
 def test_a_cumulative_ack_takes_all_before() -> None:
-    """With 3, the messages 0, 1 and 2 are acked, too."""
     cursor = _cursor("sub1")
     assert cursor.ack_cumulative(3, end=10) == 4
     assert all(cursor.is_acked(offset) for offset in range(4))
@@ -66,7 +63,6 @@ def test_an_ack_hole_holds_the_mark_delete_position() -> None:
 
 
 def test_a_hole_grows_the_distance_and_not_the_backlog() -> None:
-    """The article's diagnosis: the backlog stays at 1, the distance from the hole grows."""
     cursor = _cursor("sub1", 3)
     seen = []
     for end in (10, 100, 1000):

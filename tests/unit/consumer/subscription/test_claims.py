@@ -88,12 +88,10 @@ def test_an_owner_is_gone_once_its_claim_stands_still_for_a_lease(*, moves: bool
     ids=["none", "released", "its number is another process's", "a process that has ended"],
 )
 def test_who_has_nothing_is_known_at_once(claim: Claim | None) -> None:
-    """Nobody waits for it."""
     assert ClaimWatch(lambda _name: True, _Clock()).judge("s", claim) is Hold.FREE
 
 
 def test_of_the_first_form_the_group_tells() -> None:
-    """Its owner is a member of it."""
     members = {"s"}
     watch = ClaimWatch(members.__contains__, _Clock())
     claim = Claim.decode(_FB84216, "s")
@@ -126,7 +124,6 @@ def test_one_that_died_elsewhere_is_waited_for_as_long_as_its_lease(*, patiently
 
 
 def test_one_that_renews_is_refused_at_once_or_waited_for() -> None:
-    """So it is for types that refuse, and for those that wait."""
     renewals = [_claim(count) for count in range(1, 60)]
     found, waited_s = _awaited(*renewals, patiently=False)
     assert found == renewals[1]

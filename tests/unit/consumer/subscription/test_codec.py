@@ -46,7 +46,6 @@ def _cursor() -> Cursor:
 
 
 def _framed(body: bytes, *, version: int = 2, length: int = 0, unpacked: int = 0) -> bytes:
-    """Bytes with a sound checksum."""
     header = _HEADER.pack(
         b"SQCR", version, length or len(body), unpacked or len(zlib.decompress(body))
     )
@@ -122,7 +121,6 @@ def test_a_decoded_cursor_takes_acks() -> None:
 
 
 def test_every_changed_byte_is_refused() -> None:
-    """Each byte, with each other value."""
     data = encode_cursor(_cursor(), carried=b"carried")
     for at in range(len(data)):
         for change in range(1, 256):
@@ -152,7 +150,6 @@ def test_every_cut_is_refused() -> None:
     ],
 )
 def test_another_cursor_is_refused_by_name(other: CursorIdentity) -> None:
-    """The message names both."""
     with pytest.raises(ForeignCursorError, match=f"billing on orders-3, .* {other}"):
         decode_cursor(encode_cursor(_cursor()), other)
 
@@ -193,7 +190,6 @@ def test_deliveries_that_make_no_sense_are_refused(spans: Sequence[Sequence[int]
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    """Its checksum is sound, so that it is no damage."""
     with pytest.raises(CursorVersionError, match="format 4; known are 1, 2, 3"):
         decode_cursor(_framed(zlib.compress(b"whatever"), version=4), IDENTITY)
 

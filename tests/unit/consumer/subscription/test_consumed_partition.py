@@ -29,7 +29,6 @@ def test_gaps_are_acked_as_absent() -> None:
 
 
 def test_what_was_deleted_before_it_was_acked_is_lost() -> None:
-    """Apart from what is absent, and less what was acked."""
     part = ConsumedPartition.begin(IDENTITY, 10)
     part.know_end(40)
     part.cursor.ack_range(12, 15, end=40)

@@ -32,7 +32,6 @@ def _cursor(*ranges: tuple[int, int], start: int = 0) -> Cursor:
 
 
 def test_a_new_cursor_has_acked_nothing_from_its_start_on() -> None:
-    """One that starts at 40 has everything before as acked, and reads 40 next."""
     cursor = _cursor(start=40)
     assert (cursor.mark_delete, cursor.committed_offset, cursor.read_position) == (39, 40, 40)
     assert cursor.backlog(END) == 60
@@ -40,14 +39,12 @@ def test_a_new_cursor_has_acked_nothing_from_its_start_on() -> None:
 
 
 def test_acks_in_order_move_the_mark_delete_position() -> None:
-    """Each touches the position, so that no range is kept."""
     cursor = _cursor()
     assert [cursor.ack(offset, end=END) for offset in range(3)] == [1, 1, 1]
     assert (cursor.mark_delete, cursor.acked_range_count) == (2, 0)
 
 
 def test_the_position_moves_over_the_range_that_it_reaches() -> None:
-    """And not over the next one."""
     cursor = _cursor((1, 3), (4, 6))
     assert cursor.mark_delete == -1
     cursor.ack(0, end=END)
@@ -78,14 +75,12 @@ def test_a_cumulative_ack_takes_the_ranges_before_it() -> None:
 
 
 def test_a_cumulative_ack_into_a_range_moves_to_its_end() -> None:
-    """The rest of the range is acked already."""
     cursor = _cursor((5, 10))
     assert cursor.ack_cumulative(6, end=END) == 5
     assert (cursor.mark_delete, cursor.acked_range_count) == (9, 0)
 
 
 def test_the_same_cumulative_ack_twice_is_ignored() -> None:
-    """As in Pulsar: it is no step back."""
     cursor = _cursor()
     cursor.ack_cumulative(5, end=END)
     assert cursor.ack_cumulative(5, end=END) == 0
@@ -152,7 +147,6 @@ def test_what_is_no_offset_is_a_mistake(ack: Callable[[Cursor], object]) -> None
 
 @pytest.mark.parametrize(("start", "largest"), [(-1, False), (LARGEST_OFFSET, True)])
 def test_a_start_is_an_offset(start: int, *, largest: bool) -> None:
-    """The largest one is, a negative one is not."""
     if largest:
         assert Cursor(IDENTITY, start=start).committed_offset == start
     else:
@@ -162,13 +156,11 @@ def test_a_start_is_an_offset(start: int, *, largest: bool) -> None:
 
 @pytest.mark.parametrize(("subscription", "topic", "partition"), [("", "t", 0), ("s", "", 0)])
 def test_a_cursor_has_names(subscription: str, topic: str, partition: int) -> None:
-    """An empty one is a mistake."""
     with pytest.raises(ValueError, match="have names"):
         CursorIdentity(subscription, topic, partition)
 
 
 def test_a_partition_is_not_negative() -> None:
-    """The number is in the message."""
     with pytest.raises(ValueError, match="-2"):
         CursorIdentity("s", "t", -2)
 
@@ -218,7 +210,6 @@ def test_reading_goes_on_behind_what_was_skipped() -> None:
 
 
 def test_seek_and_rewind_stay_behind_the_mark_delete_position() -> None:
-    """What is acked up to there is not read again."""
     cursor = _cursor((0, 10))
     cursor.seek(END, end=END)
     assert cursor.read_position == END
@@ -253,7 +244,6 @@ def test_what_is_acked_is_said_of_one_and_of_many() -> None:
 def test_what_is_not_acked_comes_in_ranges(
     first: int, stop: int, expected: list[tuple[int, int]]
 ) -> None:
-    """Cut to what was asked for."""
     assert list(_cursor((0, 2), (4, 6), (8, 9)).unacked_ranges(first, stop)) == expected
 
 

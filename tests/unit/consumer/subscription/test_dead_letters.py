@@ -68,13 +68,11 @@ class _Topic:
 
 @pytest.fixture
 def topic() -> _Topic:
-    """A topic that takes all letters."""
     return _Topic()
 
 
 @pytest.fixture
 def letters(topic: _Topic) -> DeadLetters:
-    """The letters of a subscription."""
     return DeadLetters("letters", "billing", topic.open, now_s=lambda: topic.now_s)
 
 

@@ -37,7 +37,6 @@ def _found(
 
 
 def test_a_slow_subscription_by_number_and_by_age() -> None:
-    """Each threshold by itself, and neither where it is 0."""
     cursors = [_cursor(acked=400)]
     by_number, by_age = DetectionThresholds(600, 0, 0, 0, 0), DetectionThresholds(0, 30, 0, 0, 0)
     (one,) = _found(cursors, by_number, age_s=29)

@@ -78,7 +78,6 @@ def test_keys_do_not_matter_where_there_is_no_order() -> None:
 
 
 def test_same_key_of_another_partition_is_another_key() -> None:
-    """Order is that of a partition, as in Kafka."""
     dispatch = _dispatch(OrderRule.ONE_OUT, b"a")
     dispatch.add(TWO, range(1), [b"a"], [7])
     assert _taken(dispatch) == [(0, 0), (7, 0)]
@@ -209,7 +208,6 @@ def test_deliveries_of_earlier_lives_count() -> None:
 
 
 def test_however_many_are_out_are_one_span() -> None:
-    """What is stored of them does not grow with their number."""
     dispatch: Dispatch[int] = Dispatch(
         OrderRule.NONE, limits=DispatchLimits(receiver_queue=200_000, unacked=0)
     )

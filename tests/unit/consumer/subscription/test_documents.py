@@ -101,7 +101,6 @@ def test_the_articles_stats() -> None:
 
 
 def test_the_articles_stats_internal() -> None:
-    """Its stats-internal, with the partition where it has the ledger."""
     state = SubscriptionState(step=7, frontier_ms=1_500, written_ms=1_700_000_000_123)
     places = {("sub1", _HERE): Position(3, 17)}
     sight = _sight(_ARTICLE, state=state, connected=True, places=places)
@@ -129,7 +128,6 @@ def test_the_articles_stats_internal() -> None:
 
 
 def test_a_caught_up_cursor_shows_1() -> None:
-    """As in Pulsar, and not 0."""
     document = _cursor_document(_sight(_held((0, 20))))
     assert document["numberOfEntriesSinceFirstNotAckedMessage"] == 1
     assert document["msgBacklog"] == 0
@@ -200,7 +198,6 @@ def test_publishers_are_those_that_partitions_remember() -> None:
 
 
 def test_the_list_has_the_backlog_of_each_subscription() -> None:
-    """By name."""
     sight = _sight(_ARTICLE)
     seen = replace(sight.survey, seen_ms={"sub1": 1_988_000})
     (document,) = listed(replace(sight, survey=seen))
@@ -235,7 +232,6 @@ def test_what_kafka_has_deleted_is_in_no_count() -> None:
     ("connected", "read", "waits"), [(True, 20, True), (True, 19, False), (False, 20, False)]
 )
 def test_who_waits_for_messages(*, connected: bool, read: int, waits: bool) -> None:
-    """A job that is connected and has read all."""
     document = _cursor_document(_sight(_held(read=read), connected=connected))
     assert document["waitingReadOp"] is waits
 
@@ -260,5 +256,4 @@ def test_the_oldest_message_of_all_partitions_and_topics_counts() -> None:
 
 @pytest.mark.parametrize("time_ms", [-1, 0, 1 << 62])
 def test_a_time_that_is_none_is_not_shown(time_ms: int) -> None:
-    """Before all time, never, and beyond what calendars have."""
     assert moment(time_ms) is None

@@ -31,7 +31,6 @@ def _cursor() -> Cursor:
 
 
 def test_no_time_to_live_expires_nothing() -> None:
-    """0 is off."""
     assert ttl_cutoff_ms(0, now_ms=90_000) is None
     assert ttl_cutoff_ms(60, now_ms=90_000) == 30_000
 

@@ -32,7 +32,6 @@ def test_a_job_that_waits_for_events_does_not_stand_still() -> None:
 
 
 def test_a_subscription_that_is_gone_is_forgotten() -> None:
-    """One of its name is another job."""
     watch = FrontierWatch()
     watch.standing({"job": 7, "other": 1}, _NOBODY, 0)
     watch.standing({"other": 1}, _NOBODY, 1)

@@ -81,7 +81,6 @@ def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
 
 @pytest.mark.parametrize("error", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, 16])
 def test_brokers_that_are_away_are_not_worth_a_line(error: int) -> None:
-    """What hinders others is told by them."""
     group = _Group()
     group.set(p0=1)
     assert group.answers(error) == 1

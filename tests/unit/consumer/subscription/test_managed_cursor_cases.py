@@ -85,7 +85,6 @@ def test_mark_delete_beyond_the_read_position_skips() -> None:
 
 
 def test_rewind() -> None:
-    """rewind: what was read and not deleted is read again."""
     partition = partition_of(4)
     seen = [partition.counts]
     for offset, count in ((0, 3), (1, 2)):
@@ -126,7 +125,6 @@ def test_no_range_is_left_that_touches(offsets: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("offsets", [(1, 2), (1,)])
 def test_mark_delete_takes_the_ranges_before_it(offsets: tuple[int, ...]) -> None:
-    """Of testIndividuallyDeletedMessages and 1: none is left."""
     partition = partition_of(5)
     partition.delete(*offsets)
     partition.mark_delete(3)
@@ -195,7 +193,6 @@ def test_out_of_order_acks() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_order_acks(seed: int) -> None:
-    """randomOrderAcks: the backlog shrinks by one with each."""
     partition = partition_of(10)
     seen = []
     for offset in random.Random(seed).sample(range(10), 10):
@@ -222,7 +219,6 @@ def test_the_nth_entry() -> None:
 
 
 def test_deletes_out_of_order_are_stored() -> None:
-    """testOutOfOrderDeletePersistenceWithClose, and ...AfterCrash: holes are there afterwards."""
     partition = partition_of(20)
     partition.delete(2, 5, 7, 8, 9)
     assert partition.cursor.backlog(20) == 15

@@ -69,7 +69,6 @@ def test_replay_leaves_out_what_is_deleted() -> None:
 
 
 def test_every_second_entry_deleted_is_stored() -> None:
-    """testOutOfOrderDeletePersistenceIntoLedgerWithClose, and ...IntoZkWithClose: all ranges."""
     partition = partition_of(100)
     partition.delete(*range(0, 100, 2))
     assert partition.cursor.backlog(100) == 50
@@ -164,7 +163,6 @@ def test_a_mark_delete_of_the_last_entry_is_stored() -> None:
 
 
 def test_cursors_that_began_one_after_the_other() -> None:
-    """testNumberOfEntries, and ...WithReopen: each counts from where it began."""
     cursors = [Partition(Cursor(MANAGED, start=start), 4) for start in range(5)]
     assert [one.counts for one in cursors] == [(left, left) for left in (4, 3, 2, 1, 0)]
     for one in cursors:
@@ -176,7 +174,6 @@ def test_cursors_that_began_one_after_the_other() -> None:
 
 
 def test_what_is_read_is_in_the_backlog() -> None:
-    """testNumberOfEntriesInBacklog: until it is deleted."""
     partition = partition_of(4)
     partition.read(2)
     assert partition.counts == (2, 4)

@@ -82,7 +82,6 @@ def test_so_many_messages_are_skipped(standing: tuple[Cursor, set[int], Log], co
 
 
 def test_pulsars_skip() -> None:
-    """Of 0 to 9, with 0 to 2, 4 and 5 acked, three skipped are 3, 6 and 7."""
     cursor = _cursor(0, 1, 2, 4, 5)
     log = Log(0, 10)
     move = forward_move(cursor, _HERE, log, skip_stop(cursor, log, 3))
@@ -93,7 +92,6 @@ def test_pulsars_skip() -> None:
 
 
 def test_a_reset_beyond_the_end_is_refused() -> None:
-    """The partition has no such offset; its end is one."""
     log = Log(0, 10)
     assert reset_move(_cursor(), _HERE, log, 10).messages == 0
     with pytest.raises(PositionRangeError, match=r"orders:0:11: the partition ends before 10"):
@@ -101,7 +99,6 @@ def test_a_reset_beyond_the_end_is_refused() -> None:
 
 
 def test_cursors_of_a_topic_that_was_made_anew_are_reset() -> None:
-    """They have acked more than there is."""
     cursor = _cursor(*range(30))
     move = reset_move(cursor, _HERE, Log(0, 10), 0)
     assert (move.messages, move.acked, move.skipped) == (10, 10, 0)
@@ -109,7 +106,6 @@ def test_cursors_of_a_topic_that_was_made_anew_are_reset() -> None:
 
 
 def test_moves_are_added_up() -> None:
-    """Over all partitions."""
     cursor = _cursor(0, 1, 3)
     moves = [reset_move(cursor, _HERE, Log(1, 10), target) for target in (0, 5)]
     assert MoveTotals.of(moves) == MoveTotals(messages=14, acked=2, skipped=2, gone=1)

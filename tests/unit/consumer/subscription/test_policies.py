@@ -71,7 +71,6 @@ def test_sizes_are_pulsars(text: str, expected: int | None) -> None:
     ],
 )
 def test_times_are_pulsars(text: str, expected: int | None) -> None:
-    """With a unit of one letter, or without."""
     assert parse_time_s(text) == expected
 
 
@@ -83,14 +82,12 @@ def test_a_plain_number_may_be_minutes() -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "10 M", "10MB", "1.5G", "ten", "--1", "1_0", "\u0661M"])
 def test_other_sizes_are_refused(text: str) -> None:
-    """And not read as something near."""
     with pytest.raises(PolicyError, match="expected 10M"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["", "h", "4 h", "4hours", "1.5h", "4M5"])
 def test_other_times_are_refused(text: str) -> None:
-    """And not read as something near."""
     with pytest.raises(PolicyError, match="expected 30s"):
         parse_time_s(text)
 
@@ -139,7 +136,6 @@ def test_retention_without_a_unit_or_in_parts_is_refused(time: str, size: str, w
 
 
 def test_a_quota_that_lets_nothing_in_is_refused() -> None:
-    """0 is no way to say that there is no limit."""
     for limits, name in (((0, None), "size"), ((None, 0), "age")):
         with pytest.raises(PolicyError, match=f"by {name} of 0 lets nothing in: -1 is no limit"):
             BacklogQuota(*limits)
@@ -155,7 +151,6 @@ def test_the_articles_quota() -> None:
 
 @given(POLICIES)
 def test_policies_are_read_as_they_were_written(policies: TopicPolicies) -> None:
-    """Also what is not set."""
     assert TopicPolicies.from_document(policies.to_document()) == policies
     assert policies.is_empty == (policies.to_document() == {"format": 1})
 
@@ -164,7 +159,6 @@ def test_policies_are_read_as_they_were_written(policies: TopicPolicies) -> None
 def test_a_topics_policy_comes_before_the_namespaces(
     own: TopicPolicies, default: TopicPolicies
 ) -> None:
-    """Each by itself; what neither has is off."""
     both, found = own.over(default), own.over(default).in_force()
     off = PoliciesInForce()
     for name in TopicPolicies.__slots__:
@@ -197,7 +191,6 @@ def test_documents_that_are_none_are_refused(document: object) -> None:
 
 
 def test_negative_numbers_are_refused() -> None:
-    """0 is off."""
     with pytest.raises(PolicyError, match="message_ttl_s"):
         TopicPolicies(message_ttl_s=-1)
     with pytest.raises(PolicyError, match="subscription_expiration_time_minutes"):

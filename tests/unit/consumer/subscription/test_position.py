@@ -34,7 +34,6 @@ _TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=20)
 def test_positions_are_read_as_they_are_printed(
     partition: int, offset: int, topic: str | None
 ) -> None:
-    """With a topic and without one."""
     position = Position(partition, offset, topic)
     assert Position.parse(str(position)) == position
     assert str(position) == f"{'' if topic is None else topic + ':'}{partition}:{offset}"
@@ -58,7 +57,6 @@ def test_positions_are_read_as_they_are_printed(
     ],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
-    """By its text, and with an example."""
     with pytest.raises(PositionFormatError, match=re.escape(repr(text)) + f".*0:17, or {_FULL}"):
         Position.parse(text)
 
@@ -109,12 +107,10 @@ def test_times_that_could_be_meant_otherwise_are_refused(text: str) -> None:
     [("24h", 86_400), ("4h", 14_400), ("3d", 259_200), ("2w", 1_209_600), ("90", 90), ("0s", 0)],
 )
 def test_times_ago_are_read_as_pulsar_has_them(text: str, ago_s: int) -> None:
-    """`reset-cursor --time`."""
     assert parse_ago_ms(text, now_ms=_NOW_MS) == _NOW_MS - ago_s * 1000
 
 
 def test_a_time_ago_is_not_before_1970_nor_in_the_future() -> None:
-    """Nor is it anything else."""
     assert parse_ago_ms("100y", now_ms=_NOW_MS) == 0
     with pytest.raises(PositionFormatError, match="in the past"):
         parse_ago_ms("-1", now_ms=_NOW_MS)

@@ -60,7 +60,6 @@ def test_the_slowest_cursor_of_each_partition_makes_the_size() -> None:
 
 
 def test_nobody_is_slow_where_all_is_acked() -> None:
-    """Then there is no age either."""
     backlog = _backlog(_part(first=100))
     assert (backlog.slowest, backlog.oldest, backlog.age_s(_NOW_MS)) == (None, None, 0.0)
     assert not backlog.is_estimate
@@ -70,7 +69,6 @@ def test_nobody_is_slow_where_all_is_acked() -> None:
 
 
 def test_a_size_is_exceeded_once_it_reaches_its_limit_and_an_age_beyond_it() -> None:
-    """As Pulsar compares them."""
     backlog = _backlog(_part(age_s=60))
     for quota, too_large, too_old in (
         (BacklogQuota(1_001, 60), False, False),
@@ -92,7 +90,6 @@ def test_a_message_from_a_clock_that_is_ahead_has_no_age() -> None:
 
 
 def test_an_age_is_held_by_whoever_has_the_oldest_message() -> None:
-    """And not by whoever has the most."""
     backlog = _backlog(_part("large", 0, age_s=1), _part("old", 1, first=99, age_s=50))
     assert check_quota(backlog, BacklogQuota(None, 10), now_ms=_NOW_MS).subscription == "old"
     assert check_quota(backlog, BacklogQuota(10, 10), now_ms=_NOW_MS).subscription == "large"

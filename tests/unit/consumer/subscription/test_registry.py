@@ -62,7 +62,6 @@ def _registry(*records: SubscriptionRecord, **policies: TopicPolicies) -> Regist
 
 
 def _after(registry: Registry, changes: Changes) -> Registry:
-    """The registry that is read once the changes are written."""
     records = {one.key: one.encode() for one in registry.subscriptions.values()}
     for topic, policies in registry.policies.items():
         written = registry.with_policies(topic, policies)
@@ -147,7 +146,6 @@ def test_it_is_on_a_topic() -> None:
 
 
 def test_cumulative_acks_are_for_two_types() -> None:
-    """As in Pulsar."""
     assert {one for one in SubscriptionType if one.takes_cumulative_acks} == {
         SubscriptionType.EXCLUSIVE,
         SubscriptionType.FAILOVER,
@@ -163,7 +161,6 @@ def test_to_create_one_twice_is_refused() -> None:
 
 
 def test_one_that_is_deleted_is_gone() -> None:
-    """One that is not there cannot be."""
     registry = _registry(_record())
     assert _after(registry, registry.deleted("billing")).subscriptions == {}
     with pytest.raises(UnknownSubscriptionError, match="other"):
@@ -192,7 +189,6 @@ def test_the_last_connection_does_not_go_back() -> None:
 
 
 def test_policies_of_a_topic_of_the_namespace_and_of_none() -> None:
-    """In this order."""
     registry = _registry(
         orders=TopicPolicies(message_ttl_s=60),
         default=TopicPolicies(message_ttl_s=5, subscription_expiration_time_minutes=30),
@@ -204,7 +200,6 @@ def test_policies_of_a_topic_of_the_namespace_and_of_none() -> None:
 
 
 def test_policies_of_which_none_is_left_have_no_record() -> None:
-    """A removed policy falls to the namespace's."""
     registry = _registry(orders=TopicPolicies(message_ttl_s=60))
     assert registry.with_policies("orders", TopicPolicies()) == {b'["policies","orders"]': None}
     assert list(registry.with_policies(None, TopicPolicies(message_ttl_s=1))) == [
@@ -226,7 +221,6 @@ def test_the_longest_expiration_of_its_topics_counts() -> None:
 
 
 def test_subscriptions_and_topics_are_found() -> None:
-    """By topic, in order of their names."""
     registry = _registry(_record("b", "x", "y"), _record("a", "x"))
     assert [one.name for one in registry.on("x")] == ["a", "b"]
     assert [one.name for one in registry.on("y")] == ["b"]
@@ -273,7 +267,6 @@ def test_records_that_cannot_be_read_are_named_and_stop_no_other(
 
 
 def test_policies_of_the_namespace_that_cannot_be_read_keep_all_that_no_topic_sets() -> None:
-    """A topic's own policies are known, and hold."""
     key = b'["policies",null]'
     own = Registry().with_policies("a", TopicPolicies(message_ttl_s=60))
     registry = Registry.of({key: b"{}", **{name: one for name, one in own.items() if one}})
@@ -286,7 +279,6 @@ def test_policies_of_the_namespace_that_cannot_be_read_keep_all_that_no_topic_se
     [(b"orders", "^a key of the registry is no JSON"), (b"[1]", r"^b'\[1\]' is no key of the reg")],
 )
 def test_a_key_that_is_none_is_refused(key: bytes, why: str) -> None:
-    """With what stands there."""
     with pytest.raises(StateFormatError, match=why):
         read_key(key)
 
@@ -306,7 +298,6 @@ def test_keys_that_nobody_here_writes_are_passed_over(key: bytes) -> None:
 
 
 def test_a_record_under_anothers_key_is_refused() -> None:
-    """It would be deleted with the other."""
     registry = Registry.of({b'["subscription","other"]': _record().encode()})
     assert "has the key of" in registry.unread["other"]
     assert not registry.subscriptions

@@ -22,7 +22,6 @@ _PIECES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 10_000)), max_si
 
 
 def _read(pieces: list[tuple[int, int]], begin: int = 0) -> CountedSizes:
-    """Each piece is a number of offsets, and their bytes."""
     sizes = CountedSizes(begin)
     for count, size in pieces:
         sizes = sizes.read(sizes.stop + count, size)
@@ -109,7 +108,6 @@ def test_less_is_left_behind_a_later_offset(
 @settings(max_examples=examples(1.0))
 @given(pieces=_PIECES, begin=st.integers(0, 1 << 62))
 def test_what_was_written_is_read(pieces: list[tuple[int, int]], begin: int) -> None:
-    """The same pieces; and nothing where there was nothing to read."""
     sizes = _read(pieces, begin)
     assert CountedSizes.decode(sizes.encode()) == sizes
     assert CountedSizes.decode(b"") == CountedSizes()

@@ -52,7 +52,6 @@ def test_a_cut_or_a_changed_byte_is_refused(state: SubscriptionState, data: st.D
 
 
 def test_every_changed_byte_of_a_state_is_refused() -> None:
-    """One bit of each byte, in turn."""
     stored = SubscriptionState(step=17, sent={"out": {0: 5}}, topics={"in": "abc"}).encode()
     for place in range(len(stored)):
         changed = bytearray(stored)
@@ -73,6 +72,5 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":"1"}', b"\xff"])
 def test_something_else_is_refused(body: bytes) -> None:
-    """Whole, and yet no state."""
     with pytest.raises(CursorDamagedError, match="cannot be read"):
         SubscriptionState.decode(_stored(body))

@@ -110,7 +110,6 @@ def test_keys_differ_by_cursor() -> None:
 
 
 def test_a_missing_chunk_is_refused() -> None:
-    """Each of them, and all."""
     pieces = _pieces()
     values = _values(pieces)
     for at in range(len(values)):
@@ -121,7 +120,6 @@ def test_a_missing_chunk_is_refused() -> None:
 
 
 def test_a_doubled_chunk_is_refused() -> None:
-    """Whether another one is missing or not."""
     pieces = _pieces()
     values = _values(pieces)
     for given in ([*values, values[1]], [values[0], *values[:-1]]):
@@ -152,7 +150,6 @@ def test_two_writers_of_a_generation_are_refused(mixed: int) -> None:
 
 
 def test_chunks_beside_a_whole_cursor_are_refused() -> None:
-    """They belong to another writing."""
     text = in_metadata(_cursor(3), generation=1).metadata
     with pytest.raises(CursorChunksError, match="has none"):
         read_stored(text, _values(_pieces()), IDENTITY, offset=0)
@@ -160,7 +157,6 @@ def test_chunks_beside_a_whole_cursor_are_refused() -> None:
 
 @pytest.mark.parametrize("limit", [200, METADATA_LIMIT])
 def test_another_cursor_is_refused(limit: int) -> None:
-    """Whether it is whole or in chunks."""
     pieces = in_metadata(_cursor(100, OTHER), generation=1, limit=limit)
     with pytest.raises(ForeignCursorError, match=r"orders-4, .* orders-3"):
         read_stored(pieces.metadata, _values(pieces), IDENTITY, offset=0)
@@ -192,7 +188,6 @@ def test_every_changed_character_is_refused(limit: int) -> None:
 
 
 def test_every_changed_byte_of_a_chunk_is_refused() -> None:
-    """And each cut of one."""
     pieces = _pieces()
     first, *rest = _values(pieces)
     for at in range(len(first)):

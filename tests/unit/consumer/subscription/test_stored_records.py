@@ -53,7 +53,6 @@ def test_records_are_where_they_were_written(read: dict[int, StoredRecords], pla
 
 
 def test_what_a_newer_version_wrote_is_not_to_be_deleted() -> None:
-    """That version reads it; what is damaged nobody reads."""
     with pytest.raises(CursorVersionError) as newer:
         StoredRecords({state_key("s"): b"%08x" % google_crc32c.value(_NEWER) + _NEWER}).state("s")
     assert what_helps(newer.value) == "run the version that has written it"

@@ -77,7 +77,6 @@ def test_bytes_are_those_of_the_log() -> None:
 
 
 def test_the_logs_bytes_are_shared_out_by_what_was_counted() -> None:
-    """Its first messages are larger; what was not counted is as large as what was."""
     sizes = CountedSizes(20).read(60, 7_000).read(80, 1_000)
     for ranges, expected in (((0, 20), 800), ((0, 40), 537), ((0, 60), 275), ((0, 80), 200)):
         (part,) = _survey(_held(ranges, sizes=sizes)).backlog("orders").parts

@@ -139,7 +139,6 @@ def test_late_rows_make_the_achieved_share() -> None:
 
 
 def test_the_frontier_waits_for_the_partition_with_the_longest_delay() -> None:
-    """Each partition has a delay of its own; the minimum of what they let go is the frontier."""
     clock = EventClock()
     for partition in (A, B):
         clock = clock.observe(

@@ -66,7 +66,6 @@ def test_a_wrong_event_time_is_answered_with_what_there_is(
 def test_another_unit_is_answered_with_the_setting(
     event_time: str, reason: str, expected: str
 ) -> None:
-    """And what is no matter of event times with nothing."""
     rows = [UnusableRow(b"{}", ())]
     assert advice(parse_event_time_spec(event_time), reason, rows) == expected
 

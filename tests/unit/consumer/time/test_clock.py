@@ -197,7 +197,6 @@ def test_wall_clock_that_was_ahead_keeps_nobody_live() -> None:
 
 
 def test_drain_reaches_the_greatest_event_time() -> None:
-    """After a drain nothing is held."""
     clock = _observe(_observe(EventClock(), A, 400, now_ms=0), B, 1000, now_ms=0, behind=9)
     assert clock.drain().frontier_ms == 1000
     assert EventClock().drain().frontier_ms == BEFORE_ALL_TIME_MS
@@ -251,7 +250,6 @@ def test_each_partition_may_have_a_delay_of_its_own() -> None:
 
 
 def test_partition_that_gave_nothing_is_idle_only_by_silence_unless_the_run_is_bounded() -> None:
-    """What a caller does not say is that the run ends."""
     clock = _observe(EventClock(), A, None, now_ms=0)
     assert clock.idle(idle_timeout_ms=IDLE_MS) == frozenset()
     assert clock.idle(idle_timeout_ms=IDLE_MS, is_bounded=True) == {A}

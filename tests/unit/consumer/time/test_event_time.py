@@ -79,7 +79,6 @@ def test_wrong_spec_is_refused_with_the_forms_expected(text: str) -> None:
 
 @pytest.mark.parametrize(("value", "expected"), JSON_CASES)
 def test_json_event_time(value: bytes | None, expected: int | str) -> None:
-    """A JSON value gives its event time, or exactly one reason."""
     found = read_event_time(parse_event_time_spec("json:occurred_at"), value=value, bounds=BOUNDS)
     assert _event_time(expected) == found
 
@@ -101,7 +100,6 @@ def test_nested_json_event_time(value: bytes, expected: int | str) -> None:
 def test_header_event_time(
     headers: list[tuple[str, bytes | None]] | None, expected: int | str
 ) -> None:
-    """The last header of the name counts."""
     found = read_event_time(parse_event_time_spec("header:at"), headers=headers, bounds=BOUNDS)
     assert _event_time(expected) == found
 
@@ -143,7 +141,6 @@ def test_units_and_forms(written: str, text: str, expected: int | str) -> None:
     ],
 )
 def test_wrong_format_is_refused(text: str, named: str) -> None:
-    """What is wrong with it is named."""
     with pytest.raises(EventTimeSpecError) as error:
         parse_event_time_spec(text)
     assert named in str(error.value)

@@ -8,7 +8,6 @@ from sequitur.pipelines.ordering.batch_size import BatchSize
 
 
 def _sizes(size: BatchSize, row_bytes: int, batches: int) -> list[int]:
-    """The most rows of batches that are all full."""
     found = []
     for _ in range(batches):
         found.append(size.rows)
@@ -17,7 +16,6 @@ def _sizes(size: BatchSize, row_bytes: int, batches: int) -> list[int]:
 
 
 def test_first_batch_is_small_and_the_following_ones_grow() -> None:
-    """Up to what the settings allow."""
     assert _sizes(BatchSize(2_000_000, 150), 150, 5) == [
         200_000,
         800_000,

@@ -35,7 +35,6 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_batch_without_a_limit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is one that was staged before."""
     monkeypatch.delattr(query, "limit_batches")
     staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
     rows: Any = SimpleNamespace(sparkSession=Mock())

@@ -82,7 +82,6 @@ def test_partition_is_idle_after_the_timeout_of_the_settings() -> None:
 def test_empty_partition_is_not_waited_for_in_a_bounded_run(
     is_bounded: bool, frontier_ms: int
 ) -> None:
-    """Nothing of it can come."""
     frontier = _frontier(is_bounded=is_bounded)
     assert frontier.advance(_clock(9_000, None), None, 0, []).frontier_ms == frontier_ms
 
@@ -111,7 +110,6 @@ def test_learned_delay_is_that_of_each_partition() -> None:
 
 
 def test_what_was_learned_is_set_aside_by_a_fixed_delay() -> None:
-    """It is kept for the day that the delay is learned again."""
     learned = LearnedDelays(late_target=0.01)
     assert _frontier().learn(learned, EventClock(), EventClock(), {}) == learned.set_aside()
 

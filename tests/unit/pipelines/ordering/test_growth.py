@@ -76,7 +76,6 @@ class _Passing(BasicBolt):
 
 class _Counting(_Passing):
     def snapshot(self) -> int:
-        """Keep something."""
         return 1
 
 

@@ -28,7 +28,6 @@ class _Topics:
         self._ids = ids
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """As `KafkaTopics.ids`."""
         return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
 
@@ -118,14 +117,12 @@ def test_batch_without_a_log_is_the_first_or_refused(tmp_path: Path) -> None:
 
 
 def test_first_batch_behind_a_reset_has_none_before_it(tmp_path: Path) -> None:
-    """Spark begins where it was told to."""
     job = _job(tmp_path)
     check_start(job, _entry(-1))
     check_batch(job, _entry(-1), 0)
 
 
 def test_topic_with_another_id_is_refused(tmp_path: Path) -> None:
-    """One that is new, or is gone, is not."""
     assert topic_ids(_job(tmp_path), None, ["in"]) == {"in": "first"}
     found = topic_ids(_job(tmp_path, {"in": "first", "new": "third"}), _entry(2), ["in", "new"])
     assert found == {**_IDS, "new": "third"}

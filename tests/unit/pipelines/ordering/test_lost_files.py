@@ -28,7 +28,6 @@ def _fails(*_: object) -> None:
 
 @pytest.mark.parametrize("begin", ["finish", "finish_staged"])
 def test_lost_file_is_named_by_the_log(begin: str) -> None:
-    """Of a step that is decided, or is written."""
 
     def check_files() -> None:
         raise CheckpointError("runs/0/part-0.parquet, with 30 rows, is gone")
@@ -41,7 +40,6 @@ def test_lost_file_is_named_by_the_log(begin: str) -> None:
 
 @pytest.mark.parametrize("begin", ["finish", "finish_staged"])
 def test_other_failures_stay_what_they_are(begin: str) -> None:
-    """All files are there."""
     runner = _runner(_fails, lambda: None)
     step: Any = SimpleNamespace(step=0)
     with pytest.raises(SinkError, match="FileNotFoundError"):

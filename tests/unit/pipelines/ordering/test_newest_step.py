@@ -49,11 +49,9 @@ class _Folder:
     """A checkpoint in which a step is staged."""
 
     def latest(self) -> tuple[None, StepDone]:
-        """As `Checkpoint`."""
         return None, NOTHING_DONE
 
     def staged(self, _entry: None) -> tuple[StagedStep, ...]:
-        """As `Checkpoint`."""
         return (_STAGED,)
 
     def write_entry(self, entry: StepEntry) -> None:
@@ -78,7 +76,6 @@ class _Asked(NewestStep):
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Asks beside the test."""
     with ThreadPoolExecutor(1) as found:
         yield found
 

@@ -43,7 +43,6 @@ def _settings(tmp_path: Path, **more: Any) -> ReorderSettings:
 
 
 def test_broker_that_is_away_is_named(tmp_path: Path) -> None:
-    """With its address."""
     with pytest.raises(BrokerUnreachableError, match=f"no broker can be reached: {_NOWHERE}: "):
         check_before_start(KafkaSettings(bootstrap_servers=_NOWHERE), _settings(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +86,6 @@ def test_checkpoint_on_a_full_disk_is_refused(tmp_path: Path) -> None:
 
 
 def test_metrics_port_that_is_taken_is_refused(tmp_path: Path) -> None:
-    """By its address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ReorderError, match=f"cannot listen on {address}: Address already"):
@@ -119,7 +117,6 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_job_is_refused_in_one_line(tmp_path: Path, words: list[str | Path]) -> None:
-    """However it is started."""
     given = ["--bootstrap-servers", _NOWHERE, "--input-topics", "readings"]
     given += ["--output-topic", "ordered", "--event-time", "json:at"]
     given += ["--checkpoint", str(tmp_path / "state")]

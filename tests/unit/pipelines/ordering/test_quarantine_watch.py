@@ -20,7 +20,6 @@ class _Watched:
         self.watch = QuarantineWatch(event_time, self.told.append, lambda: self.now_s)
 
     def step(self, read: int, *, skipped: int = 0, **quarantined: int) -> None:
-        """A step with rows of these reasons."""
         reasons = {name.replace("_", "-"): rows for name, rows in quarantined.items()}
         staged = Totals(read=read, quarantined=reasons, skipped=skipped)
         self.watch.step_is_done(staged, self._some)

@@ -52,7 +52,6 @@ def test_brokers_that_are_away_pass(said: str) -> None:
     ],
 )
 def test_what_stays_wrong_does_not_pass(said: str) -> None:
-    """No patience helps there."""
     assert is_sparks(_of_spark(said))
     assert not passes(_of_spark(said))
 

@@ -149,7 +149,6 @@ def test_a_step_cut_short_holds_all_that_it_staged(root: Path) -> None:
 
 
 def test_keys_and_learned_delay_are_shown(root: Path) -> None:
-    """The size of keys/, and of a learned delay what was promised and achieved."""
     fold = Fold(1, keys=2, size_bytes=9, max_event_time_ms=T0, name=_RUN, files={"named": 2})
     (root / "keys" / _RUN).mkdir(parents=True)
     for name in ("named", "part-of-a-task-given-up.parquet"):
@@ -194,7 +193,6 @@ def test_foreign_or_newer_checkpoint_is_refused(
 
 
 def test_newer_step_is_refused(root: Path) -> None:
-    """So is a single step of a newer format."""
     (root / "frontier" / "000000000001").write_text(json.dumps({"format": 99}))
     with pytest.raises(CheckpointError, match="step of format 99"):
         inspect_checkpoint(str(root))

@@ -189,7 +189,6 @@ def test_text_is_a_whole_line_a_step() -> None:
 
 
 def test_live_line_says_what_it_waits_for_while_nothing_comes_out() -> None:
-    """Also on a narrow terminal."""
     entry, done = _step()
     clock = replace(entry.clock, frontier_ms=-1)
     entry = replace(

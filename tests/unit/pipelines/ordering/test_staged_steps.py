@@ -41,12 +41,10 @@ class _Steps:
 
     @property
     def undone(self) -> int:
-        """As `NewestStep`."""
         return len(self.staged)
 
     @property
     def is_done(self) -> bool:
-        """As `NewestStep`."""
         return not self.staged
 
     most_waiting = 1
@@ -55,11 +53,9 @@ class _Steps:
         """As `StepRunner`."""
 
     def stage(self, staged: StagedStep) -> None:
-        """As `StepRunner`."""
         self.staged = (*self.staged, staged)
 
     def finish_staged(self, staged: StagedStep) -> None:
-        """As `StepRunner`."""
         assert self.may_finish.acquire(timeout=30)
         if self.error is not None:
             raise self.error
@@ -71,13 +67,11 @@ class _Steps:
 
 @pytest.fixture
 def steps() -> _Steps:
-    """Nothing staged."""
     return _Steps()
 
 
 @pytest.fixture
 def queue(steps: _Steps) -> Iterator[StagedSteps]:
-    """What finishes them."""
     both: Any = steps
     found = StagedSteps(both, both)
     yield found
@@ -88,7 +82,6 @@ def queue(steps: _Steps) -> Iterator[StagedSteps]:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Waits beside the test."""
     with ThreadPoolExecutor(1) as found:
         yield found
 

@@ -48,7 +48,6 @@ class _Job:
 
 @pytest.fixture
 def job() -> _Job:
-    """A job."""
     return _Job()
 
 
@@ -95,7 +94,6 @@ def test_no_more_than_may_be_are_ahead(job: _Job) -> None:
 
 
 def test_nothing_is_ahead_where_nothing_may_be(job: _Job) -> None:
-    """A topology without transactions."""
     with _ahead(job, most=0) as ahead:
         job.stage(1)
         ahead.go_on_behind(_entry(0), "of 0")  # type: ignore[arg-type]

@@ -116,13 +116,11 @@ def test_times_in_nested_json_are_the_references(staged: Read) -> None:
 
 
 def test_times_in_headers_are_the_references(staged: Read) -> None:
-    """The last header of the name counts."""
     records: Records = [(None, headers, -1) for headers, _ in HEADER_CASES]
     assert _reference("header:at", records) == staged("header:at", records)
 
 
 def test_timestamps_are_the_references(staged: Read) -> None:
-    """Kafka's timestamp is taken as it is."""
     records: Records = [(None, None, timestamp_ms) for timestamp_ms, _ in TIMESTAMP_CASES]
     actual = staged("kafka-timestamp", records)
     assert _reference("kafka-timestamp", records) == actual
@@ -131,7 +129,6 @@ def test_timestamps_are_the_references(staged: Read) -> None:
 
 @pytest.mark.parametrize("written", sorted({written for written, _, _ in FORMAT_CASES}))
 def test_units_and_forms_are_the_references(staged: Read, written: str) -> None:
-    """However the time is written."""
     texts = [text for one, text, _ in FORMAT_CASES if one == written]
     records: Records = [(None, [("at", text.encode())], -1) for text in texts]
     spec = f"header:at as {written}"

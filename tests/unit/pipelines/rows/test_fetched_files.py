@@ -34,7 +34,6 @@ class _Far:
     opened: dict[Path, int] = field(default_factory=dict, compare=False, hash=False)
 
     def open_input(self) -> pa.NativeFile:
-        """As `ObjectPath`."""
         self.opened[self.file] = self.opened.get(self.file, 0) + 1
         return pa.OSFile(str(self.file), "rb")
 

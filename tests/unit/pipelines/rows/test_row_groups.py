@@ -57,7 +57,6 @@ class _Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> _Reads:
-    """What is read from now on."""
     return _Reads(monkeypatch)
 
 
@@ -94,7 +93,6 @@ def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
 def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest go."""
     size_bytes = pq.read_metadata(run).serialized_size
     monkeypatch.setattr(footers, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]

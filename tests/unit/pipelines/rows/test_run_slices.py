@@ -59,7 +59,6 @@ def _staged(folder: Path, times: Iterable[int], *, topics: int = 2) -> Part:
 
 
 def _places(slices: Iterable[pa.Table]) -> list[list[tuple[int, str, int, int]]]:
-    """Where each row belongs, slice by slice."""
     return [
         sorted(zip(*(one[name].to_pylist() for name in _COLUMNS), strict=True)) for one in slices
     ]
@@ -106,7 +105,6 @@ def test_row_groups_of_other_sources_are_not_read(tmp_path: Path, read: list[int
 
 
 def test_many_rows_behind_the_frontier_are_judged_piece_by_piece(tmp_path: Path) -> None:
-    """And each of them once."""
     early = [number % 90 for number in range(1_000)]
     rows = [Row("t", 0, offset, b"%d" % offset, time) for offset, time in enumerate(early)]
     staged(tmp_path / "run", rows, 100, limits=_LIMITS)

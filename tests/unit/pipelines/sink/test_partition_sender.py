@@ -51,7 +51,6 @@ class _Cluster:
         self.gone: list[int] = []
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run it, with a limit on virtual time."""
         return self._loop.run_until_complete(asyncio.wait_for(work, 10 * _HOUR_S))
 
     def holds(
@@ -98,13 +97,11 @@ class _Cluster:
         return running.result()
 
     def rows(self) -> list[bytes | None]:
-        """What consumers see."""
         return self.log.rows()
 
 
 @pytest.fixture
 def cluster() -> Iterator[_Cluster]:
-    """One partition, and attempts at it."""
     loop = VirtualTimeLoop()
     asyncio.set_event_loop(loop)
     yield _Cluster(loop)
@@ -123,7 +120,6 @@ def test_all_rows_go_out(cluster: _Cluster) -> None:
 
 
 def test_an_attempt_does_not_end_before_its_rows_are_replicated(cluster: _Cluster) -> None:
-    """What the leader alone has is lost with it."""
 
     async def history() -> None:
         await cluster.wire.refresh()
@@ -362,7 +358,6 @@ def test_what_retention_has_taken_of_the_step_is_there(cluster: _Cluster) -> Non
 
 
 def test_a_log_without_the_step_under_a_forgetful_leader_is_refused(cluster: _Cluster) -> None:
-    """Nobody knows what of the step was there."""
     cluster.holds(0, 7)
     cluster.log.delete_to(7)
     cluster.log.forget(_HOUR_S, 0)
@@ -372,13 +367,11 @@ def test_a_log_without_the_step_under_a_forgetful_leader_is_refused(cluster: _Cl
 
 
 def test_a_log_that_ends_before_the_step_is_refused(cluster: _Cluster) -> None:
-    """Its brokers have lost part of it."""
     with pytest.raises(OutputMismatchError, match="up to 0, and not 9"):
         cluster.run(cluster.replicating(cluster.sender(end=9)))
 
 
 def test_lost_rows_of_earlier_steps_are_refused(cluster: _Cluster) -> None:
-    """They were acknowledged."""
     cluster.holds(0, 3)
     cluster.first = 5
     for begun_s in (None, _HOUR_S):

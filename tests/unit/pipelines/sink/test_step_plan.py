@@ -34,12 +34,10 @@ _SENT = Sent("c", _OURS, {"out": ("ab12", (1, 2)), "late": (None, ())})
 
 
 def test_a_plan_is_read_back_as_it_was_written() -> None:
-    """All that its document says."""
     assert StepPlan.from_document(_PLAN.to_document()) == _PLAN
 
 
 def test_what_a_done_mark_says_is_read_back_as_it_was_written() -> None:
-    """All that its document says."""
     assert Sent.from_document(_SENT.to_document()) == _SENT
 
 
@@ -64,26 +62,22 @@ def test_another_format_is_refused(of: StepPlan | Sent) -> None:
     ],
 )
 def test_rows_are_counted_from_the_first_sequence(last: int, first: int, rows: int) -> None:
-    """Also where sequences begin at 0 again."""
     assert rows_until(_WHERE, last, first) == rows
     assert rows_there(_WHERE, ProducerState(5, last), _OURS, first) == rows
 
 
 @pytest.mark.parametrize(("last", "first", "lost"), [(8, 10, 1), (0, 10, 9), (MAX_SEQUENCE, 2, 2)])
 def test_lost_rows_of_earlier_steps_are_named(last: int, first: int, lost: int) -> None:
-    """A step does not go on where rows before it are gone."""
     with pytest.raises(OutputMismatchError, match=rf"in steps that are done \({lost} of them\)"):
         rows_until(_WHERE, last, first)
 
 
 def test_a_newer_epoch_is_a_newer_life() -> None:
-    """Whoever is behind it has written."""
     with pytest.raises(FencedError, match="epoch 6, ours is 5"):
         rows_there(_WHERE, ProducerState(6, 3), _OURS, 0)
 
 
 def test_an_older_epoch_has_none_of_a_first_step() -> None:
-    """Its rows are another step's."""
     assert rows_there(_WHERE, ProducerState(4, 99), _OURS, 0) == 0
 
 
@@ -94,12 +88,10 @@ def test_an_older_epoch_where_rows_should_be_has_lost_them() -> None:
 
 
 def test_a_forgotten_producer_leaves_it_to_the_log() -> None:
-    """None is not 0."""
     assert rows_there(_WHERE, Untold.NOTHING, _OURS, 5) is None
 
 
 def test_a_topic_that_may_not_be_read_is_named() -> None:
-    """Nothing is sent on a guess."""
     with pytest.raises(OutputMismatchError, match="READ"):
         rows_there(_WHERE, Untold.NOT_ALLOWED, _OURS, 0)
 
@@ -121,7 +113,6 @@ def test_a_topic_that_may_not_be_read_is_named() -> None:
 def test_rows_ahead_are_those_behind_what_comes_next(
     told: ProducerState | Untold, following: int, expected: bool
 ) -> None:
-    """Or those of a newer epoch."""
     assert rows_ahead(told, _OURS, following) is expected
 
 

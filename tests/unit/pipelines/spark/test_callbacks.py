@@ -40,7 +40,6 @@ def test_a_function_is_forgotten_and_others_stay() -> None:
 def test_the_collector_warns_of_nothing_that_was_forgotten(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of what is not there for another reason it does."""
     function, pool = SimpleNamespace(), PythonProxyPool()
     name = pool.put(SimpleNamespace(func=function), force_id="p701")
     forget(_session(pool), function, None)

@@ -31,7 +31,6 @@ class _Rows:
         self.tasks = partitions
 
     def coalesce(self, tasks: int) -> _Rows:
-        """Spark's name for it."""
         return _Rows(tasks)
 
 
@@ -61,7 +60,6 @@ def test_what_the_driver_fails_of_ends_the_job_by_name(error: Exception, told: s
 
 
 def test_errors_that_have_a_name_keep_it() -> None:
-    """They say more."""
 
     def fenced(_block: range) -> Any:
         raise FencedError("a newer life")

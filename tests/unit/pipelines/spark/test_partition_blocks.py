@@ -13,7 +13,6 @@ from sequitur.pipelines.spark.partition_blocks import blocks_of, halves, packed
 @pytest.mark.parametrize("cores", [1, 2, 16, 200])
 @pytest.mark.parametrize("partitions", [1, 3, 4, 64, 500, 512, 1_000])
 def test_tasks_do_not_grow_with_partitions(partitions: int, cores: int) -> None:
-    """Each partition is in one block, and there are some for each core."""
     blocks = blocks_of(partitions, cores)
     assert [number for block in blocks for number in block] == [*range(partitions)]
     assert min(partitions, 4 * cores) <= len(blocks) <= max(8 * cores, 1)

@@ -33,7 +33,6 @@ def test_a_stream_goes_on_by_one() -> None:
 
 @pytest.mark.parametrize("plans", [(None, "plan"), ("plan", None), (None, None)])
 def test_a_plan_that_is_not_known_refuses_nothing(plans: tuple[str | None, str | None]) -> None:
-    """Spark need not tell it."""
     given, staged = plans
     assert _asked(StreamBatch("q", 7, given), StreamBatch("q", 7, staged))
 
@@ -67,7 +66,6 @@ def test_names_come_in_any_order() -> None:
 
 @pytest.mark.parametrize("source", [StreamBatch("q", 3, "p"), NamedBatch("n")])
 def test_documents_are_read_back(source: BatchSource) -> None:
-    """As they stand in JSON."""
     assert source_of(json.loads(json.dumps(source.to_document()))) == source
     files = (
         StagedFile("a", 10, (((0, 2), (1, 1)), ((3, 7),))),

@@ -148,7 +148,6 @@ def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
 
 
 def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    """A file that is not ours is not mixed with ours."""
     (tmp_path / "mine").touch()
     with pytest.raises(CheckpointError, match="holds something else"):
         claimed(tmp_path)
@@ -196,7 +195,6 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
 
 
 def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
-    """It is not guessed at."""
     (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
     with pytest.raises(
         CheckpointError, match="has format 5; this version reads 6 and 7: let the version"
@@ -449,7 +447,6 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
 def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
-    """What it says of a life that is over, nobody needs."""
     impatient = partial(Ownership, stale_s=0.2)
     monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
     claimed(tmp_path).close()
@@ -463,7 +460,6 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
 def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
     tmp_path: Path, left: list[int]
 ) -> None:
-    """It was logged when the step before it was done, with all counts up to there."""
     checkpoint = claimed(tmp_path)
     for step in range(3):
         before = Totals(read=len(ROWS) * step)
@@ -501,7 +497,6 @@ def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, tra
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskModel]:
-    """What of `tmp_path / "disk"` outlasts a power cut."""
     (tmp_path / "disk").mkdir()
     with DiskModel(tmp_path / "disk", monkeypatch) as model:
         yield model

@@ -37,14 +37,12 @@ _RACERS = 64
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    """The server."""
     with S3Server() as one:
         yield one
 
 
 @pytest.fixture
 def root(server: S3Server) -> Iterator[ObjectPath]:
-    """A folder of its own in the bucket."""
     found = object_path(f"s3a://{BUCKET}/{uuid4().hex}", server.settings().get)
     assert found is not None
     yield found
@@ -151,7 +149,6 @@ def test_large_file_goes_in_parts(server: S3Server, root: ObjectPath) -> None:
     ],
 )
 def test_location_says_which_store_it_is(location: str, found: str) -> None:
-    """Hadoop knows S3 by one of its names."""
     assert str(object_path(location, {"fs.s3a.endpoint": "127.0.0.1:1"}.get)) == found
 
 
@@ -217,7 +214,6 @@ def test_names_are_what_they_are(root: ObjectPath, name: str) -> None:
 
 @pytest.mark.parametrize("location", ["s3a:///job", "s3a://b/a/../job", "gs://b/./job"])
 def test_name_that_no_object_can_have_is_refused(location: str) -> None:
-    """Before anything is written."""
     with pytest.raises(CheckpointError, match=f"{location}: name a bucket"):
         object_path(location, lambda _: None)
 

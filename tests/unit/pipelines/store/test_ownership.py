@@ -39,7 +39,6 @@ time.sleep(600)
 
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
-    """A checkpoint's folder."""
     return LocalStorage(tmp_path)
 
 
@@ -98,7 +97,6 @@ def test_killed_process_is_told_at_once(storage: LocalStorage, tmp_path: Path) -
 
 @pytest.mark.usefixtures("no_watching")
 def test_process_id_that_was_given_again_is_nobody(storage: LocalStorage) -> None:
-    """Another process has the id of the one that died."""
     own = ProcessIdentity.own()
     assert own.started is not None
     _owned_by(storage, replace(own, started=own.started - 1), at_ms=ownership._now_ms())
@@ -132,7 +130,6 @@ def test_heartbeat_that_stands_still_is_a_dead_process(
 
 
 def test_one_of_many_that_start_at_once_has_it(storage: LocalStorage) -> None:
-    """The others are refused."""
     begin = threading.Barrier(_RACERS)
     owners = [Ownership(storage) for _ in range(_RACERS)]
 
@@ -173,7 +170,6 @@ def test_older_owner_learns_of_a_newer_one(
 def test_job_on_a_checkpoint_in_use_is_refused_before_spark_starts(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, by name of the process that has it."""
 
     def submitted(*_: object, **__: object) -> None:
         raise AssertionError("Spark is started")

@@ -23,7 +23,6 @@ def _written(folder: Path, *offsets: int) -> PartFile:
 
 
 def test_file_is_read_by_whoever_is_told_its_name(tmp_path: Path) -> None:
-    """It has that name from the start, and no other attempt has it."""
     file, other = _written(tmp_path, 1, 2), _written(tmp_path, 1, 2)
     assert file.location is not None
     assert file.location != other.location
@@ -34,7 +33,6 @@ def test_file_is_read_by_whoever_is_told_its_name(tmp_path: Path) -> None:
 
 
 def test_no_rows_make_no_file(tmp_path: Path) -> None:
-    """There is nothing to show, then."""
     file = _written(tmp_path)
     assert (file.name, file.size_bytes, list(tmp_path.iterdir())) == (None, 0, [])
 
@@ -52,7 +50,6 @@ def test_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_checksums_and_marks_of_spark_are_no_files_of_rows() -> None:
-    """Spark writes them beside what it writes."""
     names = ("_SUCCESS", ".part-0.parquet.crc", ".hidden.parquet", "part-0.parquet")
     assert [name for name in names if is_rows_file(name)] == ["part-0.parquet"]
 

@@ -30,7 +30,6 @@ def _modes(folder: Path) -> dict[str, int]:
 
 
 def _fill(folder: Path) -> None:
-    """Write to a checkpoint in all the ways there are."""
     storage = LocalStorage(folder)
     storage.make_folder("")
     storage.make_folder("done")

@@ -35,7 +35,6 @@ _seen: list[str] = []
 
 @pytest.fixture
 def seen() -> Iterator[list[str]]:
-    """What bolts did."""
     _seen.clear()
     yield _seen
     _seen.clear()
@@ -47,20 +46,17 @@ class Pooled(BasicBolt):
     fields = ("value", "count")
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Connect."""
         super().prepare(context, collector)
         _seen.append("prepare")
         self.count = 0
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Count, or fail."""
         self.count += 1
         if tuple["value"] == b"bad":
             raise ValueError("bad")
         collector.emit((tuple["value"], self.count))
 
     def cleanup(self) -> None:
-        """Let go."""
         _seen.append("cleanup")
 
 
@@ -68,11 +64,9 @@ class Counting(Pooled):
     """Keeps its count."""
 
     def snapshot(self) -> Any:
-        """The count."""
         return self.count
 
     def restore(self, state: Any) -> None:
-        """Take it back."""
         _seen.append(f"restore {state}")
         self.count = state
 
@@ -81,7 +75,6 @@ class Forgets(Bolt):
     """Neither acks nor fails."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Connect."""
         super().prepare(context, collector)
         _seen.append("prepare")
 
@@ -95,7 +88,6 @@ class Pairs(HoldingBolt):
     fields = ("value", "count")
 
     def finish_batch(self) -> None:
-        """Say how many there are."""
         self.collector.emit(("all", len(self.held)), self.held)
         for given in self.held:
             self.collector.ack(given)

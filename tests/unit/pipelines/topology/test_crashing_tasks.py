@@ -26,11 +26,9 @@ class _Task:
     weight: int = 1
 
     def count(self) -> int:
-        """Its events."""
         return 5
 
     def given(self) -> list[int]:
-        """What it gives out."""
         return [place for place, _ in self.trial.of(range(5)) if place not in self.trial.poison]
 
     def __call__(self) -> TaskResult:
@@ -85,6 +83,5 @@ def test_no_event_is_given_up_for_deaths_that_pass(
 def test_each_event_that_kills_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killers: set[int]
 ) -> None:
-    """All others go on."""
     tasks = _tasks(tmp_path, monkeypatch, lambda given: bool(killers.intersection(given)))
     assert [answer.taken for answer in tasks.run([_Task()])] == [5 - len(killers)]

@@ -41,7 +41,6 @@ def _letter(
 
 
 def test_dead_letter_has_less_of_its_traceback_before_its_event_goes_aside(tmp_path: Path) -> None:
-    """What it ends with tells most; the event is what it was."""
     record, headers = _letter(tmp_path, _NOISE[:1000], 5000)
     assert record.value == _NOISE[:1000]
     assert _TRACEBACK.endswith(headers[DEAD_DETAIL_HEADER])

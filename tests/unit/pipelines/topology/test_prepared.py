@@ -36,7 +36,6 @@ def test_what_fb84216_prepared_is_read(tmp_path: Path) -> None:
 
 
 def test_newer_form_is_refused(tmp_path: Path) -> None:
-    """By its number."""
     with pytest.raises(ValueError, match="format 99"):
         Prepared.from_document(
             {**golden_document("prepared.json"), "prepared_format": 99}, tmp_path
@@ -102,7 +101,6 @@ def test_a_changed_topology_is_told_by_what_has_changed(
 
 
 def test_what_fb84216_prepared_tells_of_tasks_alone(tmp_path: Path) -> None:
-    """What it does not say is not compared."""
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")
     prepared = Prepared.from_document(golden_document("prepared.json"), tmp_path)
     check_prepared("checkpoint", prepared, _topology(store, part="counter"), {"sum": 2})

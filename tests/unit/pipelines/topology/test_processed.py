@@ -37,7 +37,6 @@ def test_another_form_is_refused_by_its_number() -> None:
 
 @pytest.mark.parametrize("lost", ["acked", "pending", "made_acked", "made_dead", "made_replayed"])
 def test_events_and_what_bolts_made_are_balanced_apart(lost: str) -> None:
-    """One of each that is lost, or counted twice, is found."""
     totals = ProcessTotals(
         taken=5, replayed=1, acked=3, dead=1, pending=2,
         made=4, made_replayed=2, made_acked=1, made_dead=2, made_pending=3,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def _listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders that were listed, from here on."""
     listed: list[Path] = []
     requests = replay_requests.requests
 

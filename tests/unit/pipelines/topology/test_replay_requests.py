@@ -60,13 +60,11 @@ def _settings(checkpoint: str, **changes: Any) -> ReorderSettings:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A job's checkpoint."""
     (tmp_path / "format.json").write_text(json.dumps(_JOB))
     return tmp_path
 
 
 def test_request_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """All columns, with headers and what is null."""
     rows = _rows(3)
     assert read_request(write_request(tmp_path / "replays", rows)).equals(rows)
 
@@ -133,7 +131,6 @@ def test_what_is_no_request_is_named(tmp_path: Path) -> None:
 
 
 def test_requests_go_into_the_checkpoint_of_the_job(checkpoint: Path) -> None:
-    """Whichever way its path is written."""
     for location in (str(checkpoint), checkpoint.as_uri(), f"file:{checkpoint}"):
         assert replays_folder(_settings(location)) == checkpoint / "replays"
 
@@ -180,7 +177,6 @@ def test_what_is_no_checkpoint_is_refused(checkpoint: Path, text: str, message: 
     ],
 )
 def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str) -> None:
-    """One that is not there, and one that only Hadoop reaches."""
     with pytest.raises(CheckpointError, match=message):
         replays_folder(_settings(location))
 

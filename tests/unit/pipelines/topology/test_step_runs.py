@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 @bolt(fields=("key", "value"))
 def pass_on(given: Event) -> Iterator[Any]:
-    """Pass it on."""
     yield given.key, given.value
 
 
@@ -131,7 +130,6 @@ class Forgets(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Do as the value says."""
         how, times = tuple["value"][:1], int(tuple["value"][1:])
         if tuple.attempt > times:
             self.collector.emit((tuple["key"], tuple["value"]), tuple)
@@ -175,7 +173,6 @@ def test_an_event_without_a_key_waits_for_no_stranger(
 
 
 def _first_and_last(self: Neighbours) -> None:
-    """In place of all pairs."""
     self.collector.emit((None, b""), (self.held[0], self.held[-1]))
     for one in self.held:
         self.collector.ack(one)
@@ -185,7 +182,6 @@ def _first_and_last(self: Neighbours) -> None:
 def test_an_output_may_be_named_as_dead_letters_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records are its own."""
     builder = TopologyBuilder("named")
     builder.set_spout("events")
     builder.set_bolt("refuse", refuse).local_grouping("events")
@@ -202,11 +198,9 @@ class AtTheEnd(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Ack it."""
         self.collector.ack(tuple)
 
     def finish_batch(self) -> None:
-        """Say which task it is."""
         self.collector.emit((None, b"task %d" % self.context.task))
 
 
@@ -229,7 +223,6 @@ def test_a_task_without_events_may_emit_at_the_end_of_a_batch(
 
 @bolt(fields=("key", "value"))
 def pass_tuple(given: Tuple) -> Iterator[Any]:
-    """Pass it on."""
     yield given["key"], given["value"]
 
 
@@ -240,7 +233,6 @@ class Unpicklable:
         self.is_made = is_made
 
     def __reduce__(self) -> Any:
-        """Raise now, or later."""
         if self.is_made:
             raise TypeError("cannot pickle this")
         return _refuse_to_be_made, ()
@@ -260,7 +252,6 @@ def odd(given: Event) -> Iterator[Any]:
 
 
 def odd_topology() -> Topology:
-    """The odd values go to a later stage."""
     builder = TopologyBuilder("odd")
     builder.set_spout("events")
     builder.set_bolt("odd", odd).local_grouping("events")
@@ -290,21 +281,17 @@ class Counts(Bolt):
     """Counts its tuples, over all batches."""
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.count = 0
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Count it."""
         self.count += 1
         self.collector.ack(tuple)
 
     def snapshot(self) -> int:
-        """The count."""
         return self.count
 
     def restore(self, state: int) -> None:
-        """The count of the batch before."""
         self.count = state
 
 
@@ -339,7 +326,6 @@ class FailsSome(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Emit it, then fail it or not."""
         self.collector.emit((tuple["key"], tuple["value"]), tuple)
         if tuple["value"][:1] == b"f" and tuple.attempt <= int(tuple["value"][1:]):
             self.collector.fail(tuple)

@@ -28,7 +28,6 @@ _FILES = {
 
 @pytest.mark.parametrize("name", _FILES)
 def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
-    """What is wrong is told, with the file's name."""
     text, said = _FILES[name]
     path = tmp_path / name
     if text is not None:
@@ -40,7 +39,6 @@ def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_examples_have_topologies(name: str) -> None:
-    """Each example can be run by its file."""
     assert load_topology(EXAMPLES / name).outputs
 
 

@@ -34,7 +34,6 @@ _followed: list[bytes] = []
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """What a bolt does with the alarm is undone."""
     handler, timer = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -97,7 +96,6 @@ def takes_the_alarm(event: Event) -> None:
 
 @bolt
 def without_end(event: Event) -> Iterator[tuple[bytes]]:
-    """Yield an event without end, if it says so."""
     yield (event.value or b"",)
     while event.value == b"endless":
         yield (b"more",)
@@ -105,7 +103,6 @@ def without_end(event: Event) -> Iterator[tuple[bytes]]:
 
 @bolt(fields=())
 def follow(given: Tuple) -> None:
-    """Note what it is given."""
     _followed.append(given["value"])
 
 
@@ -183,7 +180,6 @@ class OddGrouping(CustomStreamGrouping):
     """Hangs, or raises what is no `Exception`, where the value says so."""
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """Do as the value says."""
         del task
         if b"hang" in values:
             _wait_for_ever()
@@ -194,7 +190,6 @@ class OddGrouping(CustomStreamGrouping):
 
 @bolt(fields=("value",))
 def pass_value(given: Tuple) -> Iterator[Any]:
-    """Pass it on."""
     yield given["value"]
 
 

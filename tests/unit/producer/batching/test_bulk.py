@@ -70,7 +70,6 @@ def _by_columns(
 def _one_by_one(
     chunks: list[list[Record]], partitions: int, first_event: int, times: list[int]
 ) -> dict[int, bytes]:
-    """The same by aiokafka's builder."""
     builders: dict[int, list[Any]] = {}
     keys = KeyPartitioner(partitions)
     event = first_event
@@ -191,7 +190,6 @@ async def test_a_bulk_without_keys_goes_on_to_other_partitions(
 
 
 async def test_singles_between_bulks_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events sent one by one stand between the bulks that were sent before and after them."""
     wire = FakeWire()
     use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092") as producer:

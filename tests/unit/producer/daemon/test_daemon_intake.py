@@ -83,7 +83,6 @@ class _Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> _Rig:
-    """With room."""
     rig = _Rig(tmp_path)
     rig.producer.room.set()
     return rig
@@ -107,7 +106,6 @@ async def test_events_go_with_their_position(rig: _Rig) -> None:
 
 
 def test_a_position_of_before_has_no_mark() -> None:
-    """Nor has a journal that is new."""
     assert position_and_mark(b'{"offset":3}') == (b'{"offset":3}', None)
     assert position_and_mark(None) == (None, None)
 

@@ -49,7 +49,6 @@ def test_json_lines_hold_the_fields() -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_a_traceback_shows_no_events(log_format: str) -> None:
-    """What variables held is not for a log."""
     stream = io.StringIO()
     configure_logging("json" if log_format == "json" else "console", stream)
     payload = "of a customer".replace("a", "one")
@@ -62,7 +61,6 @@ def test_a_traceback_shows_no_events(log_format: str) -> None:
 
 
 def test_console_lines_are_for_people() -> None:
-    """Without colours where there is no terminal."""
     stream = io.StringIO()
     configure_logging("console", stream)
     structlog.stdlib.get_logger("ours").warning("held back", topic="t")

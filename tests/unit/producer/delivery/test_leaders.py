@@ -64,7 +64,6 @@ class _Asker:
         return str(self.leaders.leader("t", 0))
 
     async def ask_until(self, trouble: str) -> None:
-        """Ask at each change until this is told."""
         async with asyncio.timeout(30):
             while self.ask() != trouble:
                 await self.changed.wait()

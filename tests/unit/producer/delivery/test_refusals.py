@@ -91,7 +91,6 @@ def test_what_a_restart_of_a_broker_does_is_retriable(error: Exception) -> None:
 
 
 def test_a_request_that_is_not_allowed_is_fatal() -> None:
-    """And one that found no broker is not."""
     assert isinstance(translated(kafka_errors.ClusterAuthorizationFailedError()), FatalError)
     assert isinstance(translated(kafka_errors.NodeNotReadyError()), RetriableError)
 
@@ -143,7 +142,6 @@ async def test_who_waits_for_a_broker_hears_why() -> None:
 
 
 def test_a_pem_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """So is one that holds something else."""
     missing, other = tmp_path / "missing.pem", tmp_path / "other.pem"
     with pytest.raises(ValidationError, match=r"ssl_ca\n.*there is no such file"):
         KafkaSettings(bootstrap_servers="k:1", security_protocol="SSL", ssl_ca=missing)

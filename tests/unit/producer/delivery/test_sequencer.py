@@ -175,7 +175,6 @@ def test_the_backlog_waits_for_room_in_order() -> None:
 
 
 def test_a_batch_that_is_held_holds_those_behind_it() -> None:
-    """It is not in the journal yet."""
     sequencer = confirmed_sequencer()
     held = sequencer.admit("a", 10, held=True)
     sequencer.admit("b", 10)
@@ -210,7 +209,6 @@ def test_an_order_broken_behind_the_head_is_not_held_against_a_new_head() -> Non
 
 
 def test_epochs_end_and_then_a_new_id_is_needed() -> None:
-    """The largest epoch has no successor."""
     assert Identity(3, MAX_EPOCH - 1).bumped() == Identity(3, MAX_EPOCH)
     assert Identity(3, MAX_EPOCH).bumped() is None
 

@@ -120,7 +120,6 @@ def test_what_the_log_holds_is_settled_by_reading_it() -> None:
 
 
 def test_a_batch_in_the_log_behind_one_that_is_not_costs_the_numbers() -> None:
-    """The one that is missing must be renumbered."""
     sequencer = confirmed_sequencer()
     first, second = in_doubt(sequencer, "a", "b")
     sequencer.on_searched([second])

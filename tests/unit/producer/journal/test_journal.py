@@ -94,7 +94,6 @@ def waiting(event: int, *, partition: int = 0, body_bytes: int = 100, last_ms: i
 
 
 def number(of: Waiting, base: int, timestamp_ms: int = -1) -> Number:
-    """The numbers of a batch that waited."""
     return Number(*of.key, of.last_event_sequence, 10, 7, 0, base, timestamp_ms)
 
 
@@ -109,17 +108,14 @@ def held(journal: Journal) -> dict[tuple[str, int], tuple[BatchFrame | Waiting, 
 
 
 def ack(*batches: BatchFrame) -> Acks:
-    """Marks for batches."""
     return Acks(tuple(Ack(*batch.key, offset=5) for batch in batches))
 
 
 def on(disk: ModelDisk, limits: JournalLimits = _SMALL) -> Journal:
-    """A journal on a model disk."""
     return Journal.open_on(disk, producer="p", limits=limits)
 
 
 def segments(disk: ModelDisk) -> list[int]:
-    """Numbers of the segment files."""
     return sorted(int(name.split(".")[0]) for name in disk.names())
 
 
@@ -398,7 +394,6 @@ def test_the_limit_holds_and_marks_still_fit() -> None:
 
 
 def test_a_full_journal_opens_and_gives_room_back() -> None:
-    """A restart on a full journal is no dead end."""
     disk = ModelDisk()
     sent = fill(on(disk))
     for _ in range(4):
@@ -542,7 +537,6 @@ def test_the_halves_of_a_split_batch_are_sent_before_what_follows() -> None:
 
 
 def test_numbering_wraps_with_the_sequence() -> None:
-    """The batch that ends at 2^31 - 1 is followed by sequence 0."""
     disk = ModelDisk()
     journal = on(disk)
     journal.append([_IDENTITY, batch(2**31 - 20, event=0)])

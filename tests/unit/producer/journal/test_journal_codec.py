@@ -51,7 +51,6 @@ _SEED = segment_seed(_SEGMENT)
 def batch(
     base: int = 0, *, body: bytes = b"body", partition: int = 0, event: int = 0
 ) -> BatchFrame:
-    """A batch of ten records."""
     data = record_batch(Stamp(7, 2, base), body)
     position = Position("file", b"line 12")
     return BatchFrame(
@@ -101,7 +100,6 @@ def synced_segment(*rounds: list[Frame]) -> tuple[bytes, list[int]]:
 
 
 def frames_of(scan: Scan) -> list[Frame]:
-    """The good frames."""
     return [placed.frame for placed in scan.frames]
 
 
@@ -121,7 +119,6 @@ def test_a_batch_is_handed_on_without_a_copy() -> None:
 
 
 def test_only_the_last_frame_of_a_round_ends_it() -> None:
-    """A reader can tell where a round ends."""
     scan = scan_segment(segment(FRAMES, FRAMES[1:3]), _SEGMENT, newest=True)
     ends = [placed.last_in_round for placed in scan.frames]
     assert [*[False] * (len(FRAMES) - 1), True, False, True] == ends
@@ -143,13 +140,11 @@ def test_any_bytes_are_no_frame(data: bytes) -> None:
 
 
 def test_sequences_wrap_after_the_largest() -> None:
-    """After 2^31 - 1 comes 0, as the broker counts."""
     assert batch(2**31 - 10).next_sequence == 0
     assert batch(2**31 - 5).next_sequence == 5
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    """A newer journal is not taken for a damaged one."""
     data = encode_preamble(_SEGMENT, FORMAT_VERSION + 1) + b"whatever"
     with pytest.raises(JournalVersionError, match=r"0003\.journal has journal format version 4"):
         scan_segment(data, _SEGMENT, newest=True)

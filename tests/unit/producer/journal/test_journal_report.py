@@ -41,7 +41,6 @@ def directory(tmp_path: Path) -> Path:
 
 
 def lines(report: JournalReport) -> str:
-    """The report as a terminal would show it."""
     console = Console(width=160, record=True, file=None, quiet=False)
     with console.capture() as capture:
         console.print(report_as_tables(report))
@@ -49,7 +48,6 @@ def lines(report: JournalReport) -> str:
 
 
 def flip(path: Path, at: int) -> None:
-    """Changes one byte of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)

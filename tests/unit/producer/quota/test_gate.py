@@ -37,7 +37,6 @@ class _Rig:
         self.passed.append(number)
 
     async def held(self, count: int) -> list[asyncio.Task[None]]:
-        """So many senders, one after the other, all of them held."""
         before = self.gate.statistics("t").held
         tasks = [asyncio.create_task(self.send(number)) for number in range(count)]
         await asyncio.sleep(0)
@@ -54,7 +53,6 @@ async def rig() -> Any:
 
 
 async def test_other_topics_go_on(rig: _Rig) -> None:
-    """And a topic without a policy does."""
     rig.gate.take([(key_of("other"), _record()[0][1]), *_record(None)])
     assert rig.gate.limits("other")
     assert not rig.gate.limits("t")
@@ -73,7 +71,6 @@ async def test_held_senders_go_on_in_their_order(rig: _Rig) -> None:
 
 
 async def test_one_that_is_cancelled_lets_the_others_pass(rig: _Rig) -> None:
-    """Whether it has its turn or waits for it."""
     rig.gate.take(_record())
     tasks = await rig.held(4)
     for gone in (0, 2):
@@ -156,7 +153,6 @@ async def test_a_closed_gate_holds_nobody(rig: _Rig) -> None:
 
 
 async def test_bad_records_are_told_once_and_the_next_ones_count(rig: _Rig) -> None:
-    """One line for each record that is bad again and again."""
     with capture_logs() as logs:
         for _ in range(3):
             rig.gate.take([(key_of("t"), b"{"), (key_of("u"), b"null"), *_record()])
@@ -181,7 +177,6 @@ async def test_a_wait_is_logged_once_until_it_is_over(rig: _Rig) -> None:
 
 
 async def test_what_is_blocked_is_said_with_the_figures(rig: _Rig) -> None:
-    """Of the topics that are asked for, and no others."""
     rig.gate.take(_record("producer_exception", backlog_bytes=12, limit_bytes=10))
     assert rig.gate.blocked_reason(["other"]) is None
     reason = rig.gate.blocked_reason(["other", "t"])

@@ -54,7 +54,6 @@ def quotas(monkeypatch: pytest.MonkeyPatch, wire: FakeWire) -> FakeWire:
 
 @pytest.fixture
 async def producer(quotas: FakeWire) -> AsyncIterator[IdempotentProducer]:  # noqa: ARG001 - in use
-    """With quotas."""
     async with make_producer(backlog_quota=True) as producer:
         yield producer
 
@@ -187,7 +186,6 @@ async def test_closing_ends_a_held_call(
 
 
 async def test_a_failure_ends_a_held_call(producer: IdempotentProducer) -> None:
-    """It says why."""
     _limit(producer, "producer_request_hold")
     held = await _held(producer, _CALLS["send"])
     producer._on_failure(RuntimeError("disk"))
@@ -227,14 +225,12 @@ async def test_a_position_without_events_is_not_held(
 
 
 async def test_other_topics_of_a_producer_go_on(producer: IdempotentProducer) -> None:
-    """And a topic to which it does not send blocks nothing."""
     _limit(producer, "producer_request_hold", topic="other")
     assert isinstance(await (await producer.send("t", b"1")), Persisted)
     assert producer.blocked_reason() is None
 
 
 async def test_the_wait_for_the_quota_ends_with_it(producer: IdempotentProducer) -> None:
-    """Or with the producer."""
 
     async def lift() -> None:
         _gate(producer).take([(key_of("t"), None)])
@@ -253,7 +249,6 @@ async def test_the_wait_for_the_quota_ends_with_it(producer: IdempotentProducer)
 
 
 async def test_without_the_setting_nothing_is_asked(wire: FakeWire) -> None:
-    """There is no gate, no count, and no wait."""
     async with make_producer() as producer:
         assert producer._core is not None
         assert producer._core.quota is None
@@ -265,7 +260,6 @@ async def test_without_the_setting_nothing_is_asked(wire: FakeWire) -> None:
 
 
 async def test_proximity_is_told_of_the_topics_sent_to(producer: IdempotentProducer) -> None:
-    """A topic that is near its quota and not over it is sent to."""
     _limit(producer, None)
     _limit(producer, None, topic="other")
     assert producer.statistics().quota is not None

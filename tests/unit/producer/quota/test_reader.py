@@ -25,7 +25,6 @@ _HOLD = BacklogState(issued_ms=0, valid_for_ms=1000, policy="producer_request_ho
 
 
 def _batch(offset: int, key: bytes | None, value: bytes | None) -> bytes:
-    """One record, at an offset."""
     builder = new_builder(1 << 20)
     builder.append(0, 0, key, value, [])
     return struct.pack(">q", offset) + bytes(builder.build())[8:]
@@ -102,19 +101,16 @@ class _Rig:
         self.reader = ControlReader(kafka, self.gate, client_id="test", random=Random(1))
 
     def write(self, topic: str, value: bytes | None = _HOLD) -> None:
-        """One batch of one record."""
         self.wire.log.append(_batch(len(self.wire.log), key_of(topic), value))
         self.wire.stable = len(self.wire.log)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait for something."""
         while not holds():  # noqa: ASYNC110 - nothing tells when it does
             await asyncio.sleep(0.001)
 
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Rig]:
-    """A reader that is not started yet."""
     wire = _Wire()
     monkeypatch.setattr("sequitur.producer.quota.reader.Wire", lambda *_args, **_options: wire)
     rig = _Rig(wire)
@@ -125,7 +121,6 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Rig]:
 
 @pytest.mark.parametrize("version", [FetchResponse_v4, FetchResponse_v11])
 async def test_records_are_read_from_the_beginning_and_followed(rig: _Rig, version: Any) -> None:
-    """Each once, in the versions that brokers answer in."""
     rig.wire.version = version
     rig.write("a")
     rig.write("b")
@@ -139,7 +134,6 @@ async def test_records_are_read_from_the_beginning_and_followed(rig: _Rig, versi
 
 
 async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
-    """And nothing is limited; once it has the right, it reads."""
     rig.write("t")
     rig.wire.unauthorized = True
     with capture_logs() as logs:
@@ -172,7 +166,6 @@ async def test_no_error_stops_it(rig: _Rig, error: Exception) -> None:
 
 
 async def test_a_damaged_batch_is_told_and_read_again(rig: _Rig) -> None:
-    """As after a disk that was mended."""
     rig.write("t")
     whole = rig.wire.log[0]
     rig.wire.log[0] = whole[:-1] + bytes([whole[-1] ^ 1])
@@ -184,7 +177,6 @@ async def test_a_damaged_batch_is_told_and_read_again(rig: _Rig) -> None:
 
 
 async def test_records_that_are_gone_are_passed_over(rig: _Rig) -> None:
-    """It begins where the log begins now."""
     for topic in "abc":
         rig.write(topic)
     rig.wire.start = 2

@@ -43,7 +43,6 @@ def test_the_newline_of_windows_is_no_part_of_the_value() -> None:
 
 @pytest.mark.parametrize("blank", [b"\n", b"  \n", b"\t\r\n"])
 def test_a_blank_line_is_no_event_and_no_fault(blank: bytes) -> None:
-    """It is passed over."""
     assert _parse(blank) == ([], [])
 
 
@@ -77,7 +76,6 @@ def test_half_a_character_is_refused_by_that_name(line: bytes, lone: str, byte: 
 
 
 def test_an_escaped_backslash_before_a_u_is_no_surrogate() -> None:
-    """The reason is another then."""
     ((_, reason),) = _parse(b'"\\\\ud800\n')[1]
     assert reason.startswith("no JSON: ")
 
@@ -97,7 +95,6 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_a_line_beyond_the_limit_is_refused() -> None:
-    """With its length and the limit."""
     assert _parse(b'"' + b"x" * 100 + b'"\n1\n') == (
         [Record(b"1")],
         [(0, "too long: 102 bytes, at most 64")],
@@ -135,13 +132,11 @@ def test_a_bad_line_is_refused_with_a_key_asked_for_too() -> None:
 
 @pytest.mark.parametrize("text", ["", "json", "json:", "json:a..b", "json:.", "header:a", "a"])
 def test_a_key_that_is_no_place_is_refused(text: str) -> None:
-    """With what was expected."""
     with pytest.raises(KeySpecError, match=r"expected json:<path>"):
         parse_key(text)
 
 
 def test_a_field_is_found_as_written() -> None:
-    """`of` keeps quotes, `text_of` does not."""
     field = JsonField("at")
     assert field.of(b'{"at":"now"}') == b'"now"'
     assert field.text_of(b'{"at":"now"}') == b"now"
@@ -156,7 +151,6 @@ def test_a_field_is_not_found_where_it_cannot_be_read(value: bytes | None) -> No
 
 
 def test_a_number_and_a_text_are_two_ids() -> None:
-    """One string is one id, however it is written."""
     written = [b"1", b'"1"', b'"\\u0031"', b"1.0", b"true", b'"true"', b'"\\"1"']
     found = [JsonField("id").id_in(b'{"id": %b}' % one) for one in written]
     assert found[1] == found[2]
@@ -190,7 +184,6 @@ def test_headers_are_taken_out_of_the_event() -> None:
 
 @pytest.mark.parametrize("text", ["id", "=json:id", "id=", "id=header:x", "id=json:a..b"])
 def test_a_header_from_nowhere_is_refused(text: str) -> None:
-    """The message says what was expected."""
     with pytest.raises(KeySpecError, match=r"expected (NAME=)?json:<path>"):
         parse_header(text)
 

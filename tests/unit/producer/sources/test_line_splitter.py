@@ -6,7 +6,6 @@ from sequitur.producer.sources._line_splitter import LineSplitter
 
 
 def test_a_line_waits_for_its_newline() -> None:
-    """What has no newline yet is not given out."""
     splitter = LineSplitter(100)
     assert splitter.feed(b"ab").lines == []
     assert splitter.pending_length == 2
@@ -47,5 +46,4 @@ def test_an_endless_line_takes_no_more_than_the_limit() -> None:
 
 
 def test_a_line_as_long_as_the_limit_is_whole() -> None:
-    """The limit itself is allowed."""
     assert LineSplitter(4).feed(b"abcd\n").overlong == {}

@@ -137,7 +137,6 @@ def test_another_file_that_begins_as_a_short_one_did_is_new(kept: str, new: str)
 
 
 def test_an_empty_generation_that_was_written_since_is_new() -> None:
-    """Nothing of it was read."""
     empty = _generation("app.log.1", 10, head=b"")
     older = OlderGenerations().of([empty])
     assert Rotation("app.log").following(None, [empty], older).unread == ()
@@ -272,7 +271,6 @@ class RotatedFile(RuleBasedStateMachine):
 
     @initialize(there=st.integers(0, 3))
     def start(self, there: int) -> None:
-        """The reader begins with what is written."""
         for _ in range(there + 1):
             self.rotate()
         self.read = [there]
@@ -313,7 +311,6 @@ class RotatedFile(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """All that is known is in the position."""
         self.older = msgspec.json.decode(msgspec.json.encode(self.older), type=OlderGenerations)
 
     @rule()

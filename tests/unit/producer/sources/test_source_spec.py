@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_source_is_named(text: str, spec: SourceSpec) -> None:
-    """Each kind with what it reads."""
     assert parse_source(text) == spec
 
 
@@ -82,7 +81,6 @@ def test_a_wrong_source_is_refused(text: str, problem: str) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(field: str, value: Any) -> None:
-    """Before anything is read."""
     with pytest.raises(ValidationError) as caught:
         SourceSettings.model_validate({field: value})
     assert [error["loc"] for error in caught.value.errors()] == [(field,)]

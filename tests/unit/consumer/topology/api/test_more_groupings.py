@@ -46,7 +46,6 @@ _seen: list[Any] = []
 
 @pytest.fixture
 def seen() -> Iterator[list[Any]]:
-    """What bolts told."""
     _seen.clear()
     yield _seen
     _seen.clear()
@@ -60,7 +59,6 @@ class ByLength(CustomStreamGrouping):
         self.tasks = context.tasks
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """By the length of the first value."""
         if values[0] == b"raise":
             raise ValueError(f"no task for this of task {task}")
         if values[0] == b"beyond":
@@ -72,7 +70,6 @@ class ByValue(ByLength):
     """The same for events."""
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """By the length of the event's value."""
         return super().choose_tasks(task, (values[1],))
 
 
@@ -80,13 +77,11 @@ class Unready(ByLength):
     """Cannot get ready."""
 
     def prepare(self, context: GroupingContext) -> None:
-        """Raise."""
         raise ConnectionError(context.reader)
 
 
 @bolt(fields=("word",))
 def words(given: Any) -> Any:
-    """The words of a text."""
     yield from given["value"].split(b" ")
 
 
@@ -96,7 +91,6 @@ class Where(BasicBolt):
     fields = ("word", "task")
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Tell it."""
         _seen.append((tuple[0], self.context.task, tuple.source_task, tuple.place))
         collector.emit((tuple[0], self.context.task))
 
@@ -107,7 +101,6 @@ class Sender(BasicBolt):
     fields = ("word",)
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Emit them at once."""
         given_to = collector.emit_many(tuple["value"].split(b" "))
         _seen.append((given_to, dict(self.context.task_counts)))
         self.context.logger.warning("sent %d", len(given_to))
@@ -128,7 +121,6 @@ def _tasks(grouping: Grouping, tasks: int, emitter: Emitter, values: Sequence[st
 
 
 def test_a_grouping_of_the_users_chooses_tasks() -> None:
-    """By number; none of them for nobody."""
     tester = TopologyTester(_custom(ByLength()))
     tester.run([("k", "a bb ccc dddd  e")])
     assert Counter(tester.records("out")) == Counter(
@@ -142,7 +134,6 @@ def test_a_grouping_of_the_users_chooses_tasks() -> None:
     ("beyond", "the grouping of 'words' chose task 3 of 'where', which has 3"),
 ])  # fmt: skip
 def test_a_grouping_that_cannot_choose_fails_the_event(word: str, message: str) -> None:
-    """As a bolt does that raises, and no other event."""
     tester = TopologyTester(_custom(ByLength()), ProcessSettings(max_attempts=1))
     tester.run([("k", word), ("other", "a")])
     assert message in tester.dead_letters[0].detail
@@ -167,7 +158,6 @@ def test_a_grouping_of_events_that_cannot_choose_fails_the_event(
 
 
 def test_a_grouping_that_cannot_get_ready_is_named() -> None:
-    """It is no event's fault."""
     with pytest.raises(BoltError, match="grouping of 'words' for 'where': its prepare raised Conn"):
         TopologyTester(_custom(Unready())).run()
 
@@ -216,7 +206,6 @@ def test_shuffling_begins_with_another_task_in_each_batch() -> None:
 
 
 def test_batches_of_one_event_reach_all_tasks(seen: list[Any]) -> None:
-    """In the tester as in the job."""
     builder = TopologyBuilder("shuffle")
     builder.set_spout("events")
     builder.set_bolt("where", Where(), 3).shuffle_grouping("events")

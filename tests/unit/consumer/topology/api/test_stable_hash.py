@@ -85,7 +85,6 @@ EQUAL: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("values", EQUAL)
 def test_equal_values_have_equal_hashes(values: tuple[Any, ...]) -> None:
-    """Of whatever types Python has for them."""
     assert all(one == values[0] for one in values)
     assert len({stable_hash(one) for one in values}) == 1
     assert len({stable_hash([{"in": (one,)}]) for one in values}) == 1
@@ -97,7 +96,6 @@ def test_equal_values_have_equal_hashes(values: tuple[Any, ...]) -> None:
     )
 )
 def test_numbers_hash_as_all_numbers_that_equal_them(number: Any) -> None:
-    """Those of Python and of NumPy."""
     hashed = stable_hash(number)
     kinds: list[Any] = [int, float, decimal.Decimal, fractions.Fraction, np.float32, np.longdouble]
     for kind in kinds:
@@ -117,7 +115,6 @@ def test_numbers_hash_as_all_numbers_that_equal_them(number: Any) -> None:
 def test_groupings_choose_by_the_hash_of_the_version(
     grouping: str, version: int, hash_of: Any
 ) -> None:
-    """A checkpoint keeps the one that it was begun with."""
     builder = TopologyBuilder("groups")
     builder.set_spout("events")
     getattr(builder.set_bolt("take", take, 64), grouping)("events", "value")
@@ -141,7 +138,6 @@ def test_groupings_choose_by_the_hash_of_the_version(
 
 
 def test_a_number_of_a_million_digits_takes_no_million_digits() -> None:
-    """Of a Decimal the exponent is one number."""
     assert stable_hash(decimal.Decimal("1E+999999")) == 0
     assert stable_hash(decimal.Decimal("1E-999999")) != stable_hash(0)
 
@@ -171,7 +167,6 @@ def test_no_number_has_a_hash_of_its_own(value: Any) -> None:
     ],
 )
 def test_usual_values_keep_the_hash_of_the_first_version(value: Any, hashed: int) -> None:
-    """So their keys stay where they are, whatever the version."""
     assert stable_hash(value) == first_stable_hash(value) == hashed
 
 
@@ -184,7 +179,6 @@ def test_usual_values_keep_the_hash_of_the_first_version(value: Any, hashed: int
     ],
 )
 def test_the_first_version_is_what_it_was(value: Any, hashed: int) -> None:
-    """A checkpoint that was begun with it goes on with it."""
     assert first_stable_hash(value) == hashed
 
 
@@ -197,7 +191,6 @@ class Unknown:
 
 @pytest.mark.parametrize("value", [Unknown(), [Unknown()], {"a": Unknown()}, object])
 def test_a_value_of_an_unknown_type_is_refused_by_name(value: Any) -> None:
-    """Wherever it stands."""
     with pytest.raises(UngroupableValueError, match=r"is of type \S+, and it is not known which"):
         stable_hash(value)
 
@@ -208,7 +201,6 @@ def emit_unknown(event: Any) -> Any:
 
 
 def take(given: Any) -> None:
-    """Take it."""
     del given
 
 

@@ -36,7 +36,6 @@ _seen: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def seen() -> list[Any]:
-    """Nothing, when a test begins."""
     _seen.clear()
     return _seen
 
@@ -57,13 +56,11 @@ def sort_words(event: Event) -> Iterator[Any]:
 
 @bolt
 def returns_list(event: Event) -> Any:
-    """What is returned counts as well as what is yielded."""
     return [event.value, b"twice"]
 
 
 @bolt
 def note(given: Tuple) -> None:
-    """Take down what it is given."""
     _seen.append((given.source, given.stream, given.as_dict()))
 
 
@@ -86,7 +83,6 @@ class Emits(Bolt):
         self.task = task
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Emit, then ack."""
         self.collector.emit(self.values, tuple, self.stream, self.task)
         self.collector.ack(tuple)
 
@@ -100,7 +96,6 @@ class Misuses(Bolt):
         self.how = how
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """In one of several ways."""
         if self.how == "double ack":
             self.collector.ack(tuple)
             self.collector.ack(tuple)
@@ -126,7 +121,6 @@ class UsesForeign(Bolt):
         self.how = how
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Ack, fail, or anchor to it."""
         foreign = _seen[0]
         if self.how == "emit":
             self.collector.emit(("x",), anchors=(tuple, foreign))
@@ -138,7 +132,6 @@ class Holds(Bolt):
     """Acks nothing, so that its tuples stay its own."""
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Let others have it."""
         _seen.append(tuple)
 
 
@@ -148,30 +141,24 @@ class LifeCycle(BasicBolt):
     fields = ("value",)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Once for each copy of it."""
         super().prepare(context, collector)
         _seen.append(("prepare", context.task, context.tasks, context.config["unit"]))
 
     def restore(self, state: Any) -> None:
-        """Behind `prepare`."""
         _seen.append(("restore", state))
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """For each tuple."""
         _seen.append(("process", tuple["value"]))
         collector.emit((tuple["value"],))
 
     def finish_batch(self) -> None:
-        """At the batch's end."""
         _seen.append("finish_batch")
 
     def snapshot(self) -> Any:
-        """Behind it."""
         _seen.append("snapshot")
         return {"kept": 1}
 
     def cleanup(self) -> None:
-        """At last."""
         _seen.append("cleanup")
 
 
@@ -179,7 +166,6 @@ class Unkeepable(LifeCycle):
     """Wants kept what cannot be kept."""
 
     def snapshot(self) -> Any:
-        """A function without a name."""
         return lambda: None
 
 
@@ -219,7 +205,6 @@ def test_a_function_says_what_it_emits_in_any_handy_form(seen: list[Any]) -> Non
 
 
 def test_what_a_function_returns_is_emitted() -> None:
-    """As if it had yielded it."""
     tester = _tester(returns_list, key=None)
     tester.run([("k", "once")])
     assert tester.records("out") == [(None, b"once"), (None, b"twice")]
@@ -234,7 +219,6 @@ def test_a_decorated_function_is_still_the_function() -> None:
 
 
 def test_a_bolt_sees_which_attempt_it_is(seen: list[Any]) -> None:
-    """1 the first time."""
     builder = TopologyBuilder("attempts")
     builder.set_spout("events")
     builder.set_bolt("note", note_attempt).local_grouping("events")
@@ -262,7 +246,6 @@ def test_what_a_bolts_life_consists_of(seen: list[Any]) -> None:
 
 
 def test_what_cannot_be_kept_is_named() -> None:
-    """By bolt and task."""
     with pytest.raises(BoltStateError, match="bolt 'work', task 0: its snapshot cannot be pickled"):
         _tester(Unkeepable()).run([(None, "a")])
 
@@ -291,7 +274,6 @@ def test_what_was_not_declared_is_not_emitted(emits: Bolt, message: str) -> None
     ("unknown field", "'vlaue': tuples of 'events' have the fields key, value, headers"),
 ])  # fmt: skip
 def test_misuse_of_a_tuple_is_an_error(how: str, message: str) -> None:
-    """It names the bolt and the tuple."""
     tester = _tester(Misuses(how))
     tester.run([("k", "v")])
     assert len(tester.dead_letters) == 1
@@ -360,12 +342,10 @@ def test_headers_are_pairs_or_a_mapping(headers: Any) -> None:
 def test_what_cannot_be_encoded_fails_its_event(
     values: Any, output: dict[str, Any], message: str
 ) -> None:
-    """The error names the output."""
     assert message in _detail(_tester(Emits(values), **output))
 
 
 def test_the_stream_itself_may_be_an_output() -> None:
-    """Events are written as they are."""
     builder = TopologyBuilder("copy")
     builder.set_spout("events")
     builder.set_output("out", headers="headers").local_grouping("events")

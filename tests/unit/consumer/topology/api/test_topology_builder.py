@@ -24,17 +24,14 @@ if TYPE_CHECKING:
 
 @bolt
 def pass_on(event: Event) -> Any:
-    """Emit the value."""
     yield event.value
 
 
 def plain(event: Event) -> Any:
-    """A function without a decorator."""
     yield event.value
 
 
 async def later(event: Event) -> Any:
-    """An async function."""
     return [event.value]
 
 
@@ -149,13 +146,11 @@ def test_what_makes_no_sense_is_refused_by_name(
 
 
 def test_a_topology_needs_a_spout() -> None:
-    """There is nothing to run on."""
     with pytest.raises(TopologyBuildError, match="topology 'empty' has no spout"):
         TopologyBuilder("empty").build()
 
 
 def test_what_tells_of_message_ids_has_to_be_sent_to_tasks() -> None:
-    """It is pickled with the topology."""
     builder = TopologyBuilder("refused")
     builder.set_spout("events", tracked=lambda _event: True)
     with pytest.raises(TopologyBuildError, match="spout 'events' cannot be pickled"):
@@ -163,7 +158,6 @@ def test_what_tells_of_message_ids_has_to_be_sent_to_tasks() -> None:
 
 
 def test_components_stand_behind_those_they_read() -> None:
-    """In whatever order they were added."""
     builder = TopologyBuilder("ordered")
     builder.set_output("out", key=None).shuffle_grouping("second")
     builder.set_bolt("second", pass_on).shuffle_grouping("first")

@@ -40,7 +40,6 @@ _TASKS = 4
 
 @bolt(fields=("word", "task"))
 def split(event: Event) -> Any:
-    """Each word, with a task to send it to."""
     for number, word in enumerate((event.value or b"").decode().split()):
         yield (word, number)
 
@@ -51,20 +50,17 @@ class Where(Bolt):
     fields = ("word", "task")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Tell it."""
         self.collector.emit((tuple["word"], self.context.task), anchors=tuple)
         self.collector.ack(tuple)
 
 
 def plain_to_tasks(event: Event) -> Any:
-    """Each word to the task that it names."""
     for word in (event.value or b"").decode().split():
         yield To("named", (word,), task=int(word))
 
 
 @bolt(streams={"named": ("word",)}, direct_streams=("named",))
 def to_tasks(event: Event) -> Any:
-    """The same with a decorator."""
     yield from plain_to_tasks(event)
 
 
@@ -75,7 +71,6 @@ class Direct(Bolt):
     direct_streams = ("named",)
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Each word to the task that it names."""
         for word in tuple["value"].decode().split():
             task = int(word) if word.isdigit() else None
             self.collector.emit((word,), anchors=tuple, stream="named", task=task)
@@ -108,7 +103,6 @@ def _tasks(grouping: Grouping, words: str) -> list[tuple[str, int]]:
 
 
 def test_shuffling_is_even() -> None:
-    """One task after the other."""
     assert Counter(task for _, task in _tasks(ShuffleGrouping(), "a " * 10)) == {
         0: 3, 1: 3, 2: 2, 3: 2,
     }  # fmt: skip
@@ -129,12 +123,10 @@ def test_all_tasks_get_each_tuple() -> None:
 
 
 def test_global_is_the_first_task() -> None:
-    """It gets all of them."""
     assert {task for _, task in _tasks(GlobalGrouping(), "a b c")} == {0}
 
 
 def test_local_stays_where_the_tuple_is() -> None:
-    """A task's tuples go to the reader's task of its number."""
     builder = TopologyBuilder("local")
     builder.set_spout("events")
     builder.set_bolt("first", Where(), _TASKS).fields_grouping("split", "word")
@@ -149,7 +141,6 @@ def test_local_stays_where_the_tuple_is() -> None:
 
 
 def test_none_is_another_word_for_local() -> None:
-    """As in Storm, where none means that it does not matter."""
     builder = TopologyBuilder("none")
     builder.set_spout("events")
     builder.set_bolt("split", split).none_grouping("events")
@@ -173,7 +164,6 @@ def test_a_direct_tuple_goes_to_the_task_that_is_named(made: Any) -> None:
     ("nobody", "bolt 'direct': stream 'named' is direct: say which task"),
 ])  # fmt: skip
 def test_a_direct_tuple_for_no_task_is_an_error(word: str, message: str) -> None:
-    """It names the bolt and the stream."""
     tester = TopologyTester(_direct(Direct()), ProcessSettings(max_attempts=1))
     tester.run([(None, word)])
     assert tester.dead_letters[0].reason is FailReason.EXCEPTION

@@ -28,19 +28,16 @@ class Pair(NamedTuple):
 
 
 def yields(_: Any) -> Iterator[Any]:
-    """A generator."""
     yield ("a",)
     yield ("b",)
 
 
 async def yields_async(_: Any) -> AsyncIterator[Any]:
-    """An async generator."""
     yield ("a",)
     yield ("b",)
 
 
 async def returns_async(_: Any) -> Any:
-    """A coroutine."""
     return ["a", ("b",)]
 
 
@@ -50,12 +47,10 @@ def wraps_async(given: Any) -> Any:
 
 
 def returns_list(_: Any) -> Any:
-    """A list of values."""
     return ["a", ("b",)]
 
 
 def returns_iterator(_: Any) -> Any:
-    """An iterator that is no generator."""
     return map(str, "ab")
 
 
@@ -72,13 +67,11 @@ class Basic(BasicBolt):
         self.call = call
 
     def process(self, tuple: Any, collector: Any) -> Any:  # noqa: A002
-        """Return it."""
         del collector
         return self.call(tuple)
 
 
 def plain(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function as it stands."""
     return call
 
 
@@ -91,13 +84,11 @@ class Acking(Bolt):
         self.call = call
 
     def process(self, tuple: Any) -> Any:  # noqa: A002
-        """Return it."""
         returned = self.call(tuple)
         self.held = tuple
         return returned
 
     def finish_batch(self) -> None:
-        """Ack."""
         self.collector.ack(self.held)
 
 
@@ -107,7 +98,6 @@ class AsyncBasic(BasicBolt):
     fields = ("value",)
 
     async def process(self, tuple: Any, collector: Any) -> Any:  # noqa: A002
-        """Return values."""
         del collector
         return await returns_async(tuple)
 
@@ -121,7 +111,6 @@ class YieldsAndAcks(Bolt):
         self.late = late
 
     def process(self, tuple: Any) -> Iterator[Any]:  # noqa: A002
-        """Yield two values."""
         yield ("a",)
         if self.late:
             self.collector.ack(tuple)
@@ -136,7 +125,6 @@ class EmitsAndYields(BasicBolt):
     fields = ("value",)
 
     def process(self, tuple: Any, collector: Any) -> Any:  # noqa: A002
-        """Emit a and c, yield b."""
         del tuple
         collector.emit(("a",))
         yield ("b",)
@@ -149,7 +137,6 @@ class ReturnsWhatEmitReturned(BasicBolt):
     fields = ("value",)
 
     def process(self, tuple: Any, collector: Any) -> Any:  # noqa: A002
-        """Emit, and return where to."""
         del tuple
         return [*collector.emit_many([("a",), ("b",)]), *collector.emit(("c",))]
 
@@ -173,7 +160,6 @@ def why_dead(tester: TopologyTester) -> str:
 
 
 def values(tester: TopologyTester) -> list[bytes | None]:
-    """What came out."""
     return [value for _, value in tester.records("out")]
 
 
@@ -183,7 +169,6 @@ def values(tester: TopologyTester) -> list[bytes | None]:
 def test_all_that_is_yielded_or_listed_goes_out(
     call: Callable[[Any], Any], kind: Callable[[Any], Any], concurrency: int
 ) -> None:
-    """By each kind of call and of bolt."""
     given = kind(call)
     if kind is plain and call in ASYNC:
         concurrency = 2  # what is async has to say so
@@ -193,7 +178,6 @@ def test_all_that_is_yielded_or_listed_goes_out(
 
 
 def test_an_async_basic_bolt_emits_what_it_returns() -> None:
-    """Its coroutine is awaited."""
     assert values(run_with(AsyncBasic(), 2)) == [b"a", b"b"]
 
 
@@ -221,12 +205,10 @@ def test_what_is_emitted_and_yielded_by_turns_keeps_its_order(concurrency: int) 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_what_emit_returned_is_not_emitted_again(concurrency: int) -> None:
-    """It is the tasks that the values went to."""
     assert values(run_with(ReturnsWhatEmitReturned(), concurrency)) == [b"a", b"b", b"c"]
 
 
 def gives(value: Any, _: Any) -> Any:
-    """Return a value, whatever is given."""
     return value
 
 
@@ -240,7 +222,6 @@ def gives(value: Any, _: Any) -> Any:
 def test_what_may_be_one_value_or_several_is_refused_by_name(
     value: Any, kind: Callable[[Any], Any], concurrency: int
 ) -> None:
-    """It would be emitted letter by letter, or not at all."""
     tester = run_with(kind(functools.partial(gives, value)), concurrency)
     assert values(tester) == []
     detail = why_dead(tester)
@@ -291,7 +272,6 @@ class Misordered(Bolt):
         self.order = order
 
     def process(self, tuple: Any) -> None:  # noqa: A002
-        """Emit."""
         emit: Any = self.collector.emit
         if self.order == "anchor, values":
             emit(tuple, ("a",))
@@ -314,7 +294,6 @@ class BasicMisordered(BasicBolt):
     fields = ("value",)
 
     def process(self, tuple: Any, collector: Any) -> None:  # noqa: A002
-        """Emit."""
         del tuple
         collector.emit("default", ("a",))
 

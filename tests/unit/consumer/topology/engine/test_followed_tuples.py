@@ -34,14 +34,12 @@ _seen: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    """Each test counts anew."""
     _made.clear()
     _seen.clear()
 
 
 @bolt
 def count_up(event: Event) -> Iterator[tuple[int]]:
-    """Yield many numbers."""
     del event
     for number in range(_MANY):
         _made.append(number)
@@ -81,7 +79,6 @@ class Numbers(BasicBolt):
     fields = ("source", "value")
 
     def process(self, given: Tuple, collector: BasicOutputCollector) -> Any:
-        """Yield them."""
         del collector
         for number in range(_FEW):
             yield f"{self.context.component} {given['value']}", number
@@ -89,7 +86,6 @@ class Numbers(BasicBolt):
 
 @bolt(fields=())
 def note(given: Tuple) -> None:
-    """Note what comes."""
     _seen.append((given["source"], given["value"]))
 
 
@@ -117,7 +113,6 @@ def test_tuples_of_a_task_stay_in_order(monkeypatch: pytest.MonkeyPatch, deepest
 
 @bolt(fields=("value",))
 def explode(event: Event) -> Iterator[tuple[int]]:
-    """Yield without end."""
     del event
     for number in itertools.count():
         yield (number,)

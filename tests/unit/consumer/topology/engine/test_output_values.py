@@ -37,12 +37,10 @@ REFUSED = 10
 
 
 def emit(event: Any) -> Any:
-    """Emit the value that the event names."""
     yield (VALUES[int(event.value)],)
 
 
 def as_repr(value: Any) -> str:
-    """An encoder of the user's."""
     return repr(value)
 
 
@@ -52,7 +50,6 @@ def as_number(_value: Any) -> Any:
 
 
 def run_by(**output: Any) -> TopologyTester:
-    """A tester of one bolt and one output."""
     builder = TopologyBuilder("values")
     builder.set_spout("events")
     builder.set_bolt("emit", emit).local_grouping("events")
@@ -61,7 +58,6 @@ def run_by(**output: Any) -> TopologyTester:
 
 
 def why_dead(ran: TopologyTester) -> str:
-    """Why its one event is a dead letter."""
     ran.retry_all()
     (letter,) = ran.dead_letters
     return letter.detail
@@ -95,20 +91,17 @@ def test_what_json_can_hold_goes_out(number: int, expected: Any) -> None:
 
 
 def test_an_encoder_of_the_outputs_own_takes_what_json_refuses() -> None:
-    """It is given the value whole."""
     ran = run_by(value="value", encode=as_repr)
     ran.run([("key", "0"), ("key", "5")])
     assert [value for _, value in ran.records("out")] == [b"nan", b"{'raw': b'bob'}"]
 
 
 def test_an_encoder_that_makes_no_bytes_is_named() -> None:
-    """With what it made."""
     ran = run_by(value="value", encode=as_number)
     ran.run([("key", "0")])
     assert "output 'out': its encode made 1 of value nan" in why_dead(ran)
 
 
 def test_an_encoder_that_cannot_be_sent_to_tasks_is_refused() -> None:
-    """As a bolt is."""
     with pytest.raises(TopologyBuildError, match="output 'out' cannot be pickled"):
         run_by(value="value", encode=lambda value: value)

@@ -44,7 +44,6 @@ class Windows(BasicBolt):
         self.values: list[str] = []
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Keep it, or let all go."""
         if not tuple.is_tick:
             self.values.append(tuple["value"].decode())
             return
@@ -55,11 +54,9 @@ class Windows(BasicBolt):
                 raise ConnectionError("503")
 
     def snapshot(self) -> Any:
-        """What it has."""
         return self.values
 
     def restore(self, state: Any) -> None:
-        """Take it back."""
         self.values = state
 
 
@@ -70,7 +67,6 @@ class Seen(BasicBolt):
     count = 0
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Count it."""
         self.count += 1
         collector.emit((f"{self.count}.{tuple['value']}",))
 
@@ -134,7 +130,6 @@ class AtTicks(Noting):
     """Behind a committer: emits at a tick, and may raise then."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Emit that it was here."""
         if tuple.is_tick:
             self.pass_on("tick")
             self.journal.pass_through("tick")

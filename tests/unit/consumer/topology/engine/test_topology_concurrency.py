@@ -55,7 +55,6 @@ _scene = Scene()
 
 @pytest.fixture(autouse=True)
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """A scene for this test alone."""
     made = Scene()
     monkeypatch.setattr(f"{__name__}._scene", made)
     yield made
@@ -71,14 +70,12 @@ def meet(event: Event) -> Any:
 
 @bolt
 async def meet_async(event: Event) -> Any:
-    """The same on an event loop."""
     await _meeting()
     return [event.value]
 
 
 @bolt
 async def meet_async_generator(event: Event) -> AsyncIterator[Any]:
-    """The same with values that are yielded."""
     await _meeting()
     yield event.value
 
@@ -96,7 +93,6 @@ class MeetAsync(Bolt):
     fields = ("value",)
 
     async def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Meet, emit, ack."""
         await _meeting()
         self.collector.emit((tuple["value"],), anchors=tuple)
         self.collector.ack(tuple)
@@ -114,7 +110,6 @@ def one_by_one(event: Event) -> Any:
 
 @bolt
 def refuse_bad(event: Event) -> Any:
-    """Raise for bad ones."""
     _scene.called.append(event.value)
     if event.value == b"bad":
         raise ValueError("bad")
@@ -137,7 +132,6 @@ def stick(event: Event) -> Any:
 
 @bolt
 def take_a_second(event: Event) -> Any:
-    """Take a second."""
     _scene.now_s += 1
     return [event.value]
 
@@ -159,14 +153,12 @@ class AcksTwice(Bolt):
     fields = ("value",)
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Ack, and ack again."""
         self.collector.ack(tuple)
         self.collector.ack(tuple)
 
 
 @bolt
 def note_thread(given: Tuple) -> Any:
-    """Take down where it is called."""
     del given
     _scene.concluded_in.add(threading.get_ident())
 
@@ -201,7 +193,6 @@ class Run:
         )
 
     def feed(self, key: bytes | None, value: bytes) -> None:
-        """Give out an event."""
         number = len(self.roots) + 1
         event = EventValues(key, value, (), number, "t", 0, number, 0)
         self.roots.append(Root(number, event))
@@ -216,7 +207,6 @@ class Run:
 
     @property
     def reasons(self) -> list[FailReason | None]:
-        """Why each event failed."""
         return [root.failure.reason if root.failure else None for root in self.roots]
 
 
@@ -225,7 +215,6 @@ def _run(
     events: Iterable[tuple[bytes | None, bytes]],
     ordering: Ordering = Ordering.KEY,
 ) -> Run:
-    """A batch, from beginning to end."""
     run = Run(topology, ordering)
     for key, value in events:
         run.feed(key, value)
@@ -321,7 +310,6 @@ def test_a_call_that_waits_for_a_thread_is_not_made_once_its_event_is_held(scene
 
 
 def test_an_async_call_that_overruns_fails() -> None:
-    """The others on its loop go on."""
     events = [(b"a", b"stuck"), (b"a", b"after")]
     run = _run(_topology(stick_async, concurrency=2), events, Ordering.NONE)
     assert run.reasons == [FailReason.TIMEOUT, None]

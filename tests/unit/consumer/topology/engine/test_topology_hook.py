@@ -29,7 +29,6 @@ _told: list[AckedEvent | FailedEvent] = []
 
 @pytest.fixture
 def told() -> Iterator[list[Any]]:
-    """What the hook was told."""
     _told.clear()
     yield _told
     _told.clear()
@@ -39,12 +38,10 @@ class Notes(EventHook):
     """Takes down what it is told."""
 
     def on_ack(self, done: AckedEvent, /) -> None:
-        """Take it down, and fail."""
         _told.append(done)
         raise ConnectionError("nobody listens")
 
     def on_fail(self, failed: FailedEvent, /) -> None:
-        """Take it down."""
         _told.append(failed)
 
 
@@ -124,7 +121,6 @@ def test_a_job_tells_its_hook_the_same(
 
 
 def test_a_hook_that_is_none_is_refused() -> None:
-    """So is a second one."""
     builder = TopologyBuilder("hooked")
     with pytest.raises(TopologyBuildError, match="it is no EventHook"):
         builder.set_hook(object())  # type: ignore[arg-type]

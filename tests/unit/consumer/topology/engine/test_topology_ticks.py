@@ -46,11 +46,9 @@ class Windows(BasicBolt):
                 collector.emit((begin_ms, self.counts.pop(begin_ms)))
 
     def snapshot(self) -> Any:
-        """Windows outlive the batch."""
         return self.counts
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
         self.counts = state
 
 
@@ -60,7 +58,6 @@ class Ticks(Bolt):
     fields = ("said",)
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Tell where it came from, and with what."""
         if tuple.is_tick:
             self.collector.emit(
                 ([tuple.source, tuple.stream, tuple["interval_s"], self.context.now_ms],)
@@ -116,7 +113,6 @@ def test_a_topology_says_how_often_its_bolts_are_given_ticks() -> None:
 
 @pytest.mark.parametrize("interval", ["often", 0, "0 s", -1, True])
 def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
-    """With the bolt's name."""
     with pytest.raises(TopologyBuildError, match="bolt 'work': tick_interval = "):
         _one(Ticks(), tick_interval=interval)
 
@@ -197,7 +193,6 @@ def test_when_ticks_are_due() -> None:
 
 
 def test_the_watermark_never_goes_back() -> None:
-    """Whatever waits."""
     assert watermark_after(None, None, None) is None
     assert watermark_after(None, 10, None) == 10
     assert watermark_after(5, 10, 8) == 7
@@ -210,7 +205,6 @@ class DiesOfTicks(Bolt):
     fields = ("key", "value")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Do as it is given."""
         if tuple.is_tick:
             raise KeyboardInterrupt
         self.collector.emit((tuple["key"], tuple["value"]), tuple)

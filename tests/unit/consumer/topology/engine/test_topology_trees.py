@@ -29,13 +29,11 @@ _DEPTH = 1_000
 
 @bolt
 def pass_on(given: Tuple) -> Any:
-    """Emit the last value as it is."""
     yield (given["value"],)
 
 
 @bolt
 def fan_out(event: Event) -> Any:
-    """Emit many."""
     del event
     for number in range(_FAN_OUT):
         yield (number,)
@@ -43,7 +41,6 @@ def fan_out(event: Event) -> Any:
 
 @bolt(streams={"left": ("value",), "right": ("value",)})
 def fork(event: Event) -> Any:
-    """Emit to both sides."""
     yield To("left", event.value)
     yield To("right", event.value)
 
@@ -59,7 +56,6 @@ class Joined(HoldingBolt):
     """One tuple of all that it holds."""
 
     def finish_batch(self) -> None:
-        """Emit it, and ack them."""
         if self.held:
             self.collector.emit((self.held[-1]["value"],), anchors=self.held)
         for one in self.held:
@@ -71,7 +67,6 @@ class TwiceAnchored(HoldingBolt):
     """Names the same anchor twice."""
 
     def finish_batch(self) -> None:
-        """Emit and ack."""
         for one in self.held:
             self.collector.emit((one["value"],), anchors=(one, one))
             self.collector.ack(one)
@@ -93,7 +88,6 @@ class AcksBackwards(HoldingBolt):
     """Acks and fails, the last one first."""
 
     def finish_batch(self) -> None:
-        """Fail the bad ones."""
         for one in reversed(self.held):
             if one["value"] == b"bad":
                 self.collector.fail(one, "it is bad")
@@ -116,7 +110,6 @@ class Unanchored(Bolt):
     fields = ("value",)
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Emit, then ack."""
         self.collector.emit((tuple["value"],))
         self.collector.ack(tuple)
 
@@ -125,7 +118,6 @@ class RaisesAtTheEnd(HoldingBolt):
     """Its `finish_batch` raises."""
 
     def finish_batch(self) -> None:
-        """Raise."""
         raise RuntimeError("no end")
 
 
@@ -133,14 +125,12 @@ class FailsThenAcks(HoldingBolt):
     """Two children: the first fails, the second is acked after that."""
 
     def finish_batch(self) -> None:
-        """Fail first, ack afterwards."""
         first, second = self.held
         self.collector.fail(first)
         self.collector.ack(second)
 
 
 def _through(*bolts: Any) -> Topology:
-    """A chain of bolts."""
     builder = TopologyBuilder("chain")
     builder.set_spout("events")
     before = "events"
@@ -244,7 +234,6 @@ def test_an_unanchored_tuple_fails_nobody() -> None:
 
 
 def test_an_unanchored_tuple_is_shown_where_it_was_emitted() -> None:
-    """It changes no value."""
     tester = _once(_through(Unanchored(), end), "good")
     tree = tester.trees[0]
     assert ", unanchored: value=b'good'" in tree.as_text()
@@ -263,7 +252,6 @@ def test_acks_and_failures_come_in_any_order() -> None:
 
 
 def test_what_is_neither_acked_nor_failed_is_never_acked() -> None:
-    """By the end of the batch."""
     tester = _once(_through(Forgets()), "a", "bad")
     assert (_acked(tester), _dead(tester)) == ([b"a"], [(b"bad", FailReason.NEVER_ACKED)])
 
@@ -307,19 +295,16 @@ class HoldGood(BatchBolt):
     fields = ("value",)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Hold nothing yet."""
         super().prepare(context, collector)
         self.held: list[Tuple] = []
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold or fail it."""
         if tuple["value"] == b"bad":
             self.collector.fail(tuple)
         else:
             self.held.append(tuple)
 
     def finish_batch(self) -> None:
-        """Pass on what is held."""
         for one in self.held:
             self.collector.emit((one["value"],), anchors=one)
             self.collector.ack(one)

@@ -48,7 +48,6 @@ _EVENTS = 2
 
 @bolt(fields=("value",))
 def twice(event: Event) -> Iterator[tuple[bytes]]:
-    """Two tuples of an event."""
     yield (event.value or b"",)
     yield (event.value or b"",)
 
@@ -59,7 +58,6 @@ class Pass(BasicBolt):
     fields = ("value",)
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Emit it."""
         collector.emit((tuple["value"],))
 
 
@@ -69,16 +67,13 @@ class Hold(BatchBolt):
     fields = ("value",)
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Hold nothing yet."""
         super().prepare(context, collector)
         self.held: list[Tuple] = []
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Hold it."""
         self.held.append(tuple)
 
     def finish_batch(self) -> None:
-        """Emit, ack, forget."""
         for one in self.held:
             self.collector.emit((one["value"],), one)
             self.collector.ack(one)
@@ -91,7 +86,6 @@ class Refuse(Bolt):
     fields = ()
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Fail or ack."""
         if tuple["value"] == b"%d" % (_EVENTS - 1):
             self.collector.fail(tuple)
         else:
@@ -164,7 +158,6 @@ class _Run:
 
     @property
     def was_ended(self) -> bool:
-        """Whether a call was ended."""
         failures = [root.failure for root in self.roots if root.failure is not None]
         is_timeout = any(failure.reason is FailReason.TIMEOUT for failure in failures)
         return is_timeout or bool(self.executor.result().finish_failures)
@@ -220,7 +213,6 @@ def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) 
 
 
 def test_a_call_that_overran_in_our_code_is_ended_on_the_way_back() -> None:
-    """Once; and not the call behind it."""
     users = UserCode()
     call = users.call = object()
     users.look(0.0, _TIMEOUT_S)
@@ -236,7 +228,6 @@ def test_a_call_that_overran_in_our_code_is_ended_on_the_way_back() -> None:
 
 
 def _line_of(function: Callable[..., Any]) -> tuple[str, int]:
-    """Return the first line of a function that has a docstring."""
     code = function.__code__
     return code.co_filename, code.co_firstlineno + 2
 
@@ -287,14 +278,12 @@ def test_a_tuple_without_values_is_seen_like_any_other() -> None:
 
 @bolt
 def cancel(event: Event) -> None:
-    """Raise what asyncio raises in what is cancelled."""
     del event
     raise asyncio.CancelledError
 
 
 @bolt
 async def cancel_async(event: Event) -> None:
-    """The same on an event loop."""
     del event
     raise asyncio.CancelledError
 

@@ -41,7 +41,6 @@ class Refuses:
         self.when_loaded = when_loaded
 
     def __reduce__(self) -> Any:
-        """Raise now, or later."""
         return (_raise, (self.kind,)) if self.when_loaded else _raise(self.kind)
 
 
@@ -55,24 +54,20 @@ class Odd(BasicBolt):
         self.kind = kind
 
     def prepare(self, context: Any, collector: Any) -> None:
-        """Raise, perhaps."""
         super().prepare(context, collector)
         self._hook("prepare")
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Pass it on."""
         value = tuple["value"]
         if value == b"odd":
             value = Refuses(self.kind, when_loaded=self.where == "load")
         collector.emit((tuple["key"], value))
 
     def snapshot(self) -> Any:
-        """Raise, perhaps."""
         self._hook("snapshot")
         return Refuses(self.kind, when_loaded=False) if self.where == "state" else None
 
     def cleanup(self) -> None:
-        """Raise, perhaps."""
         self._hook("cleanup")
 
     def _hook(self, where: str) -> None:
@@ -82,12 +77,10 @@ class Odd(BasicBolt):
 
 @bolt(fields=("key", "value"))
 def pass_on(given: Tuple) -> Iterator[Any]:
-    """Pass it on."""
     yield given["key"], given["value"]
 
 
 def _alone(odd: Odd) -> Topology:
-    """The odd bolt, and its output."""
     builder = TopologyBuilder("odd")
     builder.set_spout("events")
     builder.set_bolt("odd", odd).local_grouping("events")
@@ -126,7 +119,6 @@ def test_whatever_a_value_raises_on_its_way_fails_its_event(
 def test_whatever_cleanup_raises_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    """All tuples are settled by then."""
     runs = StepRuns(_alone(Odd("cleanup", kind)), tmp_path)
     runs.step(monkeypatch, [event(1, b"1")])
     assert (runs.counts["acked"], runs.records("out")) == (1, [(None, b"1")])
@@ -137,7 +129,6 @@ def test_whatever_cleanup_raises_changes_nothing(
 def test_whatever_a_hook_raises_is_told_by_the_bolts_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], where: str
 ) -> None:
-    """There is no event that it could fail."""
     runs = StepRuns(_alone(Odd(where, kind)), tmp_path)
     with pytest.raises((BoltError, BoltStateError), match="bolt 'odd', task 0: its"):
         runs.step(monkeypatch, [event(1, b"1")])
@@ -152,7 +143,6 @@ def lock(given: Tuple) -> Iterator[Any]:
 
 @bolt(fields=("value",))
 def same(given: Tuple) -> Iterator[Any]:
-    """Pass it on."""
     yield (given["value"],)
 
 

@@ -55,7 +55,6 @@ def test_the_worked_example_with_emits_told_on_the_way() -> None:
 
 
 def test_an_ack_may_come_before_the_init() -> None:
-    """The root is done when both are there, and not before."""
     acker = Acker()
     _add(acker, (1, 77, 0))
     assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (0, {1: 0})

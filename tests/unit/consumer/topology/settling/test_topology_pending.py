@@ -56,7 +56,6 @@ def _settled(
     (1, 1_100), (2, 1_200), (3, 1_400), (4, 1_800), (5, 2_000), (1_000_000, 2_000),
 ])  # fmt: skip
 def test_the_delay_grows_up_to_its_maximum(attempt: int, expected_ms: int) -> None:
-    """However often it was tried."""
     assert _POLICY.retry_at_ms(attempt, 1_000, 0.0) == expected_ms
 
 
@@ -78,7 +77,6 @@ def test_the_last_attempt_is_the_last() -> None:
 
 
 def test_a_failed_event_waits_longer_each_time_and_is_dead_at_last() -> None:
-    """Its attempts are counted."""
     outcomes, attempts, retry_at_ms = _settled(
         _longs(-1, -1, -1), (0, 1, 2), attempts=_longs(1, 2, 3)
     )
@@ -140,7 +138,6 @@ def test_what_shares_an_output_with_a_dead_event_runs_again_at_once() -> None:
 
 
 def test_nothing_ran_and_nothing_is_settled() -> None:
-    """An empty batch."""
     assert _settled(_longs(), ()) == ([], [], [])
     assert runs_now(_longs(), _longs(), 0, policy=_POLICY).tolist() == []
 
@@ -155,7 +152,6 @@ def test_what_is_due_runs_unless_its_key_waits() -> None:
 
 
 def test_without_order_what_is_due_runs() -> None:
-    """Whatever its key."""
     runs = runs_now(_longs(7, 7), _longs(2_000, 0), 1_000, policy=_POLICY, keeps_order=False)
     assert runs.tolist() == [False, True]
 
@@ -239,6 +235,5 @@ def test_columns_settle_as_one_would_by_hand(
 
 
 def test_held_back_leaves_alone_what_is_unfinished_anyway() -> None:
-    """It tells of the others only."""
     held = held_back(_longs(1, 1, 1), _flags(0, 1, of=3), _flags(of=3))
     assert held.tolist() == [False, False, True]

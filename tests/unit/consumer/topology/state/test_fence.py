@@ -36,7 +36,6 @@ def _writer(txid: int = 5, attempt: int = 1, *, has_committed: bool = True) -> W
     ],
 )
 def test_goes_on(writer: Writer, found: Found) -> None:
-    """With what the transaction before left, and with what this one has written."""
     check_fence(writer, found, "the store")
 
 
@@ -69,7 +68,6 @@ def test_database_of_a_time_between_the_commits_of_two_tasks(own: tuple[int, int
 
 @pytest.mark.parametrize("own", [(4, 3), (5, 1)])
 def test_task_that_committed_the_transaction_before(own: tuple[int, int]) -> None:
-    """It goes on with what it left, and with what it has written of this one."""
     writer = replace(_writer(), has_task_committed=True)
     check_fence(writer, Found("e1", 5, own, 0, "b1"), "the store")
 

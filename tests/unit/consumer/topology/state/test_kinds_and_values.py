@@ -49,7 +49,6 @@ def test_kinds_differ() -> None:
     ["", "Counts", "1st", "a b", 'a"b', "a;--", "a" * 64, "sequitur_states", "sqlite_x", "pg_x"],
 )
 def test_odd_names_are_refused(name: str) -> None:
-    """A name becomes a table's; the error names it."""
     with pytest.raises(StateError, match="is no name for a state") as raised:
         TransactionalState(_STORE, name)
     assert repr(name) in str(raised.value)
@@ -57,7 +56,6 @@ def test_odd_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("types", [{"key": float}, {"key": bool}, {"value": list}, {"value": dict}])
 def test_odd_types_are_refused(types: dict[str, type]) -> None:
-    """The error names the state, and the types there are."""
     with pytest.raises(StateError, match=r"state 'counts' has (key|value)=.*take one of"):
         TransactionalState(_STORE, "counts", **types)
 
@@ -83,7 +81,6 @@ _LONG = "ä" * (KEY_BYTES_MAX // 2)
     ],
 )
 def test_keys_that_fit(kind: type, key: Any) -> None:
-    """They come back as they are."""
     assert fit_key(TransactionalState(_STORE, "counts", key=kind), key) == key
 
 
@@ -103,7 +100,6 @@ def test_keys_that_fit(kind: type, key: Any) -> None:
     ],
 )
 def test_keys_that_do_not_fit(kind: type, key: Any, reason: str) -> None:
-    """The error names the state and the reason."""
     with pytest.raises(StateValueError, match=f"state 'counts'.*{reason}"):
         fit_key(TransactionalState(_STORE, "counts", key=kind), key)
 

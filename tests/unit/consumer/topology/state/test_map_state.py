@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(tmp_path: Path) -> SQLStore:
-    """A database of the test's own."""
     return SQLStore(f"sqlite:///{tmp_path}/state.db")
 
 
@@ -173,7 +172,6 @@ def test_a_row_that_another_task_writes_is_read_as_it_was(
 
 
 def test_without_transactions_a_row_that_another_task_writes_is_not_read(store: SQLStore) -> None:
-    """What it was before is not known."""
     state = NonTransactionalState(store, "counts")
     create(state)
     add(writer(1, task=0), state, ["total"])
@@ -275,7 +273,6 @@ def test_values_come_back(store: SQLStore, kind: type, given: list[Any]) -> None
 
 
 def test_what_a_bolt_changes_in_its_hands_is_its_own(store: SQLStore) -> None:
-    """A value that is changed in place, and not returned, is as it was."""
     state = TransactionalState(store, "kept", value=object)
     create(state)
     batch = opened(writer(1), state)
@@ -411,7 +408,6 @@ def test_a_transactional_repeat_does_not_take_out_what_was_put(
 
 
 def test_keys_of_another_task_are_not_taken_out(store: SQLStore) -> None:
-    """Nor written by one when another has taken them out in the transaction."""
     state = NonTransactionalState(store, "counts")
     create(state)
     add(writer(1, task=0), state, ["a", "b"])
@@ -425,7 +421,6 @@ def test_keys_of_another_task_are_not_taken_out(store: SQLStore) -> None:
 
 
 def test_unknown_state_is_named(store: SQLStore) -> None:
-    """With those that there are."""
     state = TransactionalState(store, "counts")
     create(state)
     with pytest.raises(StateError, match=r"no state 'count'.*has: counts"):
@@ -447,7 +442,6 @@ def test_a_repeat_gives_what_is_stored(store: SQLStore) -> None:
 
 
 def test_a_repeat_that_puts_unseen_gives_what_is_stored(store: SQLStore) -> None:
-    """It has not asked for the row before."""
     state = TransactionalState(store, "counts")
     create(state)
     add(writer(1), state, ["a"], 3)
@@ -468,7 +462,6 @@ def test_each_update_of_a_repeat_gives_what_is_stored(store: SQLStore) -> None:
 
 
 def test_a_repeat_of_an_opaque_batch_computes_anew(store: SQLStore) -> None:
-    """From the previous value."""
     state = OpaqueState(store, "counts")
     create(state)
     add(writer(1), state, ["a"], 3)

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(tmp_path: Path) -> SQLStore:
-    """A database of the test's own."""
     return SQLStore(f"sqlite:///{tmp_path}/state.db")
 
 
@@ -92,7 +91,6 @@ def test_odd_addresses_are_refused(url: str, reason: str) -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings them."""
     for package, url in (
         ("psycopg", "postgresql+psycopg://u@host/db"),
         ("sqlalchemy", "sqlite:////a.db"),
@@ -204,7 +202,6 @@ def test_tables_of_others_are_refused(store: SQLStore, given: dict[str, Any], re
 
 
 def test_other_schema_version_is_refused(store: SQLStore) -> None:
-    """A newer release has written it."""
     _create(store)
     _sql(store, "UPDATE sequitur_schema SET version = 3")
     with pytest.raises(StateOwnerError, match="schema version 3, and this is version 2"):
@@ -242,7 +239,6 @@ def test_database_from_a_backup_is_refused(store: SQLStore, tmp_path: Path) -> N
 
 
 def test_ids_that_go_back_are_refused(store: SQLStore) -> None:
-    """The checkpoint is an older copy."""
     state = TransactionalState(store, "counts")
     create(state)
     for txid in (1, 2):

@@ -44,14 +44,12 @@ class Sums(BasicBolt):
         self.values: list[str] = []
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Take it in."""
         del collector
         _plan["calls"] += 1
         if not tuple.is_tick:
             self.values.append(tuple["value"].decode())
 
     def finish_batch(self) -> None:
-        """Emit, then raise."""
         values, self.values = self.values, []
         _plan["finishes"] += 1
         if values:
@@ -76,7 +74,6 @@ def sibling(given: Event) -> None:
 
 @bolt
 def pass_on(given: Tuple) -> Any:
-    """Emit it again."""
     yield given["values"]
 
 
@@ -117,7 +114,6 @@ def test_a_failure_of_the_end_of_a_batch_fails_its_events(tasks: int | None) -> 
 
 @_EVERYWHERE
 def test_events_that_no_batch_can_be_ended_with_are_dead_with_its_words(tasks: int | None) -> None:
-    """It raises whatever it is given."""
     _plan["raises"] = bool
     tester = TopologyTester(_topology(tasks=tasks), ProcessSettings(max_attempts=2))
     tester.run([(str(at), str(at)) for at in range(3)])
@@ -150,7 +146,6 @@ def test_no_innocent_dies_of_a_batch_that_cannot_be_ended(
 
 @_EVERYWHERE
 def test_an_end_that_raises_without_events_blames_no_single_one(tasks: int | None) -> None:
-    """All have failed, and the search has an end."""
     _plan["raises"] = lambda _: True
     tester = TopologyTester(_topology(tasks=tasks), ProcessSettings(max_attempts=1))
     tester.run([(str(at), str(at)) for at in range(40)])

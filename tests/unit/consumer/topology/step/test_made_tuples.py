@@ -57,7 +57,6 @@ class Numbers(BasicBolt):
         self.next = 0
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Make some."""
         if tuple.is_tick:
             for _ in range(self.each):
                 self._make(collector)
@@ -67,11 +66,9 @@ class Numbers(BasicBolt):
         collector.emit((self.context.task, self.next))
 
     def snapshot(self) -> int:
-        """What is next."""
         return self.next
 
     def restore(self, state: int) -> None:
-        """Go on."""
         self.next = state
 
 
@@ -81,12 +78,10 @@ class NumbersAtTheEnd(Numbers):
     is_given = False
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Note it."""
         del collector
         self.is_given |= not tuple.is_tick
 
     def finish_batch(self) -> None:
-        """Make some."""
         if self.is_given:
             self.is_given = False
             for _ in range(self.each):
@@ -102,7 +97,6 @@ class Post(Bolt):
     fields = ("task", "number")
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Do as is planned."""
         task, number = tuple.values
         _plan["seen"].append((task, number, tuple.attempt, tuple.event_key, tuple.place))
         if number in _plan["dies"]:
@@ -208,7 +202,6 @@ class NumbersAtBoth(NumbersAtTheEnd):
     """Makes some at each tick, too."""
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Make them, or note the event."""
         super().process(tuple, collector)
         if tuple.is_tick:
             self._make(collector)
@@ -246,7 +239,6 @@ class Doubtful(Numbers):
     """Yields its numbers, and then raises as often as is planned."""
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> Iterator[Any]:  # type: ignore[override]  # noqa: A002
-        """Do that at ticks."""
         del collector
         for _ in range(self.each if tuple.is_tick else 0):
             self.next += 1
@@ -260,7 +252,6 @@ class Beside(Post):
     """Notes whose tuples come to which task."""
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Note it."""
         _plan.setdefault("beside", set()).add((self.context.task, tuple["task"]))
         super().process(tuple)
 
@@ -299,7 +290,6 @@ class MakesAndRaises(NumbersAtTheEnd):
     """Makes some in the first end of a batch alone, and raises then."""
 
     def finish_batch(self) -> None:
-        """Do that."""
         if _plan.get("raises"):
             super().finish_batch()
 
@@ -335,17 +325,14 @@ class Heard(EventHook):
     """What a hook is told of."""
 
     def on_ack(self, done: AckedEvent, /) -> None:
-        """Take it down."""
         _plan.setdefault("told", []).append(done.event.topic)
 
     def on_fail(self, failed: FailedEvent, /) -> None:
-        """Take it down."""
         _plan.setdefault("told", []).append(failed.event.topic)
 
 
 @_EVERYWHERE
 def test_neither_hook_nor_watermark_knows_of_what_is_made(tasks: int | None) -> None:
-    """The hook is for events; and what was made at a watermark does not hold it back."""
     _plan["fails"] = {1: 9}
     topology = _topology(Numbers(), tasks=tasks, hook=Heard())
     tester = TopologyTester(topology, _SETTINGS)
@@ -390,7 +377,6 @@ def test_what_an_end_made_that_raised_counts_for_nothing(tasks: int | None) -> N
 
 @_EVERYWHERE
 def test_without_ackers_what_fails_is_only_counted(tasks: int | None) -> None:
-    """As events are."""
     _plan["fails"] = {1: 9}
     settings = _SETTINGS.model_copy(update={"ackers": 0})
     tester = TopologyTester(_topology(Numbers(), tasks=tasks), settings)
@@ -406,7 +392,6 @@ class Directs(Numbers):
     direct_streams = ("to",)
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Make one."""
         if tuple.is_tick:
             if _plan.get("odd"):
                 collector.emit((lambda: None,), stream="odd")
@@ -438,7 +423,6 @@ def _direct_topology(*, has_stream: bool = True) -> Topology:
 
 
 def test_a_tuple_for_one_task_goes_there_again() -> None:
-    """It is kept whose it is, and where it was emitted to."""
     _plan["fails"] = {1: 1}
     tester = TopologyTester(_direct_topology(), _SETTINGS)
     tester.run()
@@ -449,7 +433,6 @@ def test_a_tuple_for_one_task_goes_there_again() -> None:
 
 
 def test_what_cannot_be_kept_is_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    """Before it is given to anybody."""
     _plan["odd"] = True
     tester = TopologyTester(_direct_topology(), _SETTINGS)
     tester.run()
@@ -599,7 +582,6 @@ def test_a_step_that_dies_between_two_writes_makes_nothing_twice(
 
 
 def test_values_are_those_that_were_emitted() -> None:
-    """Changed afterwards, they are not changed in what is kept."""
     values: list[int] = [1]
     event_of = MadeTuple("a/b", 3, "s", (values,), None).event(7, 9)
     values.append(2)
@@ -617,24 +599,20 @@ class AttemptsAndNumbers(BasicBolt):
         self.count = 0
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Count it, or tell."""
         self.count += not tuple.is_tick
         if tuple.is_tick and self.count:
             collector.emit((tuple[0], self.count))
             self.count = 0
 
     def snapshot(self) -> int:
-        """The count."""
         return self.count
 
     def restore(self, state: int) -> None:
-        """Go on with it."""
         self.count = state
 
 
 @bolt(fields=("transaction", "number"))
 def fail_at_first(given: Tuple) -> Iterator[Any]:
-    """Raise as often as is planned."""
     _plan["seen"].append(given["number"])
     if len(_plan["seen"]) <= _plan["fails"].get("transaction", 0):
         raise ConnectionError("503")
@@ -650,11 +628,9 @@ class Sum(BaseTransactionalBolt, Committer):
         self.sum = 0
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Add."""
         self.sum += tuple["number"]
 
     def finish_batch(self) -> None:
-        """Put it into the database."""
         before, after = self.context.state("sum").update(
             "all", lambda _, was: (was or 0) + self.sum
         )
@@ -692,12 +668,10 @@ class Gathers(BasicBolt):
         self.numbers: list[int] = []
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Take it in."""
         del collector
         self.numbers.append(tuple["number"])
 
     def finish_batch(self) -> None:
-        """Raise, or emit them."""
         numbers, self.numbers = self.numbers, []
         if any(number in _plan["fails"] for number in numbers):
             raise ConnectionError("503")

@@ -99,7 +99,6 @@ def test_what_cannot_be_forgotten_is_committed_again() -> None:
 
 
 def test_what_may_be_committed_is_not_even_asked_for() -> None:
-    """It stays prepared."""
     tries = _Planned([None], [_failed(may_have_committed=True), _failed(), None])
     tries.carry_out()
     assert tries.done == ["process", "commit", "commit", "commit"]

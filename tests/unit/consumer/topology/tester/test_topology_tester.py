@@ -32,7 +32,6 @@ _PNG = b"\x89PNG"
 
 @bolt(fields=("word",))
 def words(event: Event) -> Any:
-    """Each word of a sentence."""
     for word in (event.value or b"").decode().split():
         yield (word,)
 
@@ -61,12 +60,10 @@ def end(_tuple: Tuple) -> None:
 
 @bolt
 def refuse_both(_tuple: Tuple) -> Any:
-    """Raise."""
     raise ValueError("never")
 
 
 def is_bad(event: EventValues) -> bool:
-    """Whether an event is tracked."""
     return event.value == b"bad"
 
 
@@ -76,7 +73,6 @@ class Forgets(Bolt):
     fields = ("word",)
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Do as the value says."""
         how, times = tuple["value"].decode().split()
         if tuple.attempt > int(times):
             self.collector.ack(tuple)
@@ -90,7 +86,6 @@ class Join(HoldingBolt):
     fields = ("pair",)
 
     def finish_batch(self) -> None:
-        """Emit what they came to."""
         self.collector.emit(("both",), anchors=self.held)
         for one in self.held:
             self.collector.ack(one)
@@ -103,17 +98,14 @@ class Total(Bolt):
     total = 0
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Count it."""
         self.total += 1
         self.collector.emit((self.total,), anchors=tuple)
         self.collector.ack(tuple)
 
     def snapshot(self) -> int:
-        """The total."""
         return self.total
 
     def restore(self, state: int) -> None:
-        """Go on from there."""
         self.total = state
 
 
@@ -165,13 +157,11 @@ def test_events_are_given_in_any_handy_form() -> None:
     ({"vlaue": 1}, "field 'vlaue'; expected: key, value"),
 ])  # fmt: skip
 def test_what_is_no_event_is_refused(given: Any, message: str) -> None:
-    """By what it is, and what was expected."""
     with pytest.raises(ValueError, match=message):
         TopologyTester(_one(words, "word")).run([given])
 
 
 def test_a_failed_event_is_tried_again_once_its_time_has_come() -> None:
-    """Not before; its outputs are there once, those of the failed attempt not at all."""
     settings = ProcessSettings(retry_delay=timedelta(seconds=1), retry_jitter=0)
     tester = TopologyTester(_one(refuse_bad, "word"), settings)
     tester.run([("k", "bad1")])
@@ -206,7 +196,6 @@ def test_an_event_whose_time_has_come_waits_for_an_earlier_one_of_its_key() -> N
 
 
 def test_without_ordering_nothing_waits_for_a_failed_event() -> None:
-    """Later events of its key go on."""
     tester = TopologyTester(_one(refuse_bad, "word"), ProcessSettings(ordering="none"))
     tester.run([("a", "bad1"), ("a", "a2")])
     tester.run([("a", "a3")])
@@ -258,12 +247,10 @@ class Holds(BasicBolt):
         self.end_s = end_s
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
-        """Take its time."""
         TopologyTester.running().advance(float(tuple["value"].decode()))
         collector.emit((tuple["value"],))
 
     def finish_batch(self) -> None:
-        """Take that time, too."""
         TopologyTester.running().advance(self.end_s)
 
 
@@ -285,7 +272,6 @@ def test_no_limit_is_for_a_whole_tree(tasks: int | None) -> None:
 
 
 def test_an_end_of_a_batch_that_overruns_fails_its_events() -> None:
-    """As in a job, where it is ended."""
     settings = ProcessSettings(call_timeout=timedelta(seconds=30), max_attempts=1)
     tester = TopologyTester(_one(Holds(31), "value"), settings)
     tester.run([("a", "1")])
@@ -308,20 +294,16 @@ class CountsPieces(Bolt):
     total = 0
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        """Count it."""
         self.total += 1
         self.collector.ack(tuple)
 
     def finish_batch(self) -> None:
-        """Emit the count, of no event."""
         self.collector.emit((b"%d" % self.context.task, b"%d" % self.total))
 
     def snapshot(self) -> int:
-        """Keep the count."""
         return self.total
 
     def restore(self, snapshot: int) -> None:
-        """Go on with it."""
         self.total = snapshot
 
 
@@ -354,7 +336,6 @@ def test_the_clock_does_not_go_back() -> None:
 
 
 def test_what_bolts_keep_goes_on_over_batches() -> None:
-    """By snapshot and restore."""
     tester = TopologyTester(_one(Total(), "total"))
     tester.run([(None, "x"), (None, "x")])
     tester.run([(None, "x")])
@@ -382,7 +363,6 @@ def test_an_untracked_event_is_not_held_for_one_that_failed() -> None:
 
 
 def test_an_output_of_a_tracked_and_an_untracked_event_waits_for_the_tracked_one() -> None:
-    """Also where the untracked one is the later of the two."""
     builder = TopologyBuilder("joined")
     builder.set_spout("events", tracked=is_bad)
     builder.set_bolt("join", Join()).global_grouping("events")
@@ -442,7 +422,6 @@ def test_a_tree_is_shown_step_by_step() -> None:
 
 
 def test_a_failed_tree_says_why() -> None:
-    """In its title, and in the step."""
     tester = TopologyTester(_one(refuse_bad, "word"))
     tester.run([("a", "bad")])
     text = tester.trees[0].as_text()

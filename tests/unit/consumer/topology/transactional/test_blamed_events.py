@@ -93,7 +93,6 @@ def test_a_tuple_of_the_batch_that_fails_further_on_is_traced_back() -> None:
 
 
 def test_a_bolt_that_raises_without_events_ends_the_life() -> None:
-    """No event is to blame for it, so none is given up."""
     builder = TransactionalTopologyBuilder("totals", "events")
     builder.set_bolt("raises", _Raises()).shuffle_grouping("events")
     builder.set_committer_bolt("passes", _Passes()).global_grouping("raises")

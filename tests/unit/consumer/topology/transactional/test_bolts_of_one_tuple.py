@@ -30,7 +30,6 @@ class Windows(BasicBolt):
         self.count = 0
 
     def process(self, tuple: Any, collector: Any) -> None:  # noqa: A002
-        """Count, or emit."""
         if not tuple.is_tick:
             self.count += 1
             return
@@ -39,17 +38,14 @@ class Windows(BasicBolt):
         self.count = 0
 
     def snapshot(self) -> int:
-        """Keep the count."""
         return self.count
 
     def restore(self, state: int) -> None:
-        """Go on with it."""
         self.count = state
 
 
 @bolt(fields=("transaction", "value", "count"))
 def said(event: Any) -> Any:
-    """Emit what an event says of itself."""
     yield (event[0], f"{event.key} {event.value} {event.headers} {event['value']}", 1)
 
 
@@ -62,11 +58,9 @@ class Sum(BaseTransactionalBolt):
         self.sum = 0
 
     def process(self, tuple: Any) -> None:  # noqa: A002
-        """Add."""
         self.sum += tuple["count"]
 
     def finish_batch(self) -> None:
-        """Write."""
         self.context.state("sum").update("all", lambda _, before: (before or 0) + self.sum)
 
 

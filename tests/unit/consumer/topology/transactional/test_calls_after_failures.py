@@ -58,7 +58,6 @@ class Chances(Journal):
         self._of_value: Counter[tuple[str, str]] = Counter()
 
     def call(self, component: str, given: Tuple) -> None:
-        """Count a call, and maybe fail it."""
         value = text(given["value"])
         with self._lock:
             self.beside += threading.current_thread() is not threading.main_thread()
@@ -97,7 +96,6 @@ class Ask(BasicBolt):
         self.name = name
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        """Pass it on."""
         self.chances.call(self.name, tuple)
         collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
 
@@ -106,7 +104,6 @@ class Stuttering(Ask):
     """Fails when it has passed on what it is given."""
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        """Pass it on first."""
         collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
         self.chances.call(self.name, tuple)
 
@@ -115,7 +112,6 @@ class Awaiting(Ask):
     """Does so in a call that is awaited."""
 
     async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
-        """Pass it on."""
         await asyncio.sleep(0)
         super().process(tuple, collector)
 
@@ -124,7 +120,6 @@ class Total(Ask):
     """Keeps how many values there were in all batches."""
 
     def prepare(self, *given: Any) -> None:
-        """Begin at none."""
         super().prepare(*given)
         self.count = 0
 
@@ -134,12 +129,10 @@ class Total(Ask):
         super().process(tuple, collector)
 
     def snapshot(self) -> int:
-        """The count."""
         self.chances.totals.append(self.count)
         return self.count
 
     def restore(self, snapshot: int) -> None:
-        """Go on from it."""
         self.count = snapshot
 
 
@@ -162,7 +155,6 @@ class Part(BaseTransactionalBolt):
         self.open = 0
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self.lock = threading.Lock() if self.is_locked else None
 
@@ -174,7 +166,6 @@ class Part(BaseTransactionalBolt):
         self.open -= 1
 
     def finish_batch(self) -> None:
-        """Emit all."""
         if self.open:
             raise ValueError(f"{self.open} are open")
         for given, token in self.given:
@@ -195,7 +186,6 @@ class Passing(Part):
         self.kept = "x" * size
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Emit it."""
         super().process(tuple)
         given, token = self.given.pop()
         self.collector.emit((self.transaction, given["value"], token))
@@ -212,7 +202,6 @@ class Sum(BaseTransactionalBolt):
         self.values: list[tuple[str, str, float]] = []
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Take it in."""
         self.chances.call(self.name, tuple)
         self.values.append((tuple.source, text(tuple["value"]), tuple["token"]))
 
@@ -482,7 +471,6 @@ def test_a_call_that_emitted_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_a_large_bolt_that_emitted_is_run_again_once(tmp_path: Path) -> None:
-    """It is not copied for each tuple."""
     chances = Chances(["part"], values=_values()[5::10])
     tester = _tester(chances, tmp_path, _chain(Passing(chances, size=5_000)))
     tester.run(events(*_values()))

@@ -59,20 +59,17 @@ class Once(BasicBolt):
         self.journal = journal
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Begin with nothing."""
         super().prepare(context, collector)
         self.seen: set[str] = set()
         self.journal.noted.append("prepare")
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        """Emit what is new."""
         value = text(tuple["value"])
         if value not in self.seen:
             self.seen.add(value)
             collector.emit((tuple["transaction"], value))
 
     def cleanup(self) -> None:
-        """Note it."""
         self.journal.noted.append("cleanup")
 
 

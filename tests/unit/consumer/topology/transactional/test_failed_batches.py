@@ -46,7 +46,6 @@ class SlowToCommit(Gather):
     """Takes longer than a tree may for the first value that it is given in the commit phase."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Take it, or take it slowly."""
         super().process(tuple)
         if len(self.journal.of("sum", "process")) == len(_VALUES) + 1:
             TopologyTester.running().advance(3600)
@@ -69,7 +68,6 @@ def _thawed(journal: Journal, value: str) -> Fragile:
 
 
 def fragile(journal: Journal, value: str) -> Fragile:
-    """Return such text."""
     made = Fragile(value)
     made.journal = journal
     return made
@@ -79,7 +77,6 @@ class EmitsFragile(Noting):
     """Emits what may be found broken."""
 
     def pass_on(self, value: Any) -> None:
-        """Emit it."""
         self.collector.emit((self.transaction, fragile(self.journal, value)))
 
 
@@ -87,7 +84,6 @@ class BreaksThem(Gather):
     """In the processing phase sees to it that the commit phase finds one broken."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Do so once."""
         super().process(tuple)
         if len(self.journal.of("sum", "process")) == 1:
             self.journal.faults["thaw"] = [None, None, ValueError("broken")]
@@ -100,7 +96,6 @@ class OwnDatabase(Noting, Committer):
         """Not yet."""
 
     def at_end(self) -> None:
-        """Write it once."""
         known = [one.attempt.transaction_id for one in self.journal.of("database", "write")]
         if self.transaction.transaction_id not in known:
             for value in self.values:
@@ -259,7 +254,6 @@ def test_what_is_asked_for_and_what_is_away_are_not_counted(tmp_path: Path) -> N
 
 
 def test_waits_grow(tmp_path: Path) -> None:
-    """As those of an event do."""
     journal = Journal()
     journal.faults["a.finish"] = [FailBatch("not now")] * 4
     tester = TransactionTester(_topology(journal, store_in(tmp_path)))

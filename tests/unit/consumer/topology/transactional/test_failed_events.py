@@ -50,7 +50,6 @@ class Halves(Noting):
         self.collector.emit((self.transaction, text(tuple["value"])))
 
     def at_end(self) -> None:
-        """Refuse what is open."""
         if self.open:
             raise ValueError(f"{self.open} open")
 
@@ -172,7 +171,6 @@ def test_all_events_of_a_batch_fail(tmp_path: Path) -> None:
 
 
 def test_what_a_bolt_raises_over_part_of_a_failed_event(tmp_path: Path) -> None:
-    """Without that event it has nothing to raise for: the batch has not failed."""
     journal, store = Journal(), store_in(tmp_path)
     journal.faults["half.bad"] = [_FAILURE] * 99
     settings = ProcessSettings(max_attempts=2)
@@ -219,7 +217,6 @@ class UsesState(Noting):
     """Uses a state in `process`, where its value says so."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Use it."""
         if text(tuple["value"]) == f"in {self.context.component}":
             self.context.state("count").get("x")
         super().process(tuple)

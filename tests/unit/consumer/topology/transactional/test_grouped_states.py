@@ -27,7 +27,6 @@ class Lower(Gather):
     """Counts words in lower case."""
 
     def at_end(self) -> None:
-        """Count them."""
         self.values = [value.lower() for value in self.values]
         super().at_end()
 
@@ -58,7 +57,6 @@ def test_a_key_that_is_not_the_tasks_is_told_in_the_first_batch(tmp_path: Path) 
 
 
 def test_keys_that_are_grouped_as_they_say_go_on(tmp_path: Path) -> None:
-    """In all tasks."""
     store = store_in(tmp_path)
     states = {"count": TransactionalState(store, "counts", grouped_by=_same)}
     values = [f"word {number}" for number in range(40)]
@@ -76,7 +74,6 @@ def test_undeclared_two_tasks_of_one_key_are_told(tmp_path: Path, kind: type[Sta
 
 
 def test_what_is_grouped_otherwise_is_refused_when_it_is_built(tmp_path: Path) -> None:
-    """There would be nothing to check by."""
     builder = _builder(Journal())
     states = {"count": TransactionalState(store_in(tmp_path), "counts", grouped_by=_same)}
     builder.set_bolt("sum", Gather(Journal()), 2, states=states).shuffle_grouping("a")

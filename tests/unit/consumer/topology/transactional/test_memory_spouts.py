@@ -49,7 +49,6 @@ def test_without_rows_it_is_never_ready(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_spout_runs_anew_over_another_store(kind: Any) -> None:
-    """Nothing of the run before is left in it."""
     spout = kind(_ROWS, ["name", "n"], 2)
     first = _all_of(SpoutBatches(spout, MemoryMetadataStore(), 1))
     assert _all_of(SpoutBatches(spout, MemoryMetadataStore(), 1)) == first
@@ -88,7 +87,6 @@ def test_a_limit_holds_rows_back_for_later_batches() -> None:
 
 
 def test_opaque_says_whether_repeats_may_differ() -> None:
-    """States choose by it what they keep."""
     assert (MemoryTransactionalSpout.is_opaque, MemoryOpaqueTransactionalSpout.is_opaque) == (
         False,
         True,

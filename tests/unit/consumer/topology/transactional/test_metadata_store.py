@@ -38,7 +38,6 @@ _json = st.recursive(
 
 @pytest.fixture(params=[MemoryMetadataStore, FolderMetadataStore])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> MetadataStore:
-    """Each kind of store."""
     made: MetadataStore = (
         MemoryMetadataStore()
         if request.param is MemoryMetadataStore
@@ -65,7 +64,6 @@ def test_values_come_back(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/../../x", ".hidden/y", "a b/%2E/ü", "x.json"])
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
-    """Whatever is in them; and they come back as they were."""
     store = FolderMetadataStore(tmp_path / "inside")
     store.write(f"top/{name}", 1)
     assert list(store.names("top")) == [f"top/{name}"]
@@ -82,7 +80,6 @@ def test_a_name_without_a_part_is_refused(tmp_path: Path, name: str) -> None:
 
 @given(_json)
 def test_both_stores_give_the_same_back(tmp_path_factory: Any, value: Any) -> None:
-    """What JSON gives for it."""
     in_memory = MemoryMetadataStore()
     in_files = FolderMetadataStore(tmp_path_factory.getbasetemp() / "any value")
     for one in (in_memory, in_files):
@@ -92,7 +89,6 @@ def test_both_stores_give_the_same_back(tmp_path_factory: Any, value: Any) -> No
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), float("inf"), {(1, 2): 3}])
 def test_what_json_has_no_form_for_is_refused(store: MetadataStore, value: object) -> None:
-    """By name; a value that was there stays."""
     store.write("a/1", "before")
     with pytest.raises(TransactionMetadataError, match="metadata 'a/1': JSON has no form for it"):
         store.write("a/1", value)
@@ -176,7 +172,6 @@ def test_a_file_is_synced_before_it_has_its_name(
 def test_metadata_that_is_none_of_a_spouts_is_told(
     store: MetadataStore, name: str, value: object, what: str
 ) -> None:
-    """The store is another program's."""
     store.write(name, value)
     with pytest.raises(TransactionMetadataError, match=what):
         SpoutBatches(MemoryTransactionalSpout({}, ["n"], 1), store, 1)

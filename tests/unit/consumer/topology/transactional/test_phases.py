@@ -45,7 +45,6 @@ class EmitsFirst(BaseTransactionalBolt):
         self.first = first
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Emit."""
         is_right = tuple["value"] != b"bad"
         self.collector.emit((self.transaction if is_right else self.first, tuple["value"]))
 
@@ -54,7 +53,6 @@ class EmitsOldAtEnd(NotingAtEnd):
     """Emits the attempt of the try before in its second try."""
 
     def at_end(self) -> None:
-        """Emit."""
         number, tried = self.transaction
         told = TransactionAttempt(number, 1) if tried == 2 else self.transaction
         self.collector.emit((told, "total"))
@@ -216,7 +214,6 @@ class Ticked(NotingAtEnd):
     """Notes ticks, too."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Note a tick, or what is given."""
         if tuple.is_tick:
             self._note("process", "tick", self.transaction)
         else:

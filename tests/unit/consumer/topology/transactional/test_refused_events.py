@@ -49,7 +49,6 @@ class Keyed(Gather):
         self.key = key
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Gather the key."""
         super().process(tuple)
         self.values[-1] = self.key(self.values[-1])
 
@@ -58,7 +57,6 @@ class Lasts(Gather):
     """Keeps the last value that came with a key, of `key=value`."""
 
     def at_end(self) -> None:
-        """Put them, and emit the count that is no count."""
         for value in self.values:
             key, _, kept = value.partition("=")
             self.context.state("count").multi_put([key], [kept])
@@ -68,7 +66,6 @@ class Both(Gather):
     """Puts a number into two states, of which it is too large for the second."""
 
     def at_end(self) -> None:
-        """Put them."""
         for value in self.values:
             self.context.state("near").multi_put([value], [1])
             self.context.state("far").multi_put([value], [1 << 70 if value == "large" else 1])
@@ -78,7 +75,6 @@ class Always(Gather):
     """Puts what its state does not hold, whatever it is given."""
 
     def at_end(self) -> None:
-        """Put it."""
         self.context.state("count").multi_put(["always"], ["no number"])
 
 
@@ -177,7 +173,6 @@ def test_a_key_that_no_tuple_has_is_found_by_halves(tmp_path: Path) -> None:
 def test_of_the_events_of_a_key_only_that_with_the_refused_value_is_given_up(
     tmp_path: Path,
 ) -> None:
-    """The key itself is none of their faults."""
     journal, store = Journal(), store_in(tmp_path)
     states = {"count": TransactionalState(store, "lasts", value=str)}
     tester = _tester(journal, ("sum", Lasts(journal), states, 2))

@@ -32,7 +32,6 @@ def _filled(
 
 
 def test_metadata_is_made_once_from_the_one_before() -> None:
-    """Then it is what it was."""
     state = RotatingTransactionalState(MemoryMetadataStore(), "spout")
     assert (state.last, state.transaction_ids) == (None, ())
     assert state.state(1, _made) == {"id": 1, "after": None}
@@ -100,7 +99,6 @@ def test_clean_up_keeps_what_the_next_one_goes_on_from(before: int, left: tuple[
 
 
 def test_what_is_removed_behind_one_is_made_anew() -> None:
-    """From the metadata of the one that is now the latest."""
     store = MemoryMetadataStore()
     state = _filled(store, 1, 2, 3)
     state.remove_after(1)
@@ -109,7 +107,6 @@ def test_what_is_removed_behind_one_is_made_anew() -> None:
 
 
 def test_a_kill_while_metadata_is_removed_leaves_no_gap() -> None:
-    """The latest goes first."""
     store = KilledStore()
     state = _filled(store, 1, 2, 3, 4)
     store.changes_left = 1

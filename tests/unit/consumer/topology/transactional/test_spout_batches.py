@@ -77,7 +77,6 @@ def test_a_failed_batch_is_the_same_again() -> None:
 
 
 def test_an_opaque_repeat_leaves_nothing_out() -> None:
-    """A gives 1-50 and B 51-100; A fails, gives 1-40, and B and C go on from there."""
     spout = MemoryOpaqueTransactionalSpout({0: _ROWS}, ["n"], 50, _first_attempt_of_one_gives_40)
     batches = SpoutBatches(spout, KilledStore(), 1)
     assert _numbers(batches, _tx(1)) == _to(1, 50)
@@ -106,7 +105,6 @@ def test_the_same_id_is_the_same_batch_after_restarts(tmp_path: Path, tasks: int
 
 
 def test_an_opaque_batch_goes_on_from_the_committed_one_after_a_restart(tmp_path: Path) -> None:
-    """What was emitted and not committed in the life before does not count."""
     source = _source("opaque restarts", 10)
     spout = OpaqueSourceSpout("opaque restarts")
     batches = SpoutBatches(spout, FolderMetadataStore(tmp_path), 1)
@@ -141,7 +139,6 @@ def test_a_driver_that_missed_a_commit_emits_that_batch_again(
 
 
 def test_a_batch_that_a_driver_missed_stays_the_next_one_if_it_raises() -> None:
-    """And not the one before it: what that went on from is removed."""
     source = _source("missed and broken", 20)
     store = KilledStore()
     batches = SpoutBatches(OpaqueSourceSpout("missed and broken"), store, 1)
@@ -158,7 +155,6 @@ def test_a_batch_that_a_driver_missed_stays_the_next_one_if_it_raises() -> None:
 
 
 def test_partitions_are_spread_by_their_number() -> None:
-    """Partition 0 and 3 go to task 0 of three, 1 and 4 to task 1, and 2 to task 2."""
     rows = {number: [(number,)] for number in range(5)}
     batches = SpoutBatches(MemoryTransactionalSpout(rows, ["n"], 1), MemoryMetadataStore(), 3)
     first = _tx(1)
@@ -283,7 +279,6 @@ def test_a_failed_batch_is_ready_though_there_are_no_new_ones() -> None:
 
 @pytest.mark.parametrize("kind", [SourceSpout, OpaqueSourceSpout, WholeSpout])
 def test_what_a_life_before_has_begun_is_ready(kind: Callable[[str], Any]) -> None:
-    """Though the coordinator is not: it was for these."""
     source = _source("begun", 9)
     store = KilledStore()
     batches = SpoutBatches(kind("begun"), store, 1)
@@ -370,7 +365,6 @@ def test_other_fields_than_declared_are_refused(row: object, what: str) -> None:
 
 
 def test_values_may_be_given_by_field() -> None:
-    """They come out in the order of the fields."""
     batches = SpoutBatches(_Raw({"b": 2, "a": 1}), MemoryMetadataStore(), 1)
     assert batches.emit(_tx(1)) == [[(_tx(1), 1, 2)]]
 
@@ -420,12 +414,10 @@ class _Raw(WholeSpout):
         self.row = row
 
     def emitter(self, context: object) -> Any:
-        """Return itself."""
         del context
         return self
 
     def emit_batch(self, transaction: object, metadata: object, collector: Any) -> None:
-        """Emit it."""
         del transaction, metadata
         self.collectors.append(collector)
         collector.emit(self.row)

@@ -54,16 +54,13 @@ class BatchCount(BaseTransactionalBolt):
     fields = ("id", "count")
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self._count = 0
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002, ARG002
-        """Count one."""
         self._count += 1
 
     def finish_batch(self) -> None:
-        """Emit the count."""
         self.collector.emit((self.transaction, self._count))
 
 
@@ -80,16 +77,13 @@ class UpdateGlobalCount(BaseTransactionalBolt, Committer):
         self._journal = journal
 
     def prepare(self, *given: Any) -> None:
-        """Begin a batch."""
         super().prepare(*given)
         self._sum = 0
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Add what a task has counted."""
         self._sum += tuple["count"]
 
     def finish_batch(self) -> None:
-        """Write it."""
         state = self.context.state("count")
         _, total = state.update("all", lambda _, count: (count or 0) + self._sum)
         self._journal.pass_through("sum")
@@ -100,7 +94,6 @@ class LessInRepeats:
     """Gives 50 rows of a partition, and 40 in each further life at the first batch."""
 
     def __call__(self, transaction: TransactionAttempt, partition: int) -> int:
-        """Return how many."""
         del partition
         is_repeat = transaction.transaction_id == 1 and transaction.attempt_id > 1 << 20
         return 40 if is_repeat else 50
@@ -110,7 +103,6 @@ class LessInEachTry:
     """Gives a row less in each try."""
 
     def __call__(self, transaction: TransactionAttempt, partition: int) -> int:
-        """Return how many."""
         del partition
         return 4 - transaction.attempt_id
 
@@ -163,7 +155,6 @@ def test_the_global_count_of_storms_documentation(fails: int, tmp_path: Path) ->
 
 
 def test_a_global_count_goes_on_in_another_life(tmp_path: Path) -> None:
-    """By its id in the database, and by the metadata of its spout."""
     store, journal, metadata = store_in(tmp_path), Journal(), MemoryMetadataStore()
     spout = MemoryTransactionalSpout(_DATA, ["value"], 2)
     topology = _counting(store, journal, spout)

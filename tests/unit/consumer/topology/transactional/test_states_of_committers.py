@@ -144,7 +144,6 @@ def test_of_several_stores_one_fails(kind: type[State], point: str, tmp_path: Pa
 
 
 def test_several_states_of_one_store_are_one_transaction_of_it(tmp_path: Path) -> None:
-    """It is committed once for all of them."""
     journal, store = Journal(), store_in(tmp_path)
     states = {name: TransactionalState(store, f"{name}_counts") for name in ("one", "two")}
     tester = TransactionTester(_topology(journal, states))
@@ -156,7 +155,6 @@ def test_several_states_of_one_store_are_one_transaction_of_it(tmp_path: Path) -
 
 
 def test_a_state_that_is_not_transactional_counts_a_repeat_twice(tmp_path: Path) -> None:
-    """As its name says."""
     journal, store = Journal(), store_in(tmp_path)
     journal.faults["end.finish"] = [FailBatch("again")]
     tester = TransactionTester(_topology(journal, {"count": NonTransactionalState(store, "c")}))
@@ -183,7 +181,6 @@ def test_a_thousand_tuples_cost_one_write(tmp_path: Path) -> None:
 
 
 def test_an_empty_batch_writes_its_transaction_id(tmp_path: Path) -> None:
-    """So the next one finds the database of the transaction before."""
     journal, store = Journal(), store_in(tmp_path)
     topology = _topology(journal, {"count": TransactionalState(store, "counts")})
     tester = TransactionTester(topology)
@@ -216,7 +213,6 @@ def test_a_database_of_another_time_is_refused(
 
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
-    """The database belongs to the one before."""
     topology = _topology(Journal(), {"count": TransactionalState(store_in(tmp_path), "counts")})
     TransactionTester(topology, epoch="one").run(events("x"))
     with pytest.raises(StateOwnerError, match=r"'one'.*'other'"):

@@ -54,7 +54,6 @@ class Acks(Bolt):
     """Acks by itself."""
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Ack it."""
         self.collector.ack(tuple)
 
 
@@ -81,7 +80,6 @@ class MarkedSum(NotingAtEnd, Committer):
 
 @bolt(fields=("transaction", "value"))
 def upper(given: Tuple) -> Iterator[Any]:
-    """Pass on the value in capitals."""
     yield given["transaction"], given["value"].decode().upper()
 
 
@@ -163,7 +161,6 @@ def _states(**kinds: Any) -> Callable[[Builder, Path], Any]:
 def test_what_cannot_be_built_is_refused_by_name(
     build: Callable[[Builder, Path], Any], message: str, tmp_path: Path
 ) -> None:
-    """Each by its component, and why."""
     with pytest.raises(TopologyBuildError, match=message):
         build(_builder(), tmp_path)
 
@@ -188,7 +185,6 @@ def _only(builder: Builder) -> Builder:
     ],
 )
 def test_what_is_no_spout_is_refused_by_name(spout: Any, parallelism: Any, message: str) -> None:
-    """When the builder is made."""
     with pytest.raises(TopologyBuildError, match=rf"spout 'rows': .*{message}"):
         TransactionalTopologyBuilder("built", "rows", spout, parallelism)
 
@@ -267,7 +263,6 @@ def test_outputs_of_all_fields_leave_out_the_attempt() -> None:
     ],
 )
 def test_settings_that_do_not_go_with_transactions(setting: Any, message: str) -> None:
-    """The tester refuses them, as the job does."""
     builder = _builder()
     builder.set_committer_bolt("sum", NotingAtEnd(Journal())).global_grouping("spout")
     with pytest.raises(TopologyError, match=f"'built' is transactional: {message}"):
@@ -275,7 +270,6 @@ def test_settings_that_do_not_go_with_transactions(setting: Any, message: str) -
 
 
 def test_each_kind_of_topology_has_its_tester() -> None:
-    """The other one says which."""
     builder = _builder()
     builder.set_committer_bolt("sum", NotingAtEnd(Journal())).global_grouping("spout")
     with pytest.raises(TopologyError, match="'built' is run by a TransactionTester"):
