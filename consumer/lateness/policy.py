@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ReorderMode(StrEnum):
@@ -32,6 +37,31 @@ class LatePolicy(StrEnum):
     FAIL = "fail"
     """The job ends before anything of the step is out. Restarted under another policy it goes on
     with the same rows."""
+
+
+class Output(Enum):
+    """Where rows of a step go."""
+
+    RELEASED = auto()
+    LATE = auto()
+
+
+class Route(NamedTuple):
+    """What becomes of late rows."""
+
+    output: Output | None  # None: nowhere
+    ends_job: bool = False
+
+
+ROUTES: Final[Mapping[LatePolicy, Route]] = MappingProxyType(
+    {
+        LatePolicy.TOPIC: Route(Output.LATE),
+        LatePolicy.EMIT: Route(Output.RELEASED),
+        LatePolicy.DROP: Route(None),
+        LatePolicy.FAIL: Route(None, ends_job=True),
+    }
+)
+"""Asked by whatever stages, accounts for and sends late rows: nobody asks for a policy itself."""
 
 
 class DataLoss(StrEnum):

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer.lateness.policy import LatePolicy
+from sequitur.consumer.lateness.policy import Output
+from sequitur.consumer.step_log.entry import StepEntry, late_rows_to
 from sequitur.consumer.step_log.step_format import STEP_FORMAT, check_format
 from sequitur.consumer.step_log.totals import Totals
 from sequitur.errors import ConservationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from sequitur.consumer.step_log.entry import StepEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
         ConservationError: A side output got other rows than were staged for it, more came out than
             was held, or the runs are through and yet rows are missing.
     """
-    aside = entry.staged.late if entry.late_policy is LatePolicy.TOPIC else 0
-    emitted = entry.staged.late if entry.late_policy is LatePolicy.EMIT else 0
+    aside, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
     out = Totals(released=released - emitted, duplicates=entry.duplicates)
     totals = entry.before.plus(entry.staged).plus(out)
     staged_quarantined = sum(entry.staged.quarantined.values())

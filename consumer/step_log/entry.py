@@ -25,13 +25,15 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from sequitur.consumer.lateness.key_state import KeyState
-from sequitur.consumer.lateness.policy import LatePolicy
+from sequitur.consumer.lateness.policy import ROUTES, LatePolicy
 from sequitur.consumer.lateness.runs import Run
 from sequitur.consumer.step_log.step_fields import Step, shared_fields
 from sequitur.consumer.step_log.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sequitur.consumer.lateness.policy import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +182,8 @@ class StepEntry(Step):
             repeats=document["repeats"],
             name=document["name"],
         )
+
+
+def late_rows_to(output: Output, entry: StepEntry) -> int:
+    """Return how many of a step's late rows go there."""
+    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0

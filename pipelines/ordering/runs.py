@@ -25,12 +25,13 @@ from sequitur.consumer import (
     STALE,
     ConservationError,
     LateJudge,
-    LatePolicy,
     Run,
     StepLateness,
     Totals,
     UnusableRow,
 )
+from sequitur.consumer.lateness.policy import ROUTES, Output
+from sequitur.consumer.step_log.entry import late_rows_to
 from sequitur.pipelines.ordering.far_timestamps import FAR_MS, is_far, read_spans
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
@@ -190,8 +191,8 @@ class SortedRuns:
 
     def _staging_limit(self) -> RecordLimit | None:
         """Return what it takes of a row that is read."""
-        limit = self._limit()
-        if limit is not None and self._job.settings.late_policy is LatePolicy.EMIT:
+        limit, late = self._limit(), ROUTES[self._job.settings.late_policy]
+        if limit is not None and late.output is Output.RELEASED:
             # A late row that is emitted in place has headers that say so.
             return replace(limit, max_bytes=limit.max_bytes - MOST_ADDED)
         return limit
@@ -201,7 +202,7 @@ class SortedRuns:
         parts = reached_parts(self._checkpoint, entry)
         if entry.rescued:
             parts.append(Part(self._judged_files(entry)))
-        emits = entry.staged.late and entry.late_policy is LatePolicy.EMIT
+        emits = late_rows_to(Output.RELEASED, entry)
         if emits:
             parts.append(self._late_part(entry))
         if not parts:
@@ -241,7 +242,7 @@ class SortedRuns:
             f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
             f"key {row['key']!r}: event time {row['event_time_ms']} is "
             f"{compared}; {row['reason']} rows in this batch: {entry.staged.late} "
-            "(late_policy = fail)"
+            f"(late_policy = {entry.late_policy})"
         )
 
     def quarantined(self, entry: StepEntry) -> SideSelection:

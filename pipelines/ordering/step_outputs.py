@@ -11,7 +11,9 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import LatePolicy, finish, now_of_step
+from sequitur.consumer import finish, now_of_step
+from sequitur.consumer.lateness.policy import Output
+from sequitur.consumer.step_log.entry import late_rows_to
 from sequitur.pipelines.ordering.ordered_step import GivenSteps
 from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 from sequitur.pipelines.sink.sink import Outgoing, TopicSink
@@ -140,7 +142,7 @@ class StepOutputs:
     def _aside(self, entry: StepEntry) -> dict[str, Outgoing]:
         """Return what goes to the late and the quarantine topic."""
         outgoing, reads = {}, _sizes(*entry.runs[-1:])
-        if entry.staged.late and entry.late_policy is LatePolicy.TOPIC:
+        if late_rows_to(Output.LATE, entry):
             late = self._runs.late(entry)
             outgoing["late"] = Outgoing(late, self._outputs.late, reads=reads)
         if entry.staged.quarantined:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import (
     LONGEST_TICK_MS,
     EventClock,
-    LatePolicy,
     SourcePartition,
     StagedStep,
     StepEntry,
     StepKind,
     Totals,
 )
+from sequitur.consumer.lateness.policy import ROUTES
 from sequitur.errors import LateRowError
 from sequitur.pipelines.ordering.data_loss import rows_lost
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder
@@ -166,7 +166,7 @@ class Steps:
         )
         entry = without_acked(self._job, self._duplicates.find(entry, staged))
         entry = self._history.judge(entry, staged)
-        if entry.staged.late and entry.late_policy is LatePolicy.FAIL:
+        if entry.staged.late and ROUTES[entry.late_policy].ends_job:
             raise LateRowError(self._runs.describe_late(entry))
         return entry
 

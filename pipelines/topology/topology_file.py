@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import LatePolicy
+from sequitur.consumer.lateness.policy import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.topology import TransactionalTopology
 from sequitur.errors import TopologyFileError
@@ -57,9 +57,10 @@ def load_topology(path: Path) -> Topology:
 
 def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:
     """Check that settings go together with a topology."""
-    if reorder.late_policy is LatePolicy.EMIT:
+    if ROUTES[reorder.late_policy].output is Output.RELEASED:
         raise TopologyFileError(
-            'reorder.late_policy = "emit": late events would reach bolts out of order; '
+            f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out of '
+            "order; "
             "send them to a topic"
         )
     if isinstance(topology, TransactionalTopology):
