@@ -78,11 +78,6 @@ class AckedRanges:
         """Where the last range stops."""
         return self._stops[-1][-1] if self._stops else None
 
-    @property
-    def block_lengths(self) -> list[int]:
-        """How many ranges each block has."""
-        return [len(firsts) for firsts in self._firsts]
-
     def add(self, first: int, stop: int) -> int:
         """Add the offsets from `first` to before `stop`; return how many of them were not there."""
         if not self._lows:
@@ -150,14 +145,6 @@ class AckedRanges:
         for firsts, stops in zip(self._firsts[block:], self._stops[block:], strict=True):
             start = bisect_right(stops, offset)
             yield from zip(firsts[start:], stops[start:], strict=True)
-
-    def offsets_from(self, offset: int) -> int:
-        """Return how many offsets of the ranges are `offset` or later."""
-        if not self._lows:
-            return 0
-        block = max(bisect_right(self._lows, offset) - 1, 0)
-        firsts, stops = self._arrays(block, len(self._lows))
-        return int(np.maximum(stops - np.maximum(firsts, offset), 0).sum())
 
     def contains(self, offsets: Offsets) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Say of each offset whether it lies in a range."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _EACH_ALONE: Final = 8
 """Fewer acks are made one by one."""
+WORTH_A_SEEK: Final = 5_000
+"""Fewer offsets are read over: a seek throws away what was fetched ahead."""
 
 
 class ConsumedPartition:
@@ -96,6 +98,16 @@ class ConsumedPartition:
             self._sizes = self._sizes.behind(self.cursor.committed_offset)
             self._sizes = self._sizes.read(self.cursor.read_position, self._counted)
             self._counted = 0
+
+    def pass_acked(self, reached: int) -> int | None:
+        """Return where to read on, if all is acked from where reading has got to up to far ahead."""
+        first, _ = next(self.cursor.unacked_ranges(reached, self.end), (self.end, self.end))
+        if first - reached < WORTH_A_SEEK:
+            return None
+        self._sizes = self._sizes.behind(self.cursor.committed_offset).passed(first)
+        self.cursor.seek(max(first, self.cursor.read_position), end=self.end)
+        self.changes += 1
+        return first
 
     def check_acks(self, offsets: Sequence[int]) -> None:
         """Check that messages can be acked."""

@@ -327,19 +327,22 @@ class Consumption:
                 with suppress(UnansweredError):  # it is asked again
                     arrivals = self._reader.read(room, _POLL_S)
                     with self._lock:
-                        self._take_in(arrivals)
+                        moves = self._take_in(arrivals)
+                    for where, offset in moves.items():
+                        self._reader.move(where, offset)
         except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
             self._fail(error)
         finally:
             self._threads[1].join()  # the last acks have offsets, too
             self._reader.close()
 
-    def _take_in(self, arrivals: Iterable[Arrival]) -> None:
-        read = set()
+    def _take_in(self, arrivals: Iterable[Arrival]) -> dict[SourcePartition, int]:
+        """Take what was read; return where to read on instead of over what is acked."""
+        read: dict[SourcePartition, int] = {}
         for arrival in arrivals:
             where, first, offset, messages, is_deleted = arrival
             part = self._partitions[where]
-            read.add(where)
+            read[where] = arrival.offsets.stop
             lost = part.cursor.counts.lost
             size = sizes_of(messages)
             for new in part.read(first, arrival.offsets, size, is_deleted=is_deleted):
@@ -356,10 +359,14 @@ class Consumption:
                     "%s: %s-%d begins at %d: at most %d messages were deleted before they were "
                     "acked", self.name, *where, offset, lost,
                 )  # fmt: skip
-        for where in read:
+        moves = {}
+        for where, reached in read.items():
             self._partitions[where].count_sizes()
+            if (further := self._partitions[where].pass_acked(reached)) is not None:
+                moves[where] = further
         if read:
             self._has_messages.notify_all()
+        return moves
 
     def _write(self) -> None:
         """Write cursors every so often, and look for what is new: the second thread's work."""

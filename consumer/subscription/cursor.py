@@ -368,16 +368,6 @@ class Cursor:
         self._check_end(self.acked_end, end)
         return end - self._committed - self._ranges.offsets
 
-    def entries_to_read(self, end: int) -> int:
-        """Return how many offsets from the read position to before `end` are not acked.
-
-        Raises:
-            AckBeyondEndError: Offsets beyond `end` are acked.
-        """
-        self.backlog(end)  # refuses an end that is too small
-        acked = self._ranges.offsets_from(self._read_position)
-        return max(end - self._read_position, 0) - acked
-
     def stats(self, end: int) -> CursorStats:
         """Return all counts; with as much text as there are ranges.
 

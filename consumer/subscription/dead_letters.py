@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.backoff import Backoff
 from sequitur.base.wall_clock import wall_clock_ms
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import Message
 
     from sequitur.consumer.subscription.dispatch import DeadMessage
     from sequitur.kafka.partition import SourcePartition
@@ -134,7 +134,8 @@ class DeadLetters:
             self._written.append(place)
             return
         self._under_way.discard(place)
-        self._is_over |= error.fatal()
+        # In what is told of a message its code alone says so, and never `fatal()`.
+        self._is_over |= error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's public code, under this name
         now_s = self._now_s()
         refusals = self._refused.get(place, (0, 0.0))[0] + 1
         self._refused[place] = refusals, now_s + _AGAIN.delay_ms(refusals) / 1000

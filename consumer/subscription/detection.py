@@ -42,8 +42,8 @@ class FindingKind(StrEnum):
     """Brokers do not tell what is to be known, or a record is of another version."""
     FAILED = "not done"
     """The brokers refused what was to be done; the next round tries it again."""
-    OWNED = "owned by a job"
-    """What was to be done is left to the subscription's consumer."""
+    OWNED = "left to its consumer"
+    """What was to be done is left to the subscription's consumer, an open one or a job."""
 
 
 @dataclass(frozen=True, slots=True)

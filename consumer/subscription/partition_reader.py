@@ -82,6 +82,12 @@ class PartitionReader:
             [TopicPartition(*where, offset) for where, offset in positions.items()]
         )
 
+    def move(self, where: SourcePartition, offset: int) -> None:
+        """Read a partition on from another offset."""
+        self._next[where] = offset
+        self._consumer.incremental_unassign([TopicPartition(*where)])
+        self._consumer.incremental_assign([TopicPartition(*where, offset)])
+
     def read(self, count: int, timeout_s: float) -> list[Arrival]:
         """Return what comes within a time; of each partition in order."""
         self.send_offsets()
@@ -140,7 +146,5 @@ class PartitionReader:
             )
         offset = max(first, begins)
         self._lost.discard(where)
-        self._next[where] = offset
-        self._consumer.incremental_unassign([TopicPartition(*where)])
-        self._consumer.incremental_assign([TopicPartition(*where, offset)])
+        self.move(where, offset)
         return Arrival(where, first, offset, [], is_deleted=True)

@@ -50,6 +50,11 @@ class CountedSizes:
         added = type(self)(self.begin, (*self.stops, stop), (*self.sizes, size))
         return added if len(added.stops) <= MOST_PIECES else added._coarser()  # noqa: SLF001 - its own
 
+    def passed(self, stop: int) -> Self:
+        """Add what is not read up to before an offset: it weighs as much as what was."""
+        size, span = sum(self.sizes), self.stop - self.begin
+        return self.read(stop, (stop - self.stop) * size // span if span else 0)
+
     def behind(self, offset: int) -> Self:
         """Drop what lies before an offset."""
         if offset <= self.begin:

@@ -24,7 +24,7 @@ from sequitur.consumer import (
 )
 from sequitur.consumer.subscription import acked_ranges
 from sequitur.consumer.subscription.acked_ranges import AckedRanges
-from tests.support.cursors import state_of
+from tests.support.cursors import block_lengths, entries_to_read, state_of
 from tests.support.examples import examples
 
 IDENTITY = CursorIdentity("billing", "orders", 3)
@@ -166,7 +166,7 @@ class CursorMachine(RuleBasedStateMachine):
         left = sum(offset not in self.acked for offset in range(self.end))
         to_read = sum(offset not in self.acked for offset in range(self.read, self.end))
         assert (stats.mark_delete, stats.read_position) == (mark_delete, self.read)
-        assert (stats.backlog, self.cursor.entries_to_read(self.end)) == (left, to_read)
+        assert (stats.backlog, entries_to_read(self.cursor, self.end)) == (left, to_read)
         assert stats.entries_since_first_not_acked == self.read - mark_delete
         assert stats.acked_ranges == len(ranges)
         counts = (stats.consumed, stats.absent, stats.repeated)
@@ -174,7 +174,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def blocks_are_neither_empty_nor_too_long(self) -> None:
-        lengths = self.cursor._ranges.block_lengths
+        lengths = block_lengths(self.cursor._ranges)
         assert all(1 <= length <= 6 for length in lengths)
         assert all(max(pair) > 1 for pair in pairwise(lengths))
 

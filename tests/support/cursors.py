@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_cursor
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.acked_ranges import AckedRanges
 
 
 def state_of(cursor: Cursor) -> dict[str, Any]:
@@ -49,8 +52,19 @@ class Partition:
 
     @property
     def counts(self) -> tuple[int, int]:
-        return self.cursor.entries_to_read(self.end), self.cursor.backlog(self.end)
+        return entries_to_read(self.cursor, self.end), self.cursor.backlog(self.end)
 
 
 def partition_of(end: int) -> Partition:
     return Partition(Cursor(MANAGED), end)
+
+
+def entries_to_read(cursor: Cursor, end: int) -> int:
+    """Return how many offsets from the read position on are not acked."""
+    unacked = cursor.unacked_ranges(cursor.read_position, end)
+    return sum(stop - first for first, stop in unacked)
+
+
+def block_lengths(ranges: AckedRanges) -> list[int]:
+    """Return how many ranges each block has."""
+    return [len(firsts) for firsts in ranges._firsts]

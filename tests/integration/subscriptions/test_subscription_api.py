@@ -16,7 +16,9 @@ from confluent_kafka import Producer
 from sequitur import Message, Position, Subscription
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.consumed_partition import WORTH_A_SEEK
 from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.errors import (
     AckBeyondEndError,
@@ -61,6 +63,30 @@ def test_what_is_acked_does_not_come_again(
                 assert subscription.acknowledge(message)
                 left.remove((message.partition, message.offset))
             assert subscription.stats().backlog == len(left)
+
+
+def test_far_behind_a_hole_only_what_is_left_is_read(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on behind all that is acked, and misses nothing that comes later."""
+    topic, count = make_topic(1), 2 * WORTH_A_SEEK
+    fill(kafka, topic, count)
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
+        subscription.acknowledge_many(Position(0, one, topic) for one in range(1, count - 1))
+    moved: list[int] = []
+    move = PartitionReader.move
+
+    def noted(reader: PartitionReader, where: SourcePartition, offset: int) -> None:
+        moved.append(offset)
+        move(reader, where, offset)
+
+    monkeypatch.setattr(PartitionReader, "move", noted)
+    with Subscription(kafka, name, topic) as subscription:
+        assert places(receive(subscription, 2)) == [(0, 0), (0, count - 1)]
+        fill(kafka, topic, 1)
+        assert places(receive(subscription, 1)) == [(0, count)]
+        assert moved == [count - 1]
+        assert subscription.stats().backlog == 3
 
 
 def test_message_is_as_it_was_sent(kafka: KafkaSettings, name: str, topic: str) -> None:

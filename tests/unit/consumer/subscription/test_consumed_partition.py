@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sequitur.consumer import AckBeyondEndError, Cursor, CursorIdentity, MarkDeleteBackError
-from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
+from sequitur.consumer.subscription.consumed_partition import WORTH_A_SEEK, ConsumedPartition
 from sequitur.consumer.subscription.sizes import CountedSizes
 from tests.support.cursors import state_of
 
@@ -141,3 +141,32 @@ def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
     assert part.ack_cumulative(3) == 0
     with pytest.raises(MarkDeleteBackError):
         part.ack_cumulative(12)
+
+
+def test_what_is_acked_far_ahead_is_not_read() -> None:
+    """Reading goes on at what is left; what was passed has no bytes of its own, and is no absence."""
+    end = 3 * WORTH_A_SEEK
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(end)
+    part.cursor.ack_range(1, end - 1, end=end)
+    assert part.read(0, range(100), 1_000) == [range(1)]
+    part.count_sizes()
+    assert part.pass_acked(100) == end - 1
+    assert part.cursor.read_position == end - 1
+    assert part.read(end - 1, range(end - 1, end), 10) == [range(end - 1, end)]
+    part.count_sizes()
+    assert part.pass_acked(end) is None
+    assert part.cursor.counts.absent == 0
+    assert part.sizes.stop == end
+    assert part.sizes.size_from(0) == pytest.approx(10 * end)
+
+
+def test_a_short_span_is_read_over() -> None:
+    """Also at the end of the partition: there is nothing behind it."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(WORTH_A_SEEK)
+    part.cursor.ack_range(1, WORTH_A_SEEK, end=WORTH_A_SEEK)
+    assert part.pass_acked(1) is None
+    part.know_end(WORTH_A_SEEK + 1)
+    part.cursor.ack_range(1, WORTH_A_SEEK + 1, end=WORTH_A_SEEK + 1)
+    assert part.pass_acked(1) == WORTH_A_SEEK + 1

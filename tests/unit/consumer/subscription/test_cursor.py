@@ -258,7 +258,7 @@ def test_a_backlog_before_what_is_acked_is_refused() -> None:
     """The end is older than the cursor, or another topic's: the figure would be a wrong one."""
     cursor = _cursor((0, 2), (40, 50))
     assert cursor.backlog(50) == 38
-    for figure in (cursor.backlog, cursor.entries_to_read, cursor.stats):
+    for figure in (cursor.backlog, cursor.stats):
         with pytest.raises(AckBeyondEndError, match="before 50, but the partition ends before 49"):
             figure(49)
 

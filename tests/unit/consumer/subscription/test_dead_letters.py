@@ -123,9 +123,17 @@ def test_one_that_is_refused_holds_no_other(
     assert topic.opened == 1
 
 
-def test_a_client_that_is_over_is_replaced(letters: DeadLetters, topic: _Topic) -> None:
-    """What was under way by it is written again: a letter may be there twice, and is never lost."""
-    topic.refused[2] = KafkaError(KafkaError._FATAL, "fenced", fatal=True)
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_a_client_that_is_over_is_replaced(
+    letters: DeadLetters, topic: _Topic, is_raised: bool
+) -> None:
+    """What was under way by it is written again: a letter may be there twice, and is never lost.
+
+    A call may raise the error, as one that is fatal; of a message it is told by its code alone.
+    """
+    topic.refused[2] = KafkaError(KafkaError._FATAL, "fenced", fatal=is_raised)
+    if not is_raised:
+        topic.refused[3] = topic.refused[2]
     assert letters.write(_dead(1, 2, 3)) == [(WHERE, 1)]
     topic.refused.clear()
     topic.now_s = 1

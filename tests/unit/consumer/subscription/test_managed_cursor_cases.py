@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sequitur.consumer import Cursor, MarkDeleteBackError
-from tests.support.cursors import MANAGED, Partition, partition_of
+from tests.support.cursors import MANAGED, Partition, entries_to_read, partition_of
 
 
 def test_single_deletes_move_the_position_when_it_is_reached() -> None:
@@ -78,10 +78,10 @@ def test_mark_delete_beyond_the_read_position_skips() -> None:
     """markDeleteSkippingMessage: reading goes on behind it."""
     partition = partition_of(4)
     partition.mark_delete(0)
-    assert (partition.cursor.entries_to_read(4), partition.cursor.read_position) == (3, 1)
+    assert (entries_to_read(partition.cursor, 4), partition.cursor.read_position) == (3, 1)
     assert partition.read(1) == [1]
     partition.mark_delete(3)
-    assert (partition.cursor.entries_to_read(4), partition.cursor.read_position) == (0, 4)
+    assert (entries_to_read(partition.cursor, 4), partition.cursor.read_position) == (0, 4)
 
 
 def test_rewind() -> None:
@@ -225,4 +225,4 @@ def test_deletes_out_of_order_are_stored() -> None:
     partition.reopen()
     assert partition.cursor.backlog(20) == 15
     assert partition.read(20) == [0, 1, 3, 4, 6, *range(10, 20)]
-    assert partition.cursor.entries_to_read(20) == 0
+    assert entries_to_read(partition.cursor, 20) == 0
