@@ -100,7 +100,7 @@ class ConsumedPartition:
             self._counted = 0
 
     def pass_acked(self, reached: int) -> int | None:
-        """Return where to read on, if all is acked from where reading has got to up to far ahead."""
+        """Return where to read on, if all is acked up to far ahead of what was read."""
         first, _ = next(self.cursor.unacked_ranges(reached, self.end), (self.end, self.end))
         if first - reached < WORTH_A_SEEK:
             return None
