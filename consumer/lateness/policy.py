@@ -44,6 +44,7 @@ class Output(Enum):
 
     RELEASED = auto()
     LATE = auto()
+    QUARANTINE = auto()
 
 
 class Route(NamedTuple):

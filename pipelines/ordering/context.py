@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.subscribed import JobSubscription
+    from sequitur.pipelines.sink.sink import TopicSink
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
@@ -28,6 +29,7 @@ class JobContext:
     settings: ReorderSettings
     topics: KafkaTopics  # admin client
     checkpoint: Checkpoint
+    sink: TopicSink  # writes what steps send out
     outages: Outages  # how long what passes by itself is waited for, and the job's log
     now_ms: Callable[[], int]  # the wall clock
     on_done: Callable[[StepEntry, StepDone], None]  # told of each step once it is done

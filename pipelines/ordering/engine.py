@@ -37,12 +37,10 @@ from sequitur.consumer import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.input_checks import check_batch
 from sequitur.pipelines.ordering.job_input import JobInput
+from sequitur.pipelines.ordering.overlap import Finisher
 from sequitur.pipelines.ordering.progress import JobReport, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.ordering.staged_steps import StagedSteps
-from sequitur.pipelines.ordering.step_outputs import StepOutputs
-from sequitur.pipelines.ordering.step_runner import StepRunner
-from sequitur.pipelines.ordering.steps import Steps
+from sequitur.pipelines.ordering.step import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import PartitionCounts, StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.newest_step import NewestStep
+    from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
 
@@ -60,7 +58,7 @@ class ReorderEngine:
     """Everything between a micro-batch and the output topics.
 
     Steps are staged one at a time under `_lock`, whoever asks for it: Spark's stream thread for
-    batches, the driver's loop for ticks. Batches are finished by the thread of `StagedSteps`;
+    batches, the driver's loop for ticks. Batches are finished by the thread of `Finisher`;
     everything else waits until that has nothing to do.
     """
 
@@ -69,26 +67,24 @@ class ReorderEngine:
         job: JobContext,
         outputs: Outputs,
         processing: Processing | None,
-        newest: NewestStep,
+        log: StepLog,
         counts: PartitionCounts,
     ) -> None:
         self._job = job
         self._processing = processing
-        self._newest = newest
+        self._log = log
         self._released = outputs.released
         runs = SortedRuns(job, outputs, releases=processing is None)
-        self._steps = steps = Steps(job, newest, runs, outputs.released.partitions, counts)
-        self._outputs = StepOutputs(job, runs, outputs, processing)
-        self._runner = StepRunner(job, newest, steps, self._outputs, processing)
-        self._staged = StagedSteps(newest, self._runner)
+        self._steps = Steps(job, log, runs, outputs, counts, processing=processing)
+        self._finisher = Finisher(log, self._steps)
         self._lock = threading.Lock()
-        self.input = JobInput(job, self._lock, newest, steps, self._runner)
+        self.input = JobInput(job, self._lock, log, self._steps)
         self._stopping = threading.Event()
 
     @property
     def totals(self) -> Totals:
         """Counts of all steps that are done."""
-        return self._newest.done.totals
+        return self._log.done.totals
 
     @property
     def processed(self) -> Mapping[str, int] | None:
@@ -98,11 +94,11 @@ class ReorderEngine:
     @property
     def failure(self) -> Exception | None:
         """What a step failed of while the query went on reading; None as long as none has."""
-        return self._staged.error
+        return self._finisher.error
 
     def report(self, read_before: int, seconds: float) -> JobReport:
         """Return what came of the run."""
-        entry, totals = self._newest.entry, self.totals
+        entry, totals = self._log.entry, self.totals
         learned, waits_for = None, ""
         if entry is not None and self._job.settings.delay_policy is not None:
             learned = entry.learned
@@ -110,38 +106,37 @@ class ReorderEngine:
             waits_for = waiting_text(entry.clock, now_ms=self._job.now_ms())
         return JobReport(
             totals=totals,
-            frontier_ms=self._newest.frontier_ms,
-            steps=self._newest.done.step + 1,
+            frontier_ms=self._log.frontier_ms,
+            steps=self._log.done.step + 1,
             seconds=seconds,
             records_per_s=(totals.read - read_before) / seconds,
             learned=learned,
             processed=self.processed,
             waits_for=waits_for,
-            all_quarantined=self._outputs.quarantines.verdict,
+            all_quarantined=self._steps.quarantines.verdict,
         )
 
     def recover(self) -> None:
         """Finish all steps that are logged; to be called when no query runs."""
         with self._lock:
-            entry = self._newest.entry
-            self._job.checkpoint.check_log(self._newest.head)
-            newest = -1 if entry is None else entry.step
+            entry = self._log.entry
+            self._job.checkpoint.check_log(self._log.head)
             if (subscription := self._job.subscription) is not None:
-                written = {one.name: one.partitions for one in self._outputs.topics}
+                written = {one.name: one.partitions for one in self._steps.topics}
                 subscription.claim(
-                    self._job.checkpoint, self._newest.head, self._newest.done.step, written
+                    self._job.checkpoint, self._log.head, self._log.done.step, written
                 )
-            self._outputs.open(newest=newest, done=self._newest.done)
-            self._newest.check_files()
-            if entry is not None and not self._newest.is_entry_done:
+            self._steps.open()
+            self._log.check_files()
+            if entry is not None and not self._log.is_entry_done:
                 self._job.outages.tell(
                     f"step {entry.step} has no done mark, and is finished: what is out of it is "
                     "left out"
                 )
             # A life before this one may have died between a done mark and the cursors. And what was
             # acked since by others must be known before the steps behind it are decided.
-            self._runner.acknowledge()
-            self._runner.finish_all()
+            self._steps.acknowledge()
+            self._steps.finish_all()
             self._take_in_growth()
 
     def _take_in_growth(self) -> None:
@@ -149,13 +144,12 @@ class ReorderEngine:
 
         All that is staged is decided: from here on rows are staged by the new number.
         """
-        before, partitions = self._newest.entry, self._released.partitions
+        before, partitions = self._log.entry, self._released.partitions
         had = self._steps.counts.newest
         if self._processing is not None or before is None or had == partitions:
             return
         cut_ms = before.reach_ms
-        self._runner.begin(before.step + 1)
-        self._runner.run(self._steps.grown(before, partitions))
+        self._steps.run(self._steps.grown(before, partitions))
         self._job.outages.tell(
             f"topic {self._released.name!r} had {had} partitions and has {partitions} now: rows up "
             f"to event time {cut_ms} go by {had}, later ones by {partitions}"
@@ -164,7 +158,7 @@ class ReorderEngine:
     def reopen(self) -> None:
         """Take steps again, after `close`: for a query that is restarted."""
         self.recover()
-        self._staged.error = None
+        self._finisher.error = None
         self._stopping.clear()
 
     def run_batch(self, rows: DataFrame, batch_id: int) -> StagedStep | None:
@@ -176,17 +170,16 @@ class ReorderEngine:
         with self._lock:
             if self._stopping.is_set():
                 raise StopRequestedError
-            self._staged.wait_for_room(self._stopping.is_set)
+            self._finisher.wait_for_room(self._stopping.is_set)
             if self._processing is not None and self._processing.is_full:
-                self._staged.wait_until_idle(self._stopping.is_set)
-                self._runner.wait_for_room(self._stopping.wait)
-            head = self._newest.head
+                self._finisher.wait_until_idle(self._stopping.is_set)
+                self._steps.wait_for_room(self._stopping.wait)
+            head = self._log.head
             check_batch(self._job, head, batch_id)
             if head is not None and batch_id <= head.batch_id:
                 return None
-            self._runner.begin(0 if head is None else head.step + 1)
             staged = self._steps.stage(rows, batch_id)
-            self._staged.add(staged)
+            self._finisher.wake()
             return staged
 
     def tick(self) -> bool:
@@ -198,15 +191,15 @@ class ReorderEngine:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            entry = self._runner.settled() if self._staged.is_idle else None
+            entry = self._log.settled() if self._finisher.is_idle else None
             now_ms = self._job.now_ms()
             if entry is None:
                 return False
-            is_due = entry.live_runs or self._runner.is_process_due(now_ms)
+            is_due = entry.live_runs or self._steps.is_process_due(now_ms)
             if not is_due and not self._watches_silence():
                 return False
             clock = self._steps.ticked(entry, now_ms)
-            return bool(is_due) and self._runner.run_quiet(StepKind.TICK, entry, clock, now_ms)
+            return bool(is_due) and self._steps.run_quiet(StepKind.TICK, entry, clock, now_ms)
         finally:
             self._lock.release()
 
@@ -218,35 +211,35 @@ class ReorderEngine:
 
     def release_behind_cuts(self) -> None:
         """Release what has become due in a run that is over, where its steps stopped at a cut."""
-        while (entry := self._newest.entry) is not None and self._steps.is_at_cut(entry):
+        while (entry := self._log.entry) is not None and self._steps.is_at_cut(entry):
             if not self.tick():
                 return
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
         with self._lock:
-            return self._runner.drain()
+            return self._steps.drain()
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
         """Try events again until none waits; to be called at the end, after `close`."""
         with self._lock, contextlib.suppress(StopRequestedError):
-            while self._runner.try_again(wait):
+            while self._steps.try_again(wait):
                 pass
 
     def close(self) -> None:
         """Let the steps end that are staged or about to be, and none begin after them."""
         self._stopping.set()
         with self._lock:
-            self._staged.close()
+            self._finisher.close()
 
     def is_settled(self) -> bool:
         """Tell whether Spark has committed the last batch, so that it will not be repeated."""
         with self._lock:
-            return self._newest.head is None or self._runner.settled() is not None
+            return self._log.head is None or self._log.settled() is not None
 
     def tidy(self) -> None:
         """Delete the runs that no step needs any more, once the last step is settled."""
         with self._lock:
-            entry = self._runner.settled()
+            entry = self._log.settled()
             if entry is not None:
                 self._job.checkpoint.tidy(entry)

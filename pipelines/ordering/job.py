@@ -20,12 +20,12 @@ from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.growth import known_counts
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.metrics import serve_metrics
-from sequitur.pipelines.ordering.newest_step import NewestStep
 from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarting_query import RestartingQuery
+from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.ordering.subscribing import checks_of, require_name, subscribe
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
-from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic, TopicSink
 from sequitur.pipelines.spark.executors import watched_executors
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
@@ -117,6 +117,7 @@ def run_reorder(
             fold_limits=fold_limits,
             on_step=on_step,
             subscription=subscription,
+            sink=TopicSink(spark, kafka, settings, checkpoint, outages),
         )
         require_name(job)
         engine = _open_engine(job, process, ends=available_now and drain)
@@ -188,10 +189,8 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
             topology=None if process is None else process.topology.name,
         )
     )
-    newest = NewestStep(job.checkpoint)
-    counts = known_counts(
-        job.checkpoint.root, newest.head, began.output_partitions, outputs.released
-    )
+    log = StepLog(job.checkpoint)
+    counts = known_counts(job.checkpoint.root, log.head, began.output_partitions, outputs.released)
     processing = None
     if process is not None:
         output, known = settings.output_topic, counts.newest
@@ -221,7 +220,7 @@ def _open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -
             timestamps=settings.output_timestamp,
             outages=job.outages,
         )
-    return ReorderEngine(job, outputs, processing, newest, counts)
+    return ReorderEngine(job, outputs, processing, log, counts)
 
 
 def _check_login(kafka: KafkaSettings) -> None:

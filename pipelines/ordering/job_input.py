@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.data_loss import Lost
-    from sequitur.pipelines.ordering.newest_step import NewestStep
-    from sequitur.pipelines.ordering.step_runner import StepRunner
-    from sequitur.pipelines.ordering.steps import Steps
+    from sequitur.pipelines.ordering.step import Steps
+    from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.ordering.subscribed import JobSubscription
 
 _EARLIEST: Final = -2
@@ -41,30 +40,28 @@ class JobInput:
         self,
         job: JobContext,
         lock: threading.Lock,
-        newest: NewestStep,
+        log: StepLog,
         steps: Steps,
-        runner: StepRunner,
     ) -> None:
         self._lock = lock
         self._job = job
-        self._newest = newest
+        self._log = log
         self._steps = steps
-        self._runner = runner
 
     @property
     def spark_folder(self) -> str:
         """Where Spark keeps its own checkpoint."""
-        return f"{self._job.checkpoint.root}/{self._newest.source}"
+        return f"{self._job.checkpoint.root}/{self._log.source}"
 
     @property
     def is_reset(self) -> bool:
         """Whether Spark's part begins anew, where the log has got to."""
-        head = self._newest.head
+        head = self._log.head
         return head is not None and head.batch_id < 0
 
     def starting_offsets(self, topics: Mapping[str, int]) -> str | None:
         """Return where Spark is to begin, as its option takes it, with each partition named."""
-        head = self._newest.head
+        head = self._log.head
         if head is None or not self.is_reset:
             return None
         return json.dumps(
@@ -80,14 +77,14 @@ class JobInput:
     @property
     def has_log(self) -> bool:
         """Whether anything was logged yet; else nothing can be counted as missing."""
-        return self._newest.head is not None
+        return self._log.head is not None
 
     def forget_unfinished(self) -> None:
         """Let go of what Spark was at when it ended, or power failed; when no query runs."""
         with self._lock:
-            head = self._newest.head
+            head = self._log.head
             logged = -1 if head is None else head.batch_id
-            self._job.checkpoint.spark.forget_unfinished(self._newest.source, logged)
+            self._job.checkpoint.spark.forget_unfinished(self._log.source, logged)
 
     def check(self) -> None:
         """Check that the input is what was read.
@@ -95,7 +92,7 @@ class JobInput:
         To be called once, after `ReorderEngine.recover`.
         """
         with self._lock:
-            if (head := self._newest.head) is not None:
+            if (head := self._log.head) is not None:
                 check_start(self._job, head)
 
     def begin_at_cursors(self, subscription: JobSubscription) -> None:
@@ -114,8 +111,7 @@ class JobInput:
                 latest=self._job.settings.starting_offsets == "latest",
                 now_ms=self._job.now_ms(),
             )
-            self._runner.begin(0)
-            self._runner.run(self._steps.first_of(begins, ids, subscription.state.frontier_ms))
+            self._steps.run(self._steps.first_of(begins, ids, subscription.state.frontier_ms))
 
     def reset(self, wait: Callable[[float], bool]) -> bool:
         """Restart Spark's part where the log has got to; recreated topics, at their beginning.
@@ -127,39 +123,38 @@ class JobInput:
         Of a topic that was recreated, rows will come with offsets that were there before. So what
         is held goes out first, as in a drain, and events that wait for another attempt get it.
         """
-        with self._lock, self._runner.resetting(), contextlib.suppress(StopRequestedError):
+        with self._lock, self._log.resetting(), contextlib.suppress(StopRequestedError):
             self._reset(wait)
             return True
         return False
 
     def _reset(self, wait: Callable[[float], bool]) -> None:
-        self._runner.finish_all()  # their batches are staged, so Spark need not give them again
-        entry = self._newest.entry
+        self._steps.finish_all()  # their batches are staged, so Spark need not give them again
+        entry = self._log.entry
         if entry is None:
-            self._job.checkpoint.spark.drop(self._newest.source)  # nothing of it is in the log
+            self._job.checkpoint.spark.drop(self._log.source)  # nothing of it is in the log
             return
         ids = self._job.topics.ids(entry.topics)
         recreated = {
             topic for topic, known in entry.topics.items() if ids.get(topic, known) != known
         }
         if recreated and entry.live_runs:
-            self._runner.drain()
-        while recreated and self._runner.try_again(wait):
+            self._steps.drain()
+        while recreated and self._steps.try_again(wait):
             pass
         # The drain and the attempts have moved the frontier: the reset goes on from there.
-        newest = self._newest.entry
+        newest = self._log.entry
         assert newest is not None  # steps are added, and never taken away
-        self._runner.begin(newest.step + 1)
         clock, topics = newest.clock.without(recreated), {**newest.topics, **ids}
-        self._runner.run(self._steps.reset(newest, clock, topics, {}))
+        self._steps.run(self._steps.reset(newest, clock, topics, {}))
 
     def lost(self, topics: Mapping[str, int]) -> Lost:
         """Return what the input has lost that was never read, by partition; see `has_log`, too."""
         with self._lock:
-            entry = self._newest.head
+            entry = self._log.head
             if entry is None:
                 # Only where the first batch is planned already is there anything to lose.
-                planned = self._job.checkpoint.spark.first_offsets(self._newest.source)
+                planned = self._job.checkpoint.spark.first_offsets(self._log.source)
                 return lost_of_plan(planned, self._first(topics))
             # Of a topic that was recreated nothing is lost that can be told by offsets.
             topic_ids(self._job, entry, entry.topics)
@@ -171,8 +166,8 @@ class JobInput:
         To be called when no query runs.
         """
         with self._lock:
-            self._runner.finish_all()  # their batches are staged, so Spark need not give them again
-            entry = self._newest.entry
+            self._steps.finish_all()  # their batches are staged, so Spark need not give them again
+            entry = self._log.entry
             if entry is None:
                 raise RuntimeError("nothing was read yet")
             first = self._first(topics)
@@ -180,13 +175,12 @@ class JobInput:
             there = {topic: known for topic, known in entry.topics.items() if topic in topics}
             there |= self._job.topics.ids(topic for topic in topics if topic not in there)
             clock = entry.clock.passed_over(first, now_ms=self._job.now_ms())
-            self._runner.begin(entry.step + 1)
-            self._runner.run(self._steps.reset(entry, clock, there, lost))
+            self._steps.run(self._steps.reset(entry, clock, there, lost))
             return lost
 
     def unread(self, topics: Mapping[str, int]) -> dict[SourcePartition, tuple[int, int]]:
         """Return each partition's first offset that is not read yet, and its end."""
-        head = self._newest.head
+        head = self._log.head
         known = {} if head is None else head.clock.partitions
         there = _partitions(topics)
         ends = self._job.topics.high_watermarks(there)

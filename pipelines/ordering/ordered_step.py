@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import uuid4
 
 from sequitur.errors import StepFunctionError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sequitur.consumer import StepEntry
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
@@ -86,6 +87,13 @@ class GivenSteps:
         self._app = app
         self._partitions = partitions
         self._id: str | None = None
+
+    @classmethod
+    def of(cls, job: JobContext, partitions: int) -> Self | None:
+        """Return what gives a job's steps; None without a function."""
+        if job.on_step is None:
+            return None
+        return cls(job.on_step, job.checkpoint, app=job.settings.app_name, partitions=partitions)
 
     def give(self, entry: StepEntry, due: Selection) -> None:
         """Give a step, whose rows are in the output topic."""

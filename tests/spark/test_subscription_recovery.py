@@ -24,7 +24,7 @@ from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
-from sequitur.pipelines.ordering.steps import Steps
+from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from tests.spark.conftest import Event, Job, event, time_of, wait_until
 

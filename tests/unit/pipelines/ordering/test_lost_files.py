@@ -7,40 +7,51 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer import PartitionCounts, ReorderSettings
 from sequitur.errors import CheckpointError, SinkError
-from sequitur.pipelines.ordering.step_runner import StepRunner
+from sequitur.pipelines.ordering.step import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _runner(fails: Callable[..., Any], check_files: Callable[[], None]) -> StepRunner:
-    newest: Any = SimpleNamespace(check_files=check_files, done=None)
-    steps: Any = SimpleNamespace(decide=fails)
-    outputs: Any = SimpleNamespace(write=fails)
-    job: Any = SimpleNamespace(now_ms=lambda: 0, on_done=lambda *_: None, subscription=None)
-    return StepRunner(job, newest, steps, outputs, None)
+def _steps(fails: Callable[..., Any], check_files: Callable[[], None]) -> Steps:
+    entry = SimpleNamespace(step=0)
+    log: Any = SimpleNamespace(check_files=check_files, entry=entry, write=fails)
+    runs: Any = SimpleNamespace(due=fails)
+    outputs: Any = SimpleNamespace(released=SimpleNamespace(partitions=3))
+    settings = ReorderSettings.model_validate(
+        {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
+        | {"checkpoint": "/x"}
+    )
+    job: Any = SimpleNamespace(
+        settings=settings,
+        is_bounded=True,
+        outages=SimpleNamespace(tell=print),
+        on_step=None,
+        subscription=None,
+        checkpoint=SimpleNamespace(new_name=fails),
+    )
+    return Steps(job, log, runs, outputs, PartitionCounts((3,)))
 
 
 def _fails(*_: object) -> None:
     raise SinkError("FileNotFoundError: part-0.parquet")
 
 
-@pytest.mark.parametrize("begin", ["finish", "finish_staged"])
-def test_lost_file_is_named_by_the_log(begin: str) -> None:
+@pytest.mark.parametrize("staged", [None, SimpleNamespace(step=0)])
+def test_lost_file_is_named_by_the_log(staged: Any) -> None:
 
     def check_files() -> None:
         raise CheckpointError("runs/0/part-0.parquet, with 30 rows, is gone")
 
-    runner = _runner(_fails, check_files)
-    step: Any = SimpleNamespace(step=0)
+    steps = _steps(_fails, check_files)
     with pytest.raises(CheckpointError, match=r"part-0\.parquet, with 30 rows, is gone"):
-        getattr(runner, begin)(step)
+        steps.finish_step(staged)
 
 
-@pytest.mark.parametrize("begin", ["finish", "finish_staged"])
-def test_other_failures_stay_what_they_are(begin: str) -> None:
-    runner = _runner(_fails, lambda: None)
-    step: Any = SimpleNamespace(step=0)
+@pytest.mark.parametrize("staged", [None, SimpleNamespace(step=0)])
+def test_other_failures_stay_what_they_are(staged: Any) -> None:
+    steps = _steps(_fails, lambda: None)
     with pytest.raises(SinkError, match="FileNotFoundError"):
-        getattr(runner, begin)(step)
+        steps.finish_step(staged)

@@ -18,8 +18,8 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines.ordering.newest_step import NewestStep
-from sequitur.pipelines.ordering.steps import Steps
+from sequitur.pipelines.ordering.step import Steps
+from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TOLD = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
+_OUTPUTS: Any = SimpleNamespace(released=SimpleNamespace(partitions=3))
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 
 
@@ -49,12 +50,13 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(
         checkpoint=checkpoint,
         settings=settings,
-        outages=None,
+        outages=SimpleNamespace(tell=print),
+        on_step=None,
         is_bounded=True,
         subscription=None,
     )
     runs: Any = SimpleNamespace(stage=failing)
-    steps = Steps(job, NewestStep(checkpoint), runs, 3, PartitionCounts((3,)))
+    steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, PartitionCounts((3,)))
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     rows: Any = None
@@ -81,12 +83,17 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     settings = ReorderSettings.model_validate({**_TOLD, "checkpoint": "/x", "idle_timeout": "5 s"})
     topics = SimpleNamespace(high_watermarks=lambda partitions: dict.fromkeys(partitions, 5))
     job: Any = SimpleNamespace(
-        settings=settings, topics=topics, outages=None, is_bounded=False, checkpoint=None
+        settings=settings,
+        topics=topics,
+        outages=SimpleNamespace(tell=print),
+        on_step=None,
+        is_bounded=False,
+        checkpoint=None,
     )
     runs: Any = None
-    newest: Any = SimpleNamespace(head=entry)
+    log: Any = SimpleNamespace(head=entry)
     steady_s = [7.0]
-    steps = Steps(job, newest, runs, 3, PartitionCounts((3,)), steady_s=lambda: steady_s[-1])
+    steps = Steps(job, log, runs, _OUTPUTS, PartitionCounts((3,)), steady_s=lambda: steady_s[-1])
     assert steps.is_look_due()
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain

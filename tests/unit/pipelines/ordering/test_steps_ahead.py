@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines.ordering.steps_ahead import StepsAhead
+from sequitur.pipelines.ordering.overlap import StepsAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ class _Job:
     """Steps that are staged; the processing of each is held until the test lets it go on."""
 
     def __init__(self) -> None:
-        self.newest: Any = SimpleNamespace(staged=())
+        self.log: Any = SimpleNamespace(staged=())
         self.given: list[tuple[int, int, str]] = []
         self.begun = threading.Semaphore(0)
         self.may_end = threading.Semaphore(0)
@@ -33,7 +33,7 @@ class _Job:
         self.error: Exception | None = None
 
     def stage(self, *steps: int) -> None:
-        self.newest.staged = tuple(_entry(step) for step in steps)
+        self.log.staged = tuple(_entry(step) for step in steps)
 
     def process(self, staged: Any, before: Any, processed: Any) -> Any:
         self.given.append((staged.step, before.step, processed))
@@ -53,7 +53,7 @@ def job() -> _Job:
 
 @contextlib.contextmanager
 def _ahead(job: _Job, most: int = 2) -> Iterator[StepsAhead]:
-    ahead = StepsAhead(job.newest, most, job.process)
+    ahead = StepsAhead(job.log, most, job.process)
     try:
         yield ahead
     finally:

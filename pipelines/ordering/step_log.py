@@ -1,7 +1,8 @@
-"""The newest steps of a checkpoint, and how far they have got: staged, logged, done, committed."""
+"""The log of a job's steps, and how far each has got: staged, logged, done, committed."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS, StepKind
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sequitur.consumer import Run, StagedStep, Step, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
-class NewestStep:
+class StepLog:
     """The newest step that is logged, those staged behind it, and the newest done mark.
 
     As on disk. One thread stages steps, and one logs them and marks them as done.
@@ -22,6 +25,7 @@ class NewestStep:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._lasting: tuple[str, int] | None = None
+        self._is_resetting = False
         self._lock = threading.Lock()
         self.entry, self.done = checkpoint.latest()
         self.staged = checkpoint.staged(self.entry)
@@ -78,7 +82,7 @@ class NewestStep:
         with self._lock:
             self.staged = (*self.staged, staged)
 
-    def log(self, entry: StepEntry) -> None:
+    def write(self, entry: StepEntry) -> None:
         """Log what the first of the staged steps decided."""
         self._checkpoint.write_entry(entry)
         with self._lock:
@@ -91,11 +95,22 @@ class NewestStep:
         self._checkpoint.write_done(done)
         self.done = done
 
+    @contextlib.contextmanager
+    def resetting(self) -> Iterator[None]:
+        """While the block runs, Spark's part is about to begin again: it repeats no batch."""
+        self._is_resetting = True
+        try:
+            yield
+        finally:
+            self._is_resetting = False
+
     def settled(self) -> StepEntry | None:
         """Return the newest step if all are done and Spark will not repeat its batch."""
         entry = self.entry
         if entry is None or not self.is_done:
             return None
+        if self._is_resetting:
+            return entry
         # A tick follows a committed batch, so that one has not to be looked up.
         if entry.kind not in {StepKind.BATCH, StepKind.GROWTH} or entry.batch_id < 0:
             return entry

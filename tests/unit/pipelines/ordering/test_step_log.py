@@ -18,7 +18,7 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines.ordering.newest_step import NewestStep
+from sequitur.pipelines.ordering.step_log import StepLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class _Folder:
         """As `Checkpoint`."""
 
 
-class _Asked(NewestStep):
+class _Asked(StepLog):
     """Another thread asks which runs hold rows while a step is taken from staged to logged."""
 
     def __init__(self, checkpoint: Any, pool: ThreadPoolExecutor) -> None:
@@ -82,8 +82,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) -> None:
     """Counted twice, its bytes would be more than may be held, and rows be called late for it."""
-    newest = _Asked(_Folder(), pool)
-    assert newest.holding == (_RUN,)
-    newest.log(_ENTRY)
-    assert newest.answer is not None
-    assert newest.answer.result(30) == newest.holding == (_RUN,)
+    log = _Asked(_Folder(), pool)
+    assert log.holding == (_RUN,)
+    log.write(_ENTRY)
+    assert log.answer is not None
+    assert log.answer.result(30) == log.holding == (_RUN,)

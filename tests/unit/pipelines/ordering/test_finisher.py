@@ -11,7 +11,7 @@ import pytest
 
 from sequitur.consumer import EventClock, StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.staged_steps import StagedSteps
+from sequitur.pipelines.ordering.overlap import Finisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def _step(number: int) -> StagedStep:
 
 
 class _Steps:
-    """`NewestStep` and `StepRunner` in one; a step is finished when the test lets it."""
+    """`StepLog` and `Steps` in one; a step is finished when the test lets it."""
 
     def __init__(self) -> None:
         self.staged: tuple[StagedStep, ...] = ()
@@ -50,12 +50,12 @@ class _Steps:
     most_waiting = 1
 
     def close(self) -> None:
-        """As `StepRunner`."""
+        """As `Steps`."""
 
     def stage(self, staged: StagedStep) -> None:
         self.staged = (*self.staged, staged)
 
-    def finish_staged(self, staged: StagedStep) -> None:
+    def finish_step(self, staged: StagedStep) -> None:
         assert self.may_finish.acquire(timeout=30)
         if self.error is not None:
             raise self.error
@@ -71,9 +71,9 @@ def steps() -> _Steps:
 
 
 @pytest.fixture
-def queue(steps: _Steps) -> Iterator[StagedSteps]:
+def queue(steps: _Steps) -> Iterator[Finisher]:
     both: Any = steps
-    found = StagedSteps(both, both)
+    found = Finisher(both, both)
     yield found
     for _ in range(10):
         steps.may_finish.release()
@@ -87,30 +87,33 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_one_step_waits_behind_the_one_at_work(
-    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+    steps: _Steps, queue: Finisher, pool: ThreadPoolExecutor
 ) -> None:
     """A third is not staged before the first is done."""
     for number in (0, 1):
         queue.wait_for_room(lambda: False)
-        queue.add(_step(number))
+        steps.stage(_step(number))
+        queue.wake()
     waiting = pool.submit(queue.wait_for_room, lambda: False)
     with pytest.raises(Waiting):
         waiting.result(0.3)
     steps.may_finish.release()
     waiting.result(30)
     assert steps.finished == [0]
-    queue.add(_step(2))
+    steps.stage(_step(2))
+    queue.wake()
     steps.may_finish.release(2)
     queue.wait_until_idle()
     assert steps.finished == [0, 1, 2]
 
 
 def test_what_follows_a_done_mark_is_waited_for(
-    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+    steps: _Steps, queue: Finisher, pool: ThreadPoolExecutor
 ) -> None:
     """What the job tells of the step: a tick that wrote meanwhile would be told of before it."""
     steps.may_end.clear()
-    queue.add(_step(0))
+    steps.stage(_step(0))
+    queue.wake()
     steps.may_finish.release()
     assert steps.is_marked.wait(30)
     assert steps.is_done
@@ -123,36 +126,40 @@ def test_what_follows_a_done_mark_is_waited_for(
     assert queue.is_idle
 
 
-def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: StagedSteps) -> None:
+def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: Finisher) -> None:
     """However long the step at work takes."""
     for number in (0, 1):
-        queue.add(_step(number))
+        steps.stage(_step(number))
+        queue.wake()
     with pytest.raises(StopRequestedError):
         queue.wait_for_room(lambda: True)
     assert steps.finished == []
 
 
 def test_close_lets_what_is_staged_end(
-    steps: _Steps, queue: StagedSteps, pool: ThreadPoolExecutor
+    steps: _Steps, queue: Finisher, pool: ThreadPoolExecutor
 ) -> None:
     """And another query may add steps behind it."""
     for number in (0, 1):
-        queue.add(_step(number))
+        steps.stage(_step(number))
+        queue.wake()
     closing = pool.submit(queue.close)
     steps.may_finish.release(2)
     closing.result(30)
     assert steps.finished == [0, 1]
-    queue.add(_step(2))
+    steps.stage(_step(2))
+    queue.wake()
     steps.may_finish.release()
     queue.close()
     assert steps.finished == [0, 1, 2]
 
 
-def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: StagedSteps) -> None:
+def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: Finisher) -> None:
     """Whoever waits is told of what it failed, and closing does not wait for what will not come."""
     steps.error = ValueError("no such topic")
     for number in (0, 1):
-        queue.add(_step(number))
+        steps.stage(_step(number))
+        queue.wake()
     steps.may_finish.release()
     for wait in (queue.wait_until_idle, queue.wait_for_room):
         with pytest.raises(ValueError, match="no such topic"):

@@ -1,0 +1,561 @@
+"""A step of the reorder job: staged, and finished.
+
+`stage` writes a batch's rows into files, and how far they move the frontier into the log. What is
+staged is finished by `finish_step`, in the order of steps: it decides what becomes of the rows, has
+a topology process them, writes what goes out, accounts for it, and marks the step as done.
+
+A step may be finished again, by this life or a later one. Where it was decided, what was decided is
+read back. Rows come from its files, up to the logged frontier, so they are the same rows in the
+same order, each under the sequence that the step's plan gives it: what is there already is left
+out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import asdict, replace
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from sequitur.consumer import (
+    LONGEST_TICK_MS,
+    EventClock,
+    SourcePartition,
+    StagedStep,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+    now_of_step,
+)
+from sequitur.consumer.lateness.policy import ROUTES, Output
+from sequitur.consumer.step_log.entry import late_rows_to
+from sequitur.errors import LateRowError
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.ordering.data_loss import rows_lost
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder
+from sequitur.pipelines.ordering.frontier import Frontier
+from sequitur.pipelines.ordering.input_checks import topic_ids
+from sequitur.pipelines.ordering.keys import KeyHistory
+from sequitur.pipelines.ordering.ordered_step import GivenSteps
+from sequitur.pipelines.ordering.overlap import StepsAhead
+from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
+from sequitur.pipelines.ordering.skipped_rows import without_acked
+from sequitur.pipelines.sink.sink import Outgoing
+from sequitur.pipelines.store.former_job import NO_FORMER_JOB
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from sequitur.consumer import LearnedDelays, PartitionCounts, Run, Step, StepDone
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.data_loss import Lost
+    from sequitur.pipelines.ordering.runs import SortedRuns
+    from sequitur.pipelines.ordering.step_log import StepLog
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.topology.processed import Processed
+    from sequitur.pipelines.topology.processing import Processing, StepAhead
+
+_MOST_WAITING: Final = 1
+"""Steps that wait for the one before them: what is staged and not out takes memory and disk."""
+
+
+class Steps:
+    """Stages steps, one at a time, and finishes them, one at a time.
+
+    Steps are staged by whoever holds the engine's lock. They are finished by the thread of
+    `Finisher`, and where that has nothing to do by whoever holds the lock.
+    """
+
+    def __init__(
+        self,
+        job: JobContext,
+        log: StepLog,
+        runs: SortedRuns,
+        outputs: Outputs,
+        counts: PartitionCounts,
+        *,
+        processing: Processing | None = None,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._runs = runs
+        self._outputs = outputs
+        self._first_counts = counts
+        self._processing = processing
+        self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
+        self._history = KeyHistory(job, outputs.released.partitions)
+        self._duplicates = DuplicateFinder(job, outputs.released.partitions)
+        self._given = GivenSteps.of(job, outputs.released.partitions)
+        self.quarantines = QuarantineWatch(job.settings.event_time, job.outages.tell)
+        most_ahead = 0 if processing is None else processing.most_ahead
+        self._ahead = StepsAhead(log, most_ahead, self._process_ahead)
+        self._begun_s: dict[int, float] = {}
+        self._ticked = -1, EventClock()
+        self._steady_s = steady_s
+        self._looked_s = -inf
+
+    @property
+    def counts(self) -> PartitionCounts:
+        """By how many partitions the rows of the next step go to the output topic."""
+        head = self._log.head
+        return (None if head is None else head.partition_counts) or self._first_counts
+
+    @property
+    def topics(self) -> tuple[OutputTopic, ...]:
+        """All topics that are written."""
+        sides = (self._outputs.late, self._outputs.quarantine)
+        if self._processing is not None:
+            return (*self._processing.topics, *sides)
+        return (self._outputs.released, *sides)
+
+    def open(self) -> None:
+        """Compare what the topics hold with the log, before anything is written."""
+        newest = -1 if self._log.entry is None else self._log.entry.step
+        subscription, done = self._job.subscription, self._log.done
+        if self._processing is not None:
+            former = NO_FORMER_JOB if subscription is None else subscription.former
+            self._processing.open(done.step, newest, former)
+        # The subscription knows what a checkpoint that is gone has written.
+        takes_over = subscription is not None
+        self._job.sink.open(self.topics, newest=newest, done=done, takes_over=takes_over)
+
+    @property
+    def most_waiting(self) -> int:
+        """How many staged steps may wait for the one before them."""
+        most_ahead = 0 if self._processing is None else self._processing.most_ahead
+        return max(_MOST_WAITING, most_ahead)
+
+    def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
+        """Stage a micro-batch, and log that, with how far it moves the frontier.
+
+        It needs nothing of the step before but its clocks, so that one may still be at work.
+        """
+        begun_s = time.monotonic()
+        before = self._log.head
+        step = 0 if before is None else before.step + 1
+        clock = EventClock() if before is None else self._clock_since(before)
+        source = self._log.source
+        planned = self._job.checkpoint.spark.planned_offsets(source, batch_id)
+        name = self._job.checkpoint.new_name(step)
+        try:
+            found = self._runs.stage(
+                rows,
+                step,
+                self._spans(clock, planned, source),
+                name=name,
+                clock=clock,
+                learns=self._frontier.is_learned,
+                acked=self._acked(clock, planned),
+                by=self.counts,
+            )
+        except Exception:
+            self._job.checkpoint.drop_run(name)  # the disk may be full
+            raise
+        # Behind the staging: an id that is the same now was the same while the rows were read.
+        topics = topic_ids(self._job, before, {where.topic for where in planned})
+        # And what arrived meanwhile must count as not read yet.
+        now_ms = self._job.now_ms()
+        ends = self._ends(planned)
+        after = self._frontier.looked_at(clock, planned, ends, now_ms, found.max_event_time_ms)
+        learned = self._frontier.learn(
+            None if before is None else before.learned, clock, after, found.lateness
+        )
+        self._begun_s[step] = begun_s
+        staged = StagedStep(
+            step=step,
+            kind=StepKind.BATCH,
+            batch_id=batch_id,
+            previous_frontier_ms=clock.frontier_ms,
+            clock=self._advanced(after, learned, now_ms, (*self._log.holding, found.run)),
+            staged=found.totals,
+            run=found.run,
+            first_behind_ms=found.first_behind_ms,
+            learned=learned,
+            owner=self._job.checkpoint.owner,
+            source=source,
+            planned=planned,
+            topics=topics,
+            counted=found.counted,
+            partition_counts=self.counts,
+        )
+        self._log.stage(staged)
+        return staged
+
+    def _spans(
+        self, clock: EventClock, planned: Mapping[SourcePartition, int], source: str
+    ) -> dict[SourcePartition, tuple[int, int]]:
+        """Return which offsets a batch has of each source partition."""
+        begins = {where: known.position for where, known in clock.partitions.items()}
+        if planned.keys() - begins.keys():
+            begins = {**self._job.checkpoint.spark.first_offsets(source), **begins}
+        if new := planned.keys() - begins.keys():  # Spark reads it from its beginning
+            begins |= self._job.topics.low_watermarks(new)
+        return {where: (begins[where], end) for where, end in planned.items()}
+
+    def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
+        """Return what the subscription has acked among the rows of a batch."""
+        if self._job.subscription is None:
+            return {}
+        before = {where: known.position for where, known in clock.partitions.items()}
+        return self._job.subscription.acked(before, planned)
+
+    def decide(self, staged: StagedStep, before: StepEntry | None = None) -> StepEntry:
+        """Settle what becomes of the rows of a staged step, once the step before it is decided."""
+        before = self._log.entry if before is None else before
+        name = self._job.checkpoint.new_name(staged.step)
+        if staged.run is None:
+            runs = () if before is None else before.kept_runs
+            keys = None if before is None else before.keys
+        else:
+            runs, keys = self._history.begin(before, staged.step, name)
+            runs = (*runs, staged.run)
+        entry = StepEntry.of(
+            staged,
+            owner=self._job.checkpoint.owner,
+            runs=runs,
+            before=self._log.done.totals,
+            logged_ms=self._job.now_ms(),
+            late_policy=self._job.settings.late_policy,
+            keys=keys,
+            deduplicated_ms=self._duplicates.looked_for_from_ms(staged.previous_frontier_ms),
+            name=name,
+        )
+        entry = without_acked(self._job, self._duplicates.find(entry, staged))
+        entry = self._history.judge(entry, staged)
+        if entry.staged.late and ROUTES[entry.late_policy].ends_job:
+            raise LateRowError(self._runs.describe_late(entry))
+        return entry
+
+    def run(self, staged: StagedStep) -> None:
+        """Log a step without new rows, and finish it; all before it are done."""
+        self._begun_s[staged.step] = time.monotonic()
+        self._log.stage(staged)
+        self.finish_step(staged)
+
+    def finish_all(self) -> None:
+        """Finish the step that is logged and those that are staged behind it."""
+        if not self._log.is_entry_done:
+            self.finish_step()
+        for staged in self._log.staged:
+            self.finish_step(staged)
+
+    def finish_step(self, staged: StagedStep | None = None) -> None:
+        """Finish the first step that is not done: one that is staged, else the one that is logged.
+
+        It decides, processes, writes, accounts, marks as done, acknowledges and tells.
+        """
+        ahead = None if staged is None else self._ahead.take(staged)
+        if staged is not None:
+            self._log.write(self._decided(staged, ahead))
+        entry = self._log.entry
+        assert entry is not None
+        begun_s = self._begun_s.pop(entry.step, time.monotonic())
+        if self._job.subscription is not None:
+            self._job.subscription.confirm()
+        with self._failing():
+            due, times = self._runs.due(entry), self._times()
+            processed = self._processed(entry, due, ahead)
+            written = self._write(entry, self._outgoing(entry, due, processed), times)
+            if self._given is not None and due is not None and written.get(Output.RELEASED):
+                self._given.give(entry, due)
+            done = self._accounted(entry, written, processed)
+        seconds = round(time.monotonic() - begun_s, 3)
+        self._log.mark_done(replace(done, stamped_ms=times[0], seconds=seconds))
+        self.acknowledge()
+        self.quarantines.step_is_done(
+            entry.staged, lambda reason: self._runs.some_quarantined(entry, reason)
+        )
+        self._job.on_done(entry, self._log.done)
+
+    def _decided(self, staged: StagedStep, ahead: StepAhead | None) -> StepEntry:
+        """Return what becomes of a step whose turn it is."""
+        if ahead is not None:
+            return replace(ahead.entry, before=self._log.done.totals)
+        with self._failing():
+            return self.decide(staged)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Where the block fails, nothing ahead counts; tell of a file that is gone."""
+        try:
+            yield
+        except BaseException as error:
+            self._ahead.drop()
+            if isinstance(error, Exception):
+                self._log.check_files()
+            raise
+
+    def _times(self) -> tuple[int, int]:
+        """Return what a step takes for now, epoch ms, and the wall clock.
+
+        A repeat, which may come days later, has a time of its own: what is out of the step keeps
+        its timestamps, and what is not gets such as the brokers take now.
+        """
+        clock_ms, before = self._job.now_ms(), self._log.done
+        now_ms = now_of_step(clock_ms, before.stamped_ms)
+        if now_ms < before.stamped_ms:
+            self._job.outages.tell(
+                f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s behind "
+                f"what it said when step {before.step} was written: timestamps go back to it"
+            )
+        return now_ms, clock_ms
+
+    def _processed(
+        self, entry: StepEntry, due: Selection | None, ahead: StepAhead | None
+    ) -> Processed | None:
+        """Have the topology process what a step releases; None without one."""
+        if self._processing is None:
+            return None
+
+        def committing(processed: Processed, *, is_again: bool) -> None:
+            if is_again:
+                self._ahead.drop()
+            self._ahead.go_on_behind(entry, processed)
+
+        return self._processing.process(entry, due, ahead, committing)
+
+    def _outgoing(
+        self, entry: StepEntry, due: Selection | None, processed: Processed | None
+    ) -> dict[Output | int, Outgoing]:
+        """Return what goes to each topic."""
+        found: dict[Output | int, Outgoing] = {}
+        reads = _sizes(*entry.runs[-1:])
+        if self._processing is not None and processed is not None:
+            found |= enumerate(self._processing.outgoing(processed))
+        elif due is not None:
+            timestamps = self._job.settings.output_timestamp
+            of = reads + _sizes(*entry.releasing_earlier, entry.releasing_own)
+            found[Output.RELEASED] = Outgoing(due, self._outputs.released, timestamps, reads=of)
+        if late_rows_to(Output.LATE, entry):
+            late = self._runs.late(entry)
+            found[Output.LATE] = Outgoing(late, self._outputs.late, reads=reads)
+        if entry.staged.quarantined:
+            bad = self._runs.quarantined(entry)
+            found[Output.QUARANTINE] = Outgoing(bad, self._outputs.quarantine, reads=reads)
+        return found
+
+    def _write(
+        self, entry: StepEntry, outgoing: Mapping[Output | int, Outgoing], times: tuple[int, int]
+    ) -> dict[Output | int, int]:
+        """Write what goes out; how many rows each topic has of the step."""
+        if not outgoing:
+            return {}
+        written = self._job.sink.write([*outgoing.values()], entry.step, *times)
+        return dict(zip(outgoing, written, strict=True))
+
+    def _accounted(
+        self, entry: StepEntry, written: Mapping[Output | int, int], processed: Processed | None
+    ) -> StepDone:
+        done = finish(
+            entry,
+            released=written.get(Output.RELEASED, 0) if processed is None else processed.taken,
+            late=written.get(Output.LATE, 0),
+            quarantined=written.get(Output.QUARANTINE, 0),
+        )
+        totals = None if processed is None else asdict(processed.totals)
+        return replace(done, processed=totals, sent=self._job.sink.sent)
+
+    def acknowledge(self) -> None:
+        """Ack what has left the job with the newest step, if that is done."""
+        subscription, entry = self._job.subscription, self._log.entry
+        if subscription is None or entry is None or not self._log.is_entry_done:
+            return
+        waiting: tuple[Location, ...] = ()
+        transactions = (0, "")
+        if self._processing is not None:
+            waiting, transactions = self._processing.waiting, self._processing.transactions
+        subscription.step_is_done(
+            self._job.checkpoint,
+            entry,
+            waiting=waiting,
+            transactions=transactions,
+            now_ms=self._job.now_ms(),
+        )
+
+    def close(self) -> None:
+        """End what is done ahead; to be called when no more steps are finished."""
+        self._ahead.close()
+
+    def _process_ahead(
+        self, staged: StagedStep, before: StepEntry, processed: Processed
+    ) -> StepAhead | None:
+        """Decide a staged step whose turn is not yet, and process it."""
+        assert self._processing is not None
+        entry = self.decide(staged, before)
+        return self._processing.process_ahead(entry, self._runs.due(entry), processed)
+
+    def run_quiet(self, kind: StepKind, before: StepEntry, clock: EventClock, now_ms: int) -> bool:
+        """Run a step without new rows if there is something for it to do; whether there was."""
+        staged = self.quiet(kind, before, clock, now_ms, is_due=self.is_process_due)
+        if staged is not None:
+            self.run(staged)
+        return staged is not None
+
+    def drain(self) -> bool:
+        """Release everything held; whether anything was. More steps than one stop at cuts."""
+        is_any = False
+        while (entry := self._log.settled()) is not None and entry.live_runs:
+            clock = self.drained(entry)
+            if clock.frontier_ms == entry.frontier_ms:
+                break
+            is_any |= self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
+        return is_any
+
+    def is_process_due(self, now_ms: int) -> bool:
+        """Tell whether bolts are to be given an event again, or a tick."""
+        if self._processing is None:
+            return False
+        due = (self._processing.due_ms(now_ms), self._processing.tick_due_ms)
+        return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
+
+    def wait_for_room(self, wait: Callable[[float], bool]) -> None:
+        """Try events again, and read no new ones, while too many wait."""
+        processing = self._processing
+        while processing is not None and processing.is_full:
+            if not self.try_again(wait):
+                return
+
+    def try_again(self, wait: Callable[[float], bool]) -> bool:
+        """Wait until an event is due again, and process it; whether there was one."""
+        before, now_ms = self._log.settled(), self._job.now_ms()
+        due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
+        if before is None or due_ms is None:
+            return False
+        if wait(max(0, due_ms - now_ms) / 1000):
+            raise StopRequestedError
+        self.run_quiet(StepKind.TICK, before, before.clock, self._job.now_ms())
+        return True
+
+    def ticked(self, before: StepEntry, now_ms: int) -> EventClock:
+        """Return the clocks once time has passed without new rows."""
+        clock = self._clock_since(before)
+        positions = {where: known.position for where, known in clock.partitions.items()}
+        ends = self._ends(positions)
+        clock = self._frontier.looked_at(clock, positions, ends, now_ms)
+        self._ticked = before.step, clock
+        return self._advanced(clock, before.learned, now_ms, before.runs)
+
+    def drained(self, before: StepEntry) -> EventClock:
+        """Return the clocks of a step that releases what is held."""
+        return self._to_next_cut(before.clock, before.clock.drain())
+
+    def _advanced(
+        self,
+        clock: EventClock,
+        learned: LearnedDelays | None,
+        now_ms: int,
+        runs: Sequence[Run],
+    ) -> EventClock:
+        return self._to_next_cut(clock, self._frontier.advance(clock, learned, now_ms, runs))
+
+    def is_at_cut(self, entry: StepEntry) -> bool:
+        """Tell whether a step has stopped where rows go by another number of partitions."""
+        return entry.frontier_ms in self.counts.cuts_ms
+
+    def _to_next_cut(self, before: EventClock, after: EventClock) -> EventClock:
+        return replace(
+            after, frontier_ms=self.counts.reached(before.frontier_ms, after.frontier_ms)
+        )
+
+    def is_look_due(self) -> bool:
+        """Tell whether the input has not been looked at for as long as a tick may take.
+
+        By a clock that nobody sets: the wall clock may be set back for an hour.
+        """
+        return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
+
+    def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Look where partitions end now."""
+        ends = self._job.topics.high_watermarks(partitions)
+        self._looked_s = self._steady_s()
+        return ends
+
+    def _clock_since(self, before: Step) -> EventClock:
+        """Return the clocks after a step, with the looks of ticks of which nothing was logged."""
+        step, clock = self._ticked
+        return clock if step == before.step else before.clock
+
+    def quiet(
+        self,
+        kind: StepKind,
+        before: StepEntry,
+        clock: EventClock,
+        now_ms: int,
+        *,
+        is_due: Callable[[int], bool],
+    ) -> StagedStep | None:
+        """Return a step without new rows; None when there is nothing for it to do."""
+        releases = any(
+            run.may_release(before.frontier_ms, clock.frontier_ms) for run in before.runs
+        )
+        return self._next(kind, before, clock) if releases or is_due(now_ms) else None
+
+    def grown(self, before: StepEntry, partitions: int) -> StagedStep:
+        """Return a step from which on rows go by the output topic's new partitions."""
+        following = self._next(StepKind.GROWTH, before, before.clock)
+        counts = self.counts.grown(partitions, before.reach_ms)
+        return replace(following, partition_counts=counts)
+
+    def reset(
+        self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
+    ) -> StagedStep:
+        """Return a step behind which Spark's part begins again where the log has got to."""
+        following = self._next(StepKind.RESET, before, clock)
+        return replace(
+            following,
+            batch_id=-1,
+            source=f"{FIRST_SPARK_FOLDER}-{self._job.checkpoint.new_name(following.step)}",
+            planned={where: one.position for where, one in clock.partitions.items()},
+            topics=topics,
+            staged=Totals(missing=rows_lost(lost)),
+            lost=lost,
+        )
+
+    def first_of(
+        self, begins: Mapping[SourcePartition, int], topics: Mapping[str, str], frontier_ms: int
+    ) -> StagedStep:
+        """Return the first step of a job that begins where its subscription has got to."""
+        now_ms = self._job.now_ms()
+        ends = self._ends(begins)
+        clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)
+        return StagedStep(
+            step=0,
+            kind=StepKind.RESET,
+            batch_id=-1,
+            previous_frontier_ms=frontier_ms,
+            clock=clock,
+            owner=self._job.checkpoint.owner,
+            source=f"{FIRST_SPARK_FOLDER}-{self._job.checkpoint.new_name(0)}",
+            planned=dict(begins),
+            topics=topics,
+            partition_counts=self.counts,
+        )
+
+    def _next(self, kind: StepKind, before: StepEntry, clock: EventClock) -> StagedStep:
+        """Return a step without new rows."""
+        return StagedStep(
+            step=before.step + 1,
+            kind=kind,
+            batch_id=before.batch_id,
+            previous_frontier_ms=before.frontier_ms,
+            clock=clock,
+            learned=before.learned,
+            owner=self._job.checkpoint.owner,
+            source=before.source,
+            planned=before.planned,
+            topics=before.topics,
+            partition_counts=self.counts,
+        )
+
+
+def _sizes(*runs: Run | None) -> int:
+    return sum(run.size_bytes for run in runs if run is not None)
