@@ -11,9 +11,9 @@ from sequitur.errors import (
     StoppingError,
 )
 from sequitur.producer.sources._dead_letter import DeadLetterFile
-from sequitur.producer.sources._intake import Intake, IntakeTicket, Source, SourceStatistics
 from sequitur.producer.sources._make import check_source, make_source
 from sequitur.producer.sources._settings import SourceSettings
+from sequitur.producer.sources._source import Intake, IntakeTicket, Source, SourceStatistics
 from sequitur.producer.sources._spec import SourceSpec, parse_source
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from sequitur.errors import PositionError
-from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._lines import LineBatch, LineSplitter
 from sequitur.producer.sources._rotation import (
     HEAD_BYTES,
     Generation,
@@ -28,8 +28,8 @@ from sequitur.producer.sources._rotation import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sequitur.producer.sources._intake import Intake, IntakeTicket
-    from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake, IntakeTicket
 
 CHUNK_BYTES: Final = 256 << 10
 _SAMPLE_BYTES: Final = HEAD_BYTES

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from sequitur.base.json_field import parse_key
 from sequitur.base.settings import milliseconds
 from sequitur.errors import SourceError
-from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_header
+from sequitur.producer.sources._lines import EventParser, TextParser, parse_header
 from sequitur.producer.sources._spec import parse_source
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._intake import Source
     from sequitur.producer.sources._settings import SourceSettings
+    from sequitur.producer.sources._source import Source
     from sequitur.producer.sources._spec import SourceSpec
 
 
@@ -33,11 +33,11 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
         case "cpu":
             return _make_cpu(settings)
         case "stdin":
-            from sequitur.producer.sources._stdin import StdinSource  # noqa: PLC0415
+            from sequitur.producer.sources.stdin import StdinSource  # noqa: PLC0415
 
             return StdinSource(parser)
         case "file":
-            from sequitur.producer.sources._file import FileSource  # noqa: PLC0415
+            from sequitur.producer.sources.file import FileSource  # noqa: PLC0415
 
             return FileSource(
                 path,
@@ -49,7 +49,7 @@ def make_source(settings: SourceSettings, *, max_event_bytes: int) -> Source:
                 rotated_numbers=settings.rotated_numbers,
             )
         case "dir":
-            from sequitur.producer.sources._dir import DirectorySource  # noqa: PLC0415
+            from sequitur.producer.sources.dir import DirectorySource  # noqa: PLC0415
 
             return DirectorySource(
                 path,
@@ -87,16 +87,14 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _make_cpu(settings: SourceSettings) -> Source:
-    from sequitur.producer.sources._cpu import CpuSource  # noqa: PLC0415
-    from sequitur.producer.sources._cpu_feed import CpuFeed  # noqa: PLC0415
+    from sequitur.producer.sources.cpu import CpuFeed, CpuSource  # noqa: PLC0415
 
     sampler = CpuSource(rate_hz=settings.rate_hz, duration=settings.duration)
     return CpuFeed(sampler, send_delay_s=settings.send_delay.total_seconds())
 
 
 def _make_http(settings: SourceSettings, spec: SourceSpec, parser: EventParser) -> Source:
-    from sequitur.producer.sources._http import HttpSource  # noqa: PLC0415 - aiohttp is large
-    from sequitur.producer.sources._http_body import HttpLimits  # noqa: PLC0415
+    from sequitur.producer.sources._http_server import HttpLimits, HttpSource  # noqa: PLC0415 - aiohttp is large
 
     limits = HttpLimits(
         body_bytes=settings.http_max_body,
@@ -115,8 +113,8 @@ def _make_http(settings: SourceSettings, spec: SourceSpec, parser: EventParser) 
 
 
 def _make_replay(settings: SourceSettings, path: Path, parser: EventParser) -> Source:
-    from sequitur.producer.sources._replay import ReplaySource  # noqa: PLC0415 - numpy is large
     from sequitur.producer.sources._replay_schedule import Disorder  # noqa: PLC0415
+    from sequitur.producer.sources.replay import ReplaySource  # noqa: PLC0415 - numpy is large
 
     disorder = Disorder(
         up_to_ms=milliseconds(settings.disorder),

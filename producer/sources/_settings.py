@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from sequitur.base.json_field import parse_key
 from sequitur.base.settings import Duration, Section, Size, Words
-from sequitur.producer.sources._json_lines import parse_header
+from sequitur.producer.sources._lines import parse_header
 from sequitur.producer.sources._spec import parse_source
 
 

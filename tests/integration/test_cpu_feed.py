@@ -8,8 +8,7 @@ from datetime import timedelta
 import msgspec
 import psutil
 
-from sequitur.producer.sources._cpu import CpuSource, CpuUsage
-from sequitur.producer.sources._cpu_feed import CpuFeed
+from sequitur.producer.sources.cpu import CpuFeed, CpuSource, CpuUsage
 from tests.support.fake_intake import FakeIntake
 
 

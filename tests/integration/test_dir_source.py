@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError, PositionError, SourceError
-from sequitur.producer.sources._dir import DirectorySource
-from sequitur.producer.sources._json_lines import EventParser
 from sequitur.producer.sources._line_file import LineFile
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources.dir import DirectorySource
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 
 
@@ -178,7 +178,7 @@ async def test_a_file_that_cannot_be_opened_holds_up_no_other(
             raise PermissionError(13, "Permission denied", str(path))
         return LineFile(path, limit_bytes)
 
-    monkeypatch.setattr("sequitur.producer.sources._dir.LineFile", open_file)
+    monkeypatch.setattr("sequitur.producer.sources.dir.LineFile", open_file)
     journal = FakeJournal()
     _, source = await _read(tmp_path, journal, follow=True, pause=scripted_pause(locked.clear))
     assert journal.values == [b"2", b"3", b"1"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.producer.sources._dir import DirectorySource
-from sequitur.producer.sources._json_lines import EventParser
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources.dir import DirectorySource
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 
 if TYPE_CHECKING:

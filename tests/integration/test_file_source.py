@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from sequitur.producer.sources import PositionError, SourceError, StoppingError
-from sequitur.producer.sources._file import FileSource
-from sequitur.producer.sources._json_lines import EventParser
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources.file import FileSource
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 from tests.support.log_file import LogFile, follow, numbers, open_files, read
 

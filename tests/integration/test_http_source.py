@@ -17,10 +17,8 @@ from aiohttp import ClientSession
 from sequitur.base.json_field import parse_key
 from sequitur.producer._outcomes import NotPersisted, Persisted, PossiblyPersisted
 from sequitur.producer.sources import SourceError
-from sequitur.producer.sources._http import HttpSource
-from sequitur.producer.sources._http_body import HttpLimits
-from sequitur.producer.sources._http_events import MAX_KEPT, BodyEvents
-from sequitur.producer.sources._json_lines import EventParser, TextParser
+from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
+from sequitur.producer.sources._lines import EventParser, TextParser
 from tests.support.fake_intake import FakeIntake
 
 if TYPE_CHECKING:
@@ -430,7 +428,7 @@ async def test_a_client_that_goes_away_is_no_error(
     """Whoever looks for it finds it in the log, without a traceback."""
     gone = asyncio.Event()
     log = SimpleNamespace(debug=lambda *_args, **_more: gone.set(), info=print)
-    monkeypatch.setattr("sequitur.producer.sources._http._log", log)
+    monkeypatch.setattr("sequitur.producer.sources._http_server._log", log)
     _, writer = await _begin(client, source, b"1\n", 900)
     assert (await post(b"1"))[0] == 202  # so it is surely being read
     writer.transport.abort()

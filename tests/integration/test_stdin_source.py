@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.producer.sources import SourceError, StoppingError
-from sequitur.producer.sources._json_lines import EventParser
-from sequitur.producer.sources._stdin import StdinSource
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources.stdin import StdinSource
 from tests.support.fake_intake import FakeIntake
 
 if TYPE_CHECKING:

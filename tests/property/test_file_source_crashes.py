@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.producer.sources._file import FileSource
-from sequitur.producer.sources._json_lines import EventParser
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources.file import FileSource
 from tests.support.examples import examples
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer.sources._line_splitter import LineSplitter
+from sequitur.producer.sources._lines import LineSplitter
 
 
 @given(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from sequitur.producer._record import Record
-    from sequitur.producer.sources._intake import Pause
+    from sequitur.producer.sources._source import Pause
 
     Event = tuple[bytes | None, bytes | None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.producer.sources._cpu import UsageMeter
+from sequitur.producer.sources.cpu import UsageMeter
 
 
 def test_the_first_reading_has_nothing_to_compare_with() -> None:

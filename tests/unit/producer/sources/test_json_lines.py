@@ -8,8 +8,7 @@ from sequitur.base.json_field import JsonField, parse_key
 from sequitur.kafka.event_id import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 from sequitur.producer.sources import KeySpecError
-from sequitur.producer.sources._json_lines import EventParser, TextParser, parse_header
-from sequitur.producer.sources._line_splitter import LineSplitter
+from sequitur.producer.sources._lines import EventParser, LineSplitter, TextParser, parse_header
 
 
 def _parse(data: bytes, key: str | None = None) -> tuple[list[Record], list[tuple[int, str]]]:

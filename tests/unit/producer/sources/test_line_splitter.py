@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sequitur.producer.sources._line_splitter import LineSplitter
+from sequitur.producer.sources._lines import LineSplitter
 
 
 def test_a_line_waits_for_its_newline() -> None:

@@ -22,9 +22,9 @@ import numpy as np
 
 from sequitur.base.log import Logger
 from sequitur.errors import PositionError, SourceError
-from sequitur.producer.sources._intake import SourceStatistics, pause
-from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._lines import LineBatch, LineSplitter
 from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
+from sequitur.producer.sources._source import SourceStatistics, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from sequitur.base.json_field import JsonField
     from sequitur.producer._record import Record
-    from sequitur.producer.sources._intake import Intake, Pause
-    from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._lines import EventParser
     from sequitur.producer.sources._replay_schedule import ReplaySchedule
+    from sequitur.producer.sources._source import Intake, Pause
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.durable import sync
 from sequitur.base.log import Logger
 from sequitur.errors import LostFileError, SourceError
-from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow, pause
 from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,
     FilePosition,
@@ -30,14 +29,15 @@ from sequitur.producer.sources._line_file import (
     hand_over,
     read_lines,
 )
+from sequitur.producer.sources._source import SourceStatistics, UnjournaledWindow, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sequitur.producer.sources._file import OnLostFile
-    from sequitur.producer.sources._intake import Intake, Pause
-    from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake, Pause
+    from sequitur.producer.sources.file import OnLostFile
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"

@@ -14,12 +14,12 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import SourceError, StoppingError
-from sequitur.producer.sources._intake import SourceStatistics, UnjournaledWindow
-from sequitur.producer.sources._line_splitter import LineBatch, LineSplitter
+from sequitur.producer.sources._lines import LineBatch, LineSplitter
+from sequitur.producer.sources._source import SourceStatistics, UnjournaledWindow
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._intake import Intake
-    from sequitur.producer.sources._json_lines import EventParser
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake
 
 _READ_BYTES: Final = 64 << 10
 
