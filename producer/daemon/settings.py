@@ -35,17 +35,7 @@ class ProduceSettings(SourceSettings, Section):
     title = "Daemon"
     panels: ClassVar = {
         "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
-        "Source": ("source", "format", "key", "header"),
-        "Files and folders": (
-            "follow",
-            "poll_interval",
-            "rotate_wait",
-            "rotated_numbers",
-            "on_lost_file",
-        ),
-        "Replay": ("speed", "replay_event_time", "disorder", "late_share", "late_by", "seed"),
-        "CPU": ("rate_hz", "duration", "send_delay"),
-        "HTTP": tuple(name for name in SourceSettings.model_fields if name.startswith("http_")),
+        **SourceSettings.panels,
     }
 
     topic: str = Field(description="Topic the events go to")

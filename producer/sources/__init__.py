@@ -1,4 +1,4 @@
-"""Where the daemon's events come from: one module a source, one protocol for all."""
+"""Where the daemon's events come from: one module a source, all that is known of it."""
 
 from sequitur.errors import (
     DeadLettersFullError,
@@ -11,10 +11,8 @@ from sequitur.errors import (
     StoppingError,
 )
 from sequitur.producer.sources._dead_letter import DeadLetterFile
-from sequitur.producer.sources._make import check_source, make_source
-from sequitur.producer.sources._settings import SourceSettings
+from sequitur.producer.sources._registry import SourceSettings, check_source, make_source
 from sequitur.producer.sources._source import Intake, IntakeTicket, Source, SourceStatistics
-from sequitur.producer.sources._spec import SourceSpec, parse_source
 
 __all__ = [
     "DeadLetterFile",
@@ -28,11 +26,9 @@ __all__ = [
     "Source",
     "SourceError",
     "SourceSettings",
-    "SourceSpec",
     "SourceSpecError",
     "SourceStatistics",
     "StoppingError",
     "check_source",
     "make_source",
-    "parse_source",
 ]

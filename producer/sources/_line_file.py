@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import msgspec
+from pydantic import Field
 
+from sequitur.base.settings import Duration
 from sequitur.errors import PositionError
 from sequitur.producer.sources._lines import LineBatch, LineSplitter
 from sequitur.producer.sources._rotation import (
@@ -24,6 +27,7 @@ from sequitur.producer.sources._rotation import (
     OlderGenerations,
     digest,
 )
+from sequitur.producer.sources._source import CommonSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +37,29 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 256 << 10
 _SAMPLE_BYTES: Final = HEAD_BYTES
+
+
+OnLostFile = Literal["continue", "fail"]
+
+
+class LineFileSettings(CommonSettings):
+    """Settings of `file` and `dir`."""
+
+    title = "Files and folders"
+
+    follow: bool = Field(
+        default=True,
+        description="Wait for more at the end of a file or folder, or stop (file, dir)",
+    )
+    poll_interval: Duration = Field(
+        default=timedelta(milliseconds=200),
+        gt=timedelta(0),
+        description="Time between two looks at a file or folder with nothing new (file, dir)",
+    )
+    on_lost_file: Literal["continue", "fail"] = Field(
+        default="continue",
+        description="What to do when a file is gone before it was read to its end (file, dir)",
+    )
 
 
 class FilePosition(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Sequence
     from typing import TypeAlias
+
+    import numpy as np
 
     Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -36,7 +37,7 @@ class ReplaySchedule:
     due_ms: Int64s
 
 
-def replay_schedule(times_ms: Sequence[int] | Int64s, disorder: Disorder) -> ReplaySchedule:
+def replay_schedule(times_ms: Sequence[int] | array[int], disorder: Disorder) -> ReplaySchedule:
     """Plan a replay.
 
     An event is due when the recording had first reached its time: so a recording that is itself
@@ -45,6 +46,8 @@ def replay_schedule(times_ms: Sequence[int] | Int64s, disorder: Disorder) -> Rep
 
     The random numbers are the raw stream of PCG64, which numpy promises not to change.
     """
+    import numpy as np  # noqa: PLC0415 - large, and only a replay needs it
+
     times = np.asarray(times_ms, dtype=np.int64)
     if not len(times):
         return ReplaySchedule(times, times)
@@ -62,5 +65,7 @@ def replay_schedule(times_ms: Sequence[int] | Int64s, disorder: Disorder) -> Rep
 
 def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Random numbers from 0 to below 1."""
+    import numpy as np  # noqa: PLC0415
+
     raw = np.random.PCG64(seed).random_raw(count)
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53

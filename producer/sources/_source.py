@@ -1,4 +1,4 @@
-"""What a source is, and the intake that takes its events.
+"""What a source is, with its settings, and the intake that takes its events.
 
 A source reads; the intake puts what it read into the journal and sends it to Kafka. One rule makes
 the way from a file to the topic exactly once: *a position is journaled in the same
@@ -13,7 +13,14 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from sequitur.base.json_field import parse_key
+from sequitur.base.settings import Section, Words
+from sequitur.producer.sources._lines import EventParser, parse_header
 
 if TYPE_CHECKING:
     from sequitur.producer._outcomes import Delivery
@@ -104,6 +111,86 @@ class Source(Protocol):
     def statistics(self) -> SourceStatistics:
         """Return what went wrong so far."""
         ...
+
+
+class CommonSettings(Section):
+    """What the daemon reads, and what the events of any source are made of.
+
+    A source adds its own in a class of its own, whose `title` is the panel that help shows them in.
+    """
+
+    title = "Source"
+
+    source: str = "cpu"  # the registry describes it: it knows the others
+    format: Literal["json", "text"] = Field(
+        default="json",
+        description="What a line is: json, checked to be one value; or text, taken as it is",
+    )
+    key: str | None = Field(
+        default=None,
+        description="Where an event's key stands: json:<path>; without it, events have no key",
+    )
+    header: Words = Field(
+        default=(),
+        description="Headers out of the event, as NAME=json:<path>: the file's own ids for "
+        "`duplicates`, say; may be repeated",
+    )
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_field(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_key(value)
+        return value
+
+    @field_validator("header")
+    @classmethod
+    def _names_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            parse_header(one)
+        return value
+
+    @model_validator(mode="after")
+    def _text_has_no_fields(self) -> Self:
+        if self.format == "text" and self.key is not None:
+            raise ValueError(f"key {self.key!r} is a field of JSON: expected format json")
+        if self.format == "text" and self.header:
+            raise ValueError(f"header {self.header[0]!r} is a field of JSON: expected format json")
+        return self
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def path_of(settings: CommonSettings) -> Path:
+    """Return what is read: absolute, since the position's key must mean one file everywhere."""
+    return Path(settings.source.partition(":")[2]).absolute()
+
+
+def a_path(source: str) -> None:
+    """Refuse a setting `source` that names no path."""
+    kind, _, path = source.partition(":")
+    if not path:
+        raise ValueError(f"expected a path, as in {kind}:PATH")
+    if "\0" in path:
+        raise ValueError("a path cannot hold a null byte")
+
+
+def ready(settings: CommonSettings) -> None:
+    """Say that all can be read, or may come."""
+    del settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKind(Generic[S]):
+    """All that is known of one kind of source. Its module has it under the name `SOURCE`."""
+
+    settings: type[S]
+    make: Callable[[S, EventParser], Source]  # imports what is large only when it is called
+    takes: str = ""  # what stands behind the name and a colon, as help shows it: PATH
+    verify: Callable[[str], object] = a_path  # refuses a `source` with ValueError; reads nothing
+    check: Callable[[S], None] = ready  # refuses with SourceError what could not be read later
+    gives_json: bool = False  # whether its events are JSON whatever comes: not for format text
 
 
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]

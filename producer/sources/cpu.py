@@ -1,4 +1,4 @@
-"""This machine's CPU usage, sampled: the source of the demo.
+"""`cpu`: this machine's CPU usage, sampled: the source of the demo.
 
 A sample is the share of time that a cpu was not idle since the sample before, from the kernel's
 counters. They count in ticks of 10 ms, so at 100 Hz a sample is one tick, busy or idle. When no
@@ -12,19 +12,38 @@ import contextlib
 import socket
 import time
 from collections import deque
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import psutil
+from pydantic import Field
 
+from sequitur.base.settings import Duration
 from sequitur.producer._record import Record
-from sequitur.producer.sources._source import SourceStatistics, pause
+from sequitur.producer.sources._source import CommonSettings, SourceKind, SourceStatistics, pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from datetime import timedelta
 
+    from sequitur.producer.sources._lines import EventParser
     from sequitur.producer.sources._source import Intake, Pause
+
+
+class CpuSettings(CommonSettings):
+    """Settings of `cpu`."""
+
+    title = "CPU"
+
+    rate_hz: float = Field(
+        default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"
+    )
+    duration: Duration | None = Field(
+        default=None,
+        description="Stop by itself after so long; without it, run until a signal (cpu)",
+    )
+    send_delay: Duration = Field(
+        default=timedelta(0), description="Keep each event back so long before sending it (cpu)"
+    )
 
 
 class CpuUsage(msgspec.Struct, frozen=True):
@@ -105,6 +124,8 @@ class CpuSource:
 
 
 def _readings() -> list[tuple[float, float]]:
+    import psutil  # noqa: PLC0415 - only this source needs it
+
     # guest time is contained in user time already
     return [
         (sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0), times.idle)
@@ -184,3 +205,12 @@ class CpuFeed:
             self._sampled.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sampled.wait(), 1.0)
+
+
+def _make(settings: CpuSettings, parser: EventParser) -> CpuFeed:
+    del parser
+    sampler = CpuSource(rate_hz=settings.rate_hz, duration=settings.duration)
+    return CpuFeed(sampler, send_delay_s=settings.send_delay.total_seconds())
+
+
+SOURCE: Final = SourceKind(settings=CpuSettings, make=_make, gives_json=True)

@@ -25,19 +25,26 @@ from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,
     FilePosition,
     LineFile,
+    LineFileSettings,
     ReadEnd,
     hand_over,
     read_lines,
 )
-from sequitur.producer.sources._source import SourceStatistics, UnjournaledWindow, pause
+from sequitur.producer.sources._source import (
+    SourceKind,
+    SourceStatistics,
+    UnjournaledWindow,
+    path_of,
+    pause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sequitur.producer.sources._line_file import OnLostFile
     from sequitur.producer.sources._lines import EventParser
     from sequitur.producer.sources._source import Intake, Pause
-    from sequitur.producer.sources.file import OnLostFile
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"
@@ -254,3 +261,21 @@ def _shortened(name: str) -> str:
     """Return a name to which a suffix can be added: a very long one is cut at its end."""
     room = _LONGEST_NAME_BYTES - _ADDED_BYTES
     return os.fsdecode(os.fsencode(name)[:room])
+
+
+def _check(settings: LineFileSettings) -> None:
+    if not (path := path_of(settings)).is_dir():
+        raise SourceError(f"{path} is not there, or no folder")
+
+
+def _make(settings: LineFileSettings, parser: EventParser) -> DirectorySource:
+    return DirectorySource(
+        path_of(settings),
+        parser,
+        follow=settings.follow,
+        poll_interval_s=settings.poll_interval.total_seconds(),
+        on_lost_file=settings.on_lost_file,
+    )
+
+
+SOURCE: Final = SourceKind(settings=LineFileSettings, make=_make, check=_check, takes="PATH")

@@ -23,15 +23,20 @@ import os
 import stat
 import zlib
 from dataclasses import dataclass
+from datetime import timedelta
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from pydantic import Field
+
 from sequitur.base.log import Logger
+from sequitur.base.settings import Duration
 from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._line_file import (
     FilePosition,
     LineFile,
+    LineFileSettings,
     ReadEnd,
     hand_over,
     read_lines,
@@ -45,12 +50,13 @@ from sequitur.producer.sources._rotation import (
     digest,
     files_between,
 )
-from sequitur.producer.sources._source import SourceStatistics, pause
+from sequitur.producer.sources._source import SourceKind, SourceStatistics, path_of, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO
 
+    from sequitur.producer.sources._line_file import OnLostFile
     from sequitur.producer.sources._lines import EventParser
     from sequitur.producer.sources._rotation import RotatedNumbers
     from sequitur.producer.sources._source import Intake, Pause
@@ -62,6 +68,19 @@ _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
 }
 _BAD_CONTENT: Final = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 _MAX_LISTINGS: Final = 10
+
+
+class FileSettings(LineFileSettings):
+    """Settings of `file`."""
+
+    rotate_wait: Duration = Field(
+        default=timedelta(seconds=2),
+        description="How long a rotated file must be silent before it is left (file)",
+    )
+    rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
+        default="higher-is-older",
+        description="Which of app.log.1 and app.log.2 is older (file)",
+    )
 
 
 class LogFolder:
@@ -157,8 +176,6 @@ class LogFolder:
 
 
 _log: Final = Logger(__name__)
-
-OnLostFile = Literal["continue", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,3 +534,18 @@ def _without(following: Following, lost: FilePosition) -> Following:
             if digest((passed.generation.head or b"")[: lost.head_length]) != lost.head
         ),
     )
+
+
+def _make(settings: FileSettings, parser: EventParser) -> FileSource:
+    return FileSource(
+        path_of(settings),
+        parser,
+        follow=settings.follow,
+        poll_interval_s=settings.poll_interval.total_seconds(),
+        rotate_wait_s=settings.rotate_wait.total_seconds(),
+        on_lost_file=settings.on_lost_file,
+        rotated_numbers=settings.rotated_numbers,
+    )
+
+
+SOURCE: Final = SourceKind(settings=FileSettings, make=_make, takes="PATH")

@@ -13,24 +13,31 @@ import os
 import time
 from array import array
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import floor, isfinite
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
+from pydantic import Field, field_validator
 
+from sequitur.base.json_field import JsonField, parse_key
 from sequitur.base.log import Logger
+from sequitur.base.settings import Duration, milliseconds
 from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._lines import LineBatch, LineSplitter
 from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
-from sequitur.producer.sources._source import SourceStatistics, pause
+from sequitur.producer.sources._source import (
+    CommonSettings,
+    SourceKind,
+    SourceStatistics,
+    path_of,
+    pause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.base.json_field import JsonField
     from sequitur.producer._record import Record
     from sequitur.producer.sources._lines import EventParser
     from sequitur.producer.sources._replay_schedule import ReplaySchedule
@@ -41,6 +48,38 @@ _READ_BYTES: Final = 1 << 20
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10
 _MAX_TIME_MS: Final = 2**53
+
+
+class ReplaySettings(CommonSettings):
+    """Settings of `replay`."""
+
+    title = "Replay"
+
+    speed: float = Field(
+        default=1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="1 is the speed of the recording, 0 is without pauses (replay)",
+    )
+    replay_event_time: str = Field(
+        default="json:occurred_at",
+        description="Where a recorded event's time stands: json:<path> (replay)",
+    )
+    disorder: Duration = Field(
+        default=timedelta(0),
+        description="Delay each event by a random time up to this (replay)",
+    )
+    late_share: float = Field(
+        default=0.0, ge=0, le=1, description="Share of events that are late on top (replay)"
+    )
+    late_by: Duration = Field(default=timedelta(0), description="By how much they are (replay)")
+    seed: int = Field(default=0, ge=0, description="Chooses the random delays (replay)")
+
+    @field_validator("replay_event_time")
+    @classmethod
+    def _names_the_time(cls, value: str) -> str:
+        parse_key(value)
+        return value
 
 
 class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +145,7 @@ class ReplaySource:
         while sent < len(due_ms) and not intake.stopping.is_set():
             if self._speed:
                 passed_ms = begin_ms + (self._now_s() - begin_s) * 1000 * self._speed
-                due = int(np.searchsorted(due_ms, passed_ms, side="right"))
+                due = int(due_ms.searchsorted(passed_ms, side="right"))
                 if due <= sent:
                     wait_ms = (int(due_ms[sent]) - passed_ms) / self._speed
                     await self._pause(intake.stopping, max(wait_ms, 1) / 1000)
@@ -178,7 +217,7 @@ class ReplaySource:
                     times.append(NO_TIME if index in batch.overlong else self._time_ms(line))
                     offset += length + 1
         digest.update(repr((self._event_time.path, self._disorder)).encode())
-        schedule = replay_schedule(np.array(times, dtype=np.int64), self._disorder)
+        schedule = replay_schedule(times, self._disorder)
         return Recording(offsets, lengths, schedule, digest.hexdigest())
 
     def _time_ms(self, line: bytes) -> int:
@@ -208,3 +247,29 @@ def parse_time_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return floor(moment.timestamp() * 1000)
+
+
+def _check(settings: ReplaySettings) -> None:
+    if not (path := path_of(settings)).is_file():
+        raise SourceError(f"{path} is not there, or no file")
+
+
+def _make(settings: ReplaySettings, parser: EventParser) -> ReplaySource:
+    disorder = Disorder(
+        up_to_ms=milliseconds(settings.disorder),
+        late_share=settings.late_share,
+        late_by_ms=milliseconds(settings.late_by),
+        seed=settings.seed,
+    )
+    return ReplaySource(
+        path_of(settings),
+        parser,
+        event_time=parse_key(settings.replay_event_time),
+        speed=settings.speed,
+        disorder=disorder,
+    )
+
+
+SOURCE: Final = SourceKind(
+    settings=ReplaySettings, make=_make, check=_check, takes="PATH", gives_json=True
+)

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import SourceError, StoppingError
 from sequitur.producer.sources._lines import LineBatch, LineSplitter
-from sequitur.producer.sources._source import SourceStatistics, UnjournaledWindow
+from sequitur.producer.sources._source import (
+    CommonSettings,
+    SourceKind,
+    SourceStatistics,
+    UnjournaledWindow,
+)
 
 if TYPE_CHECKING:
     from sequitur.producer.sources._lines import EventParser
@@ -130,3 +135,11 @@ class _Reader:
     def close(self) -> None:
         """Wait for nothing any more. The descriptor stays open: it is not ours."""
         self._stop.cancel()
+
+
+def _make(settings: CommonSettings, parser: EventParser) -> StdinSource:
+    del settings
+    return StdinSource(parser)
+
+
+SOURCE: Final = SourceKind(settings=CommonSettings, make=_make)

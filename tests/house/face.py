@@ -101,7 +101,7 @@ def _as_text(found: Iterator[tuple[str, str]]) -> str:
 
 def _by_name(text: str) -> dict[str, str]:
     parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    return {re.split(rf" {_MARK} |\n", part, maxsplit=1)[0]: part for part in parts}
+    return {re.split(rf" \{_MARK} |\n", part, maxsplit=1)[0]: part for part in parts}
 
 
 def main() -> None:

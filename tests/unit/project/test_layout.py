@@ -74,6 +74,7 @@ def test_the_tester_loads_neither_spark_nor_arrow() -> None:
         ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli"),
         ("'pyspark', 'pyarrow', 'pandas'", "sequitur, sequitur.errors"),
         ("'pandas'", "sequitur.pipelines.reorder, sequitur.pipelines.process"),
+        ("'numpy', 'aiohttp', 'psutil'", "sequitur.producer.sources"),
     ],
 )
 def test_programs_load_what_they_need(heavy: str, module: str) -> None:

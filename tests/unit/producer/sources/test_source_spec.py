@@ -1,10 +1,15 @@
-"""The setting `source` names a source, or the message says what is wrong with it."""
+"""The setting `source` names a source, or the message says what is wrong with it.
+
+A module in the folder of the sources is one, with all that is known of it.
+"""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -12,39 +17,38 @@ from pydantic import ValidationError
 from sequitur.producer.sources import (
     SourceError,
     SourceSettings,
-    SourceSpec,
     SourceSpecError,
     check_source,
     make_source,
-    parse_source,
 )
-
-if TYPE_CHECKING:
-    from sequitur.producer.sources._spec import SourceKind
+from sequitur.producer.sources._registry import KINDS, kind_of
+from sequitur.producer.sources.http import is_loopback
+from tests.support.tree import ROOT
 
 
 @pytest.mark.parametrize(
-    ("text", "spec"),
+    ("text", "name"),
     [
-        ("cpu", SourceSpec("cpu")),
-        ("stdin", SourceSpec("stdin")),
-        ("file:/var/log/app.log", SourceSpec("file", path="/var/log/app.log")),
-        ("file:odd:name", SourceSpec("file", path="odd:name")),
-        ("dir:in", SourceSpec("dir", path="in")),
-        ("replay:day.jsonl", SourceSpec("replay", path="day.jsonl")),
-        ("http:127.0.0.1:8080", SourceSpec("http", host="127.0.0.1", port=8080)),
-        ("http:[::1]:0", SourceSpec("http", host="::1", port=0)),
+        ("cpu", "cpu"),
+        ("stdin", "stdin"),
+        ("file:/var/log/app.log", "file"),
+        ("file:odd:name", "file"),
+        ("dir:in", "dir"),
+        ("replay:day.jsonl", "replay"),
+        ("http:127.0.0.1:8080", "http"),
+        ("http:[::1]:0", "http"),
     ],
 )
-def test_a_source_is_named(text: str, spec: SourceSpec) -> None:
-    assert parse_source(text) == spec
+def test_a_source_is_named(text: str, name: str) -> None:
+    assert kind_of(text) is KINDS[name]
+    assert SourceSettings(source=text).source == text
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "expected cpu, stdin, file:PATH"),
-        ("tape:x", "expected cpu, stdin, file:PATH"),
+        ("", "expected cpu, dir:PATH, file:PATH, http:HOST:PORT, replay:PATH or stdin"),
+        ("tape:x", "expected cpu, dir:PATH"),
         ("cpu:1", "cpu takes nothing after it"),
         ("file", "expected a path, as in file:PATH"),
         ("dir:", "expected a path, as in dir:PATH"),
@@ -61,7 +65,7 @@ def test_a_source_is_named(text: str, spec: SourceSpec) -> None:
 def test_a_wrong_source_is_refused(text: str, problem: str) -> None:
     """The message names the value and the part that is wrong."""
     with pytest.raises(SourceSpecError) as caught:
-        parse_source(text)
+        kind_of(text)
     assert problem in str(caught.value)
     assert repr(text) in str(caught.value)
     assert isinstance(caught.value, SourceError)
@@ -86,8 +90,8 @@ def test_a_wrong_setting_is_refused_by_name(field: str, value: Any) -> None:
     assert [error["loc"] for error in caught.value.errors()] == [(field,)]
 
 
-@pytest.mark.parametrize("kind", ["cpu", "stdin", "file", "dir", "http", "replay"])
-async def test_each_source_can_be_made(kind: SourceKind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_source_can_be_made(kind: str) -> None:
     """Its name, the key of its position in the journal, says what it reads; a path is absolute."""
     rest = {"file": ":a", "dir": ":a", "replay": ":a", "http": ":127.0.0.1:0"}.get(kind, "")
     settings = SourceSettings(source=kind + rest, key="json:host")
@@ -130,3 +134,58 @@ def test_text_has_no_fields(settings: dict[str, Any]) -> None:
 def test_defaults_are_valid() -> None:
     """A daemon with no settings samples the cpus."""
     assert SourceSettings().source == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_it"),
+    [("127.0.0.1", True), ("::1", True), ("LocalHost", True), ("0.0.0.0", False), ("web", False)],
+)
+def test_only_this_machine_reaches_its_loopback(host: str, is_it: bool) -> None:
+    assert is_loopback(host) is is_it
+
+
+_TAPE = """
+from pydantic import Field
+from sequitur.producer.sources._source import CommonSettings, SourceKind
+
+
+class TapeSettings(CommonSettings):
+    title = "Tape"
+    tape_speed: int = Field(default=7, description="How fast (tape)")
+
+
+def make(settings, parser):
+    return settings.source, settings.tape_speed
+
+
+SOURCE = SourceKind(settings=TapeSettings, make=make, takes="PATH")
+"""
+_WITH_A_TAPE = """
+import importlib, sys
+import sequitur.producer.sources as sources
+sources.__path__.append(sys.argv[1])
+from sequitur.producer.sources import _registry
+registry = importlib.reload(_registry)
+sources.SourceSettings = registry.SourceSettings
+given = registry.SourceSettings(source="tape:x", tape_speed=3)
+print(registry.make_source(given, max_event_bytes=9))
+sys.modules.pop("sequitur.producer.daemon.settings", None)
+from sequitur.base.settings import panel_of
+from sequitur.producer.daemon.settings import ProduceJob
+print(panel_of(ProduceJob, "produce", "tape_speed"), registry.NAMES)
+"""
+
+
+def test_a_new_source_is_one_new_file(tmp_path: Path) -> None:
+    (tmp_path / "tape.py").write_text(_TAPE)
+    told = subprocess.run(
+        [sys.executable, "-c", _WITH_A_TAPE, str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    made, described = told.stdout.splitlines()
+    assert made == "('tape:x', 3)"
+    assert described.startswith("Tape (produce) cpu, ")
+    assert described.endswith(" or tape:PATH")
