@@ -18,7 +18,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota/states.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count format clean
+.PHONY: help setup jars demo test test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -30,7 +30,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo 'set-up: virtual environment .venv' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@.ci/install $(BIN)/python pip wheel
-	@.ci/install $(BIN)/python --group dev -e .
+	@.ci/install $(BIN)/python --group dev -e '.[all]'
 	@touch $@
 
 jars: $(INSTALLED)
@@ -47,6 +47,9 @@ test: setup ## All tests; those against containers where Docker's engine can run
 test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all cores; fewer examples
 	@$(BIN)/python -m pytest tests/unit tests/property -m 'not slow' --hypothesis-profile=fast \
 	  --numprocesses=$(FAST_PROCESSES) --dist=worksteal
+
+test-extras: setup ## The wheel in clean environments: the base, and what each extra is for
+	@$(BIN)/python -m tests.house.extras
 
 test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \

@@ -17,10 +17,10 @@ from sequitur.pipelines.java import find_java
 from sequitur.pipelines.spark_settings import (
     JARS,
     MASTER,
-    SPARK_HOME,
     is_local,
     merged_jars,
     spark_defaults,
+    spark_home,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def spark_submit_command(
         java = " ".join([java, *_local_java_options(chosen)])
     settings = {key: value for key, value in ours.items() if key not in given} | dict(options)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [java, chosen]))
-    words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", where]
+    words = [str(spark_home() / "bin" / "spark-submit"), "--master", where]
     jars = merged_jars(defaults.get(JARS), options.get(JARS), jars_of_spark(checkpoint))
     words += ["--jars", jars]
     for key, value in settings.items():
@@ -93,7 +93,7 @@ def chosen_master(options: Mapping[str, str], default: str = DEFAULT_MASTER) -> 
 
 def _defaults() -> dict[str, str]:
     """Return what `spark-defaults.conf` says to the Spark that is installed here."""
-    return spark_defaults({**os.environ, "SPARK_HOME": str(SPARK_HOME)})
+    return spark_defaults({**os.environ, "SPARK_HOME": str(spark_home())})
 
 
 def _local_java_options(chosen: str) -> list[str]:
@@ -111,7 +111,7 @@ def _local_java_options(chosen: str) -> list[str]:
 
 def class_archive(directory: Path) -> ClassArchive:
     """The archive of this Spark's classes; `sequitur.pipelines.spark_classes` writes it."""
-    jars = SPARK_HOME / "jars"
+    jars = spark_home() / "jars"
     classes = f"{jars} {jars.stat().st_mtime_ns} {version('pyspark')}"
     return ClassArchive.of("spark", find_java().program, classes, directory)
 
@@ -125,7 +125,7 @@ def class_archive_options() -> list[str]:
 
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment to run `spark_submit_command` in: this Spark and this Python."""
-    return {**environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    return {**environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
 
 
 def run_spark_submit(command: list[str]) -> NoReturn:

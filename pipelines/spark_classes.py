@@ -24,7 +24,7 @@ from sequitur.pipelines.launch import (
     spark_submit_environment,
 )
 from sequitur.pipelines.session import build_session, is_submitted
-from sequitur.pipelines.spark_settings import SPARK_HOME
+from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def write_archive() -> bool:
 def _note_whose(archive: Path) -> None:
     """Note which Spark an archive is of, and delete those of installations that are gone."""
     with contextlib.suppress(OSError):
-        archive.with_suffix(".of").write_text(str(SPARK_HOME), "utf-8")
+        archive.with_suffix(".of").write_text(str(spark_home()), "utf-8")
         for note in archive.parent.glob("spark-*.of"):
             if not Path(note.read_text("utf-8")).exists():
                 note.with_suffix(".jsa").unlink(missing_ok=True)

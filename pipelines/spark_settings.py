@@ -7,6 +7,7 @@ start has to know what stands in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from importlib.util import find_spec
@@ -14,16 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from sequitur.base.extras import load
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 JARS: Final = "spark.jars"
 MASTER: Final = "spark.master"
-_PYSPARK: Final = find_spec("pyspark")
-assert _PYSPARK is not None
-assert _PYSPARK.origin is not None
-SPARK_HOME: Final = Path(_PYSPARK.origin).parent
-"""The installed pyspark. It is not loaded to find it: that takes a tenth of a second."""
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*")
 _PAIR: Final = re.compile(r"((?:\\.|[^\\\s=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|$)(.*)")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
@@ -33,9 +31,21 @@ _SWITCHES: Final = frozenset({"--supervise", "--usage-error", "--verbose", "-v"}
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
+@functools.cache
+def spark_home() -> Path:
+    """Return the installed pyspark. It is not loaded: that takes a tenth of a second.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    found = find_spec("pyspark")
+    origin = found and found.origin
+    return Path(origin or load("pyspark", "a job on Spark").__file__).parent
+
+
 def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what `spark-defaults.conf` says; nothing where there is none."""
-    home = Path(environ.get("SPARK_HOME") or SPARK_HOME)
+    home = Path(environ.get("SPARK_HOME") or spark_home())
     folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
     return read_properties(folder / "spark-defaults.conf")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import pyarrow as pa
-
 from sequitur._foreign_text import plain
 from sequitur.consumer import (
     OVERSIZED_HEADER,
@@ -29,11 +27,11 @@ from sequitur.consumer.topology import (
     Place,
 )
 from sequitur.errors import CheckpointError, NotADeadLetterError
-from sequitur.pipelines.rows.oversized import read_oversized
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
 
     from sequitur._topic_reader import TopicRecord
     from sequitur.pipelines.store.files import Location
@@ -116,6 +114,9 @@ class DeadLetter:
         """Return the dead letter with the whole event, from the job's checkpoint if it is there."""
         if self.file is None:
             return self
+        # A base installation has no Arrow, and lists dead letters of subscriptions.
+        from sequitur.pipelines.rows.oversized import read_oversized  # noqa: PLC0415
+
         key, value, headers, detail, place = read_oversized(checkpoint, self.file)
         if self.component is not None:
             # What anybody may have written into the topic decides nothing about what is unpickled.
@@ -191,6 +192,10 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
 
     An event that was given up several times is one row.
     """
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA  # noqa: PLC0415
+
     latest: dict[Place, DeadLetter] = {}
     for letter in letters:
         known = latest.get(letter.source)

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.extras import load
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_PICTURE: Final = "the demo's picture"
 _COLOURS: Final = ("#3b6fb6", "#d1702a", "#3a9a6b", "#8a5cb0", "#b0413e")
 _LIMIT: Final = "#777777"
 _NARROWEST: Final = 2.2
@@ -40,12 +43,13 @@ def plot_arrivals(
 
     The key is the one with the most events, so that the picture shows one order and not several.
     """
-    # Imported here, as the command line must not wait for a plotting library it rarely needs.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    # Loaded here, as the command line must not wait for a plotting library it rarely needs.
+    agg = load("matplotlib.backends.backend_agg", _PICTURE)
 
-    figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure: Figure = load("matplotlib.figure", _PICTURE).Figure(
+        figsize=(11, 5), dpi=110, layout="constrained"
+    )
+    agg.FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     key = _busiest_key(before)
     start_ms = min((arrival.event_time_ms for arrival in before), default=0)

@@ -17,6 +17,7 @@ from sequitur._topic_reader import read_records, read_topic
 from sequitur.base.flags import with_flags
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.settings import ProcessJob
+from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
     from sequitur._dead_letters import DeadLetter
@@ -118,6 +119,7 @@ def replay(
     times is replayed once per request. --reason and --key may be combined. Status 1 when nothing
     is selected, or all of it was replayed.
     """
+    spark_home()
     from sequitur._dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
     from sequitur.kafka.admin import KafkaTopics  # noqa: PLC0415
     from sequitur.pipelines.topology.replay_requests import (  # noqa: PLC0415

@@ -18,6 +18,7 @@ from sequitur.pipelines.launch import REORDER_JOB
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ReorderJob
+from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +79,7 @@ def inspect(
 
     Needs no Spark, and only reads.
     """
+    spark_home()
     from sequitur.pipelines.ordering.inspection import inspect_checkpoint  # noqa: PLC0415
 
     report = inspect_checkpoint(checkpoint)

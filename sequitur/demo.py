@@ -30,12 +30,14 @@ from sequitur._child_processes import (
 )
 from sequitur._demo_plot import Arrival, plot_arrivals
 from sequitur._topic_reader import TopicRecord, read_topic, topic_exists
+from sequitur.base.extras import load
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.broker import EmbeddedBroker
 from sequitur.consumer import parse_event_time_spec
 from sequitur.errors import DemoError
 from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.run_options import RunOptions
+from sequitur.pipelines.spark_settings import spark_home
 from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
 from sequitur.verify import TopicCheck, TopicReport
 
@@ -97,8 +99,13 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
     A broker named by KAFKA_BOOTSTRAP_SERVERS is used where there is one; its topics of the demo's
     names must not exist yet. Otherwise an embedded one is started, and ended with its data. At
     SIGINT and SIGTERM, too, all that was started is ended.
+
+    Raises:
+        MissingExtraError: Spark or matplotlib is not installed.
     """
     delay_ms = _milliseconds(delay)
+    spark_home()  # what is missing is told before anything is started
+    load("matplotlib", "the demo's picture")
     with (
         leaving_on_signals(),
         tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,

@@ -65,6 +65,7 @@ __all__ = [
     "LostRowsError",
     "MalformedEventIdError",
     "MarkDeleteBackError",
+    "MissingExtraError",
     "NameNotAllowedError",
     "NoRoomError",
     "NotADeadLetterError",
@@ -147,6 +148,10 @@ def _restored(
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
+
+
+class MissingExtraError(SequiturError, ImportError):
+    """A package is not installed; the message names the extra of `sequitur` that brings it."""
 
 
 class ProducerError(SequiturError):

@@ -3,6 +3,11 @@
 Loaded when it is imported, and by nothing else of Sequitur's public names: it needs pyspark.
 """
 
+from sequitur.base.extras import load
+
+for _package in ("pyspark", "pyarrow"):
+    load(_package, "sequitur.spark")
+
 from sequitur.pipelines.ordering.ordered_step import OrderedStep
 from sequitur.pipelines.ordering.start import reorder
 from sequitur.pipelines.spark_sink.exactly_once import BatchWritten, ExactlyOnceKafka

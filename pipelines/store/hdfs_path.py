@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from sequitur.base.extras import load
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
@@ -65,17 +66,12 @@ class Cluster:
     @functools.lru_cache  # noqa: B019 - one a process
     def client(self) -> Any:
         """Return its client; one a process."""
-        try:
-            from hdfs_native import Client  # noqa: PLC0415 - installed where it is asked for
-        except ImportError as error:
-            raise CheckpointError(
-                "a checkpoint in HDFS needs the package hdfs-native: pip install 'sequitur[hdfs]'"
-            ) from error
+        hdfs = load("hdfs_native", "a checkpoint in HDFS", error=CheckpointError)
         if self.user != _user():
             # A task's process may be another user's; the client asks the environment.
             os.environ[_USER] = self.user
         # All it is to know is in the settings: a folder of them on a task's machine may differ.
-        return Client(self.uri, dict(self.settings), config_dir=os.devnull)
+        return hdfs.Client(self.uri, dict(self.settings), config_dir=os.devnull)
 
 
 class HdfsPath(RemotePath[Cluster]):

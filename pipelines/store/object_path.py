@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sequitur.base.extras import load
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 OBJECT_SCHEMES: Final = (*S3_SCHEMES, "gs", "abfs", "abfss")
+_USE: Final = "a checkpoint in an object store"
 _DEFAULT_REGION: Final = "us-east-1"
 _TIMEOUT_S: Final = 60.0
 _ATTEMPTS: Final = 10
@@ -83,10 +85,10 @@ class Bucket:
     @functools.lru_cache  # noqa: B019 - one a process
     def objects(self) -> Any:
         """Return obstore's store; one a process."""
-        from obstore.store import S3Store, from_url  # noqa: PLC0415 - as above
+        store = load("obstore.store", _USE, error=CheckpointError)
 
         if self.scheme not in S3_SCHEMES:
-            return from_url(self.uri, **_patience())
+            return store.from_url(self.uri, **_patience())
         names = {
             "access_key": "access_key_id",
             "secret_key": "secret_access_key",
@@ -96,7 +98,7 @@ class Bucket:
         if "virtual_hosted_style_request" in config:
             # The client puts the bucket into its own endpoint's name alone.
             config["endpoint"] = config["endpoint"].replace("://", f"://{self.name}.")
-        return S3Store(self.name, config=config, **_patience())
+        return store.S3Store(self.name, config=config, **_patience())
 
 
 class ObjectPath(RemotePath[Bucket]):
@@ -207,12 +209,7 @@ def _region_of(bucket: str) -> str:
 @contextlib.contextmanager
 def _calls(path: ObjectPath) -> Iterator[Any]:
     """Give obstore, whose errors become those of a file system, and name the object."""
-    try:
-        import obstore  # noqa: PLC0415 - not installed where no checkpoint is in an object store
-    except ImportError as error:
-        raise CheckpointError(
-            "a checkpoint in an object store needs the package obstore: pip install 'sequitur[s3]'"
-        ) from error
+    obstore = load("obstore", _USE, error=CheckpointError)
     refused = obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError
     try:
         yield obstore

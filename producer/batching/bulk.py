@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.kafka.record_format import HEADER_SIZE
@@ -46,6 +47,7 @@ class BulkAcceptor:
         self._cuts = cuts
         self._random = random
         self._columns: Any = None  # the module, once it is loaded
+        self._has_arrow = find_spec("pyarrow") is not None
         self._loading: asyncio.Future[ModuleType] | None = None
 
     def add(
@@ -92,13 +94,13 @@ class BulkAcceptor:
     def _columns_of(
         self, route: Route, records: Sequence[Record], first_event: int
     ) -> Columns | None:
-        """Return records as columns; None if they are few, not alike, or Arrow is not loaded yet.
+        """Return records as columns; None if they are few, not alike, or Arrow is not loaded.
 
         Arrow takes a fifth of a second to load and 35 MiB: few daemons ever need it, and the event
         loop cannot stand still for so long. So the first bulk has it loaded in a thread, and is
         accepted one record at a time.
         """
-        if len(records) < BULK_RECORDS:
+        if len(records) < BULK_RECORDS or not self._has_arrow:
             return None
         if self._columns is None:
             if self._loading is None:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from sequitur.base.extras import how_to_install
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -87,6 +89,8 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
     """Return what to tell a user of an exception."""
     if isinstance(error, errors):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (told := how_to_install(error)):
+        return told
     first_line = str(error).strip().partition("\n")[0]
     hint = "" if is_debugging() else " (--debug shows where)"
     if isinstance(error, OSError):  # it names file and reason by itself

@@ -20,7 +20,7 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
     spark_submit_environment,
 )
-from sequitur.pipelines.spark_settings import SPARK_HOME
+from sequitur.pipelines.spark_settings import spark_home
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _session(command: Sequence[str], conf: Path, **variables: str) -> _Session:
 
 def _submit(*words: str) -> list[str]:
     jars = ",".join(str(jar) for jar in locked_jars("spark"))
-    return [str(SPARK_HOME / "bin" / "spark-submit"), "--jars", jars, *words, str(_PROBE), "{}"]
+    return [str(spark_home() / "bin" / "spark-submit"), "--jars", jars, *words, str(_PROBE), "{}"]
 
 
 def _jar(folder: Path, mark: str) -> Path:
@@ -163,7 +163,7 @@ def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
     """As docs/operations.md says, which names what to do instead."""
     words = ("--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "--supervise")
     run = subprocess.run(
-        [str(SPARK_HOME / "bin" / "spark-submit"), *words, str(_PROBE)],
+        [str(spark_home() / "bin" / "spark-submit"), *words, str(_PROBE)],
         env=spark_submit_environment(os.environ),
         capture_output=True,
         text=True,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sequitur.pipelines.class_archive import ClassArchive
 from sequitur.pipelines.jars import cache_directory, locked_jars
 from sequitur.pipelines.java import find_java
-from sequitur.pipelines.spark_settings import SPARK_HOME
+from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,9 @@ class _Jvm:
         details = self._folder / "details.json"
         details.unlink(missing_ok=True)
         jars = [_stored(jar) if "minicluster" in jar.name else jar for jar in locked_jars("hdfs")]
-        jars += [jar for name in _SPARKS_JARS for jar in (SPARK_HOME / "jars").glob(f"{name}.jar")]
+        jars += [
+            jar for name in _SPARKS_JARS for jar in (spark_home() / "jars").glob(f"{name}.jar")
+        ]
         class_path = ":".join(map(str, sorted(jars)))
         java = find_java().program
         self._archive = ClassArchive.of("hdfs", java, class_path, self._folder)

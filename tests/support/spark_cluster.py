@@ -16,14 +16,14 @@ import psutil
 
 from sequitur import _ports
 from sequitur.pipelines.launch import class_archive_options, spark_submit_environment
-from sequitur.pipelines.spark_settings import SPARK_HOME
+from sequitur.pipelines.spark_settings import spark_home
 from tests.spark.submitted_job import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_SPARK_CLASS: Final = SPARK_HOME / "bin" / "spark-class"
+_SPARK_CLASS: Final = spark_home() / "bin" / "spark-class"
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.extras import load
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.tuple import EventValues
 
 _LONGEST_VALUES: Final = 60
+_PICTURE: Final = "a picture of a tree"
 _COLOURS: Final = {"acked": "#3a9a6b", "failed": "#b0413e", "open": "#888888", "event": "#3b6fb6"}
 _INCH_A_LAYER: Final = 2.6
 _INCH_A_ROW: Final = 0.9
@@ -223,9 +226,8 @@ def _draw(
     path: Path, title: str, nodes: Sequence[_Node], links: Sequence[_Link], show: Any
 ) -> None:
     """Layers from left to right, each node in the next free row of its layer."""
-    # Imported here, as a plotting library takes a second to load and is rarely wanted.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    # Loaded here, as a plotting library takes a second to load and is rarely wanted.
+    agg = load("matplotlib.backends.backend_agg", _PICTURE)
 
     rows: dict[int, int] = {}
     places: dict[str, tuple[float, float]] = {}
@@ -237,8 +239,8 @@ def _draw(
         min(_INCH_A_LAYER * layers + 1, _LARGEST_INCHES),
         min(_INCH_A_ROW * most + 1, _LARGEST_INCHES),
     )
-    figure = Figure(figsize=size)
-    FigureCanvasAgg(figure)
+    figure = load("matplotlib.figure", _PICTURE).Figure(figsize=size)
+    agg.FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 0.92))
     axes.set_xlim(-0.5, layers - 0.5)
     axes.set_ylim(-most + 0.3, 0.7)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.extras import load
 from sequitur.consumer.topology.state.store import StateSession, StateStore, Writer
 from sequitur.errors import StateError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 _DRIVERS: Final = ("sqlite", "sqlite+pysqlite", "postgresql+psycopg")
+_USE: Final = "a state in a database"
 _SECRETS: Final = ("password", "sslpassword")
 
 
@@ -128,14 +130,10 @@ class SQLStore(StateStore):
         return SQLSession(self, writer)
 
     def _parsed(self) -> Any:
+        sqlalchemy = load("sqlalchemy", _USE, error=StateError)
         try:
-            from sqlalchemy import make_url  # noqa: PLC0415 - an extra
-            from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
-        except ImportError as error:
-            raise _missing("SQLAlchemy") from error
-        try:
-            return make_url(self.url)
-        except (ArgumentError, ValueError):
+            return sqlalchemy.make_url(self.url)
+        except (sqlalchemy.exc.ArgumentError, ValueError):
             # Its text would show a password that stands in the wrong place.
             raise StateError(
                 "the address of a state's database is not understood: write sqlite:////path/of.db "
@@ -143,15 +141,5 @@ class SQLStore(StateStore):
             ) from None
 
     def _check_driver(self) -> None:
-        if self.is_sqlite:
-            return
-        try:
-            import psycopg  # noqa: F401, PLC0415 - an extra
-        except ImportError as error:
-            raise _missing("psycopg") from error
-
-
-def _missing(package: str) -> StateError:
-    return StateError(
-        f"states in a database need the package {package}: pip install 'sequitur[state]'"
-    )
+        if not self.is_sqlite:
+            load("psycopg", _USE, error=StateError)
