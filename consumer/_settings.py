@@ -31,8 +31,8 @@ from sequitur.consumer.time.adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
 from sequitur.consumer.time.bounds import TimeBounds
 from sequitur.consumer.time.event_time import EventTimeSpec
 from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
-from sequitur.kafka.event_id import EVENT_ID_HEADER
-from sequitur.kafka.topic_names import EXPECTED, is_topic_name
+from sequitur.kafka.partition import EXPECTED, is_topic_name
+from sequitur.kafka.records import EVENT_ID_HEADER
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -27,15 +27,14 @@ if TYPE_CHECKING:
         TakenOverError,
         WrongClusterError,
     )
-    from sequitur.kafka.event_id import (
+    from sequitur.kafka.records import (
         EVENT_ID_HEADER,
         EventId,
         check_producer_name,
         encode_event_id,
         parse_event_id,
     )
-    from sequitur.kafka.settings import KafkaSettings
-    from sequitur.kafka.tokens import TokenProvider
+    from sequitur.kafka.settings import KafkaSettings, TokenProvider
     from sequitur.producer._client import IdempotentProducer
     from sequitur.producer._outcomes import (
         Delivery,
@@ -105,8 +104,8 @@ _LOADED_WHEN_USED: Final = {
     "DaemonReport": ".daemon.report",
     "Delivery": "._outcomes",
     "DeliveryError": "sequitur.errors",
-    "EVENT_ID_HEADER": "sequitur.kafka.event_id",
-    "EventId": "sequitur.kafka.event_id",
+    "EVENT_ID_HEADER": "sequitur.kafka.records",
+    "EventId": "sequitur.kafka.records",
     "Failure": "._ticket",
     "FatalError": "sequitur.errors",
     "IdempotentProducer": "._client",
@@ -136,11 +135,11 @@ _LOADED_WHEN_USED: Final = {
     "TakenOverError": "sequitur.errors",
     "Ticket": "._ticket",
     "TicketResult": "._ticket",
-    "TokenProvider": "sequitur.kafka.tokens",
+    "TokenProvider": "sequitur.kafka.settings",
     "WrongClusterError": "sequitur.errors",
-    "check_producer_name": "sequitur.kafka.event_id",
-    "encode_event_id": "sequitur.kafka.event_id",
-    "parse_event_id": "sequitur.kafka.event_id",
+    "check_producer_name": "sequitur.kafka.records",
+    "encode_event_id": "sequitur.kafka.records",
+    "parse_event_id": "sequitur.kafka.records",
     "run_daemon": ".daemon.daemon",
 }
 

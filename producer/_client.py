@@ -23,9 +23,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.base.log import Logger
-from sequitur.base.wall_clock import StampClock
+from sequitur.base.process import StampClock
 from sequitur.errors import ProducerClosedError
-from sequitur.kafka.event_id import name_in_ids, name_of_a_life, new_generation
+from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.kafka.wire import Wire, close_within
 from sequitur.producer._core import Core
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from sequitur.kafka.tokens import TokenProvider
+    from sequitur.kafka.settings import TokenProvider
     from sequitur.producer._given_up import GivenUp, OnGivenUp
     from sequitur.producer._outcomes import Delivery
     from sequitur.producer._record import Record

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, JournalError, ProducerClosedError, RetriableError
 from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer._unheard import Unheard
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._settings import ProducerSettings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from sequitur.kafka.event_id import EVENT_ID_HEADER
 from sequitur.kafka.record_batch import records_of, seal
+from sequitur.kafka.records import EVENT_ID_HEADER
 
 if TYPE_CHECKING:
     from sequitur.kafka.record_batch import Header, StoredRecord

@@ -14,7 +14,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Final
 
-from sequitur.kafka.event_id import UNNAMED_PREFIX, check_producer_name
+from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer.journal.codec import (
     PREAMBLE_LENGTH,
     READ_VERSIONS,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from sequitur.errors import BacklogQuotaError, BrokerError
-from sequitur.kafka.topic_names import check_topic_name
+from sequitur.kafka.partition import check_topic_name
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.batching.send_many import ManySender

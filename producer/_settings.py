@@ -8,10 +8,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.base.settings import Duration, Section, Size, milliseconds
-from sequitur.kafka.compression import Compression
-from sequitur.kafka.event_id import check_producer_name
+from sequitur.kafka.record_format import Compression
+from sequitur.kafka.records import check_producer_name
 
 Durability = Literal["journal", "journal-async", "none"]
 

@@ -15,7 +15,7 @@ import typer
 from sequitur.base.settings import Settings, load_settings
 from sequitur.broker import EmbeddedBroker
 from sequitur.errors import BrokerError
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 from sequitur.producer import KafkaSettings
 
 ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sequitur.base.settings import Settings
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

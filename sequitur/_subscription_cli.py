@@ -26,7 +26,7 @@ from sequitur._subscription_options import (
 from sequitur._subscription_tables import print_cursors, print_list, print_messages, print_stats
 from sequitur._subscription_watch_cli import watch
 from sequitur.base.flags import with_flags
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
 from sequitur.consumer.subscription.position import Edge

@@ -14,7 +14,7 @@ from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
 from sequitur._subscription_options import Name, OnlyPartition, OnlyTopic, Yes, ask, only_of
 from sequitur._subscription_tables import print_moves
 from sequitur.base.flags import with_flags
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.consumer.subscription.position import (
     Edge,

@@ -13,7 +13,7 @@ import typer
 from sequitur._kafka_commands import AsJson, KafkaJob
 from sequitur.base.flags import with_flags
 from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 from sequitur.pipelines.ordering.progress import instant
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
-from sequitur.kafka.arrivals import arrivals, headers_of
+from sequitur.kafka.connections import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.records import arrivals, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -1,6 +1,6 @@
 """A subscription of a topic, in Python: `Subscription`."""
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.api import Message, Subscription, SubscriptionStats
 from sequitur.consumer.subscription.cursor_stats import CursorStats
 from sequitur.consumer.subscription.position import Edge, Position

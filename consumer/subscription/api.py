@@ -35,7 +35,7 @@ from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
 from sequitur.consumer.subscription.skip_thread import SkipThread
 from sequitur.errors import CumulativeAckError
-from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.records import headers_of
 from sequitur.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message as KafkaMessage
 
-    from sequitur.base.backoff import Backoff
+    from sequitur.base.retry import Backoff
     from sequitur.consumer.subscription.cursor_stats import CursorStats
     from sequitur.kafka.partition import SourcePartition
 

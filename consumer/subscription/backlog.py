@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.ages import limits_ms, older_than
 from sequitur.consumer.subscription.claims import ClaimWatch, Hold
 from sequitur.consumer.subscription.cursor_store import CursorStore
@@ -24,18 +24,18 @@ from sequitur.consumer.subscription.stored_records import (
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.arrivals import arrivals
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Request, action_of
 from sequitur.kafka.groups import ConsumerGroups
 from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.records import arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from confluent_kafka import Message
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.ages import Place
     from sequitur.consumer.subscription.claims import Claim
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition

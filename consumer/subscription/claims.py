@@ -23,7 +23,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.errors import CursorDamagedError, CursorVersionError
 
 if TYPE_CHECKING:

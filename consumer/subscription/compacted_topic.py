@@ -15,16 +15,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.arrivals import arrivals
 from sequitur.kafka.error_codes import Request, action_of
 from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.records import arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from confluent_kafka import Message
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.kafka.settings import KafkaSettings
 
 _POLL_S: Final = 0.1

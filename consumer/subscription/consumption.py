@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.cursor_writes import CursorWrites
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
-from sequitur.kafka.arrivals import sizes_of
+from sequitur.kafka.records import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

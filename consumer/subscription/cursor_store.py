@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from confluent_kafka import TopicPartition
 
-from sequitur.base.backoff import Backoff
-from sequitur.base.outages import brief_outages
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
+from sequitur.base.retry import Backoff, brief_outages
 from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FollowedPartition
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
@@ -53,7 +52,7 @@ from sequitur.kafka.partition import SourcePartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.consumer.subscription.stored_records import KnownCursors

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sequitur.base.backoff import Backoff
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
+from sequitur.base.retry import Backoff
 from sequitur.consumer.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_EVENT_TIME_HEADER,

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
-from sequitur.base.outages import brief_outages
+from sequitur.base.retry import brief_outages
 from sequitur.errors import (
     ReorderError,
     SubscriptionFencedError,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.kafka.settings import KafkaSettings
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000

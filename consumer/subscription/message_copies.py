@@ -11,7 +11,7 @@ from sequitur.consumer.time.reasons import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.records import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.claims import Hold, await_free
 from sequitur.consumer.subscription.consumed_partition import ConsumedPartition

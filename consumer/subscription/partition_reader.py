@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer.subscription.group_offsets import CLOSE_S, GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError
-from sequitur.kafka.arrivals import arrivals as arrivals_of
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.records import arrivals as arrivals_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.registry import Registry
@@ -26,7 +26,7 @@ from sequitur.kafka.control import CONTROL_TOPIC, key_of, topic_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.registry import Changes
     from sequitur.kafka.control import BacklogState
     from sequitur.kafka.settings import KafkaSettings

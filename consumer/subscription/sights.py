@@ -12,9 +12,9 @@ from sequitur.consumer.subscription.documents import Publisher, Sight
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.standing import standing_of
 from sequitur.errors import FatalError, PositionRangeError, RetriableError
-from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.records import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

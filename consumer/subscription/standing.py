@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.backlog import gone_logs
 from sequitur.consumer.subscription.claims import await_free
 from sequitur.consumer.subscription.cursor_store import held_by

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
     from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sequitur.base.json_field import JsonField
 from sequitur.consumer import LATE
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.key_tasks import Written, one_of_each
 from sequitur.pipelines.rows.columns import RELEASE_ORDER, SOURCE_ORDER
 from sequitur.pipelines.rows.event_time_arrays import header_values

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.errors import TopicError, UnansweredError, UnreadableHeadersError
-from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.java_headers import JavaHeaders
+from sequitur.kafka.records import headers_of
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.spark.tasks import text_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from sequitur.consumer import SourcePartition
-    from sequitur.kafka.arrivals import Headers
+    from sequitur.kafka.records import Headers
     from sequitur.pipelines.ordering.context import JobContext
 
     Spans = Mapping[SourcePartition, tuple[int, int]]

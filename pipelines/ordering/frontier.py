@@ -10,7 +10,7 @@ from sequitur.consumer import LONGEST_TICK_MS, LearnedDelays, Look, learn, least
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import EventClock, ReorderSettings, Run, SourcePartition, StepLateness
 
 

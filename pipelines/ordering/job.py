@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sequitur.base.outages import Outages
+from sequitur.base.retry import Outages
 from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer import FOLD_LIMITS
 from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
 from sequitur.errors import BrokerError, FatalError, TopicError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.engine import ReorderEngine

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import EventClock, PartitionClock, SourcePartition, StepDone, StepEntry
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.errors import UnreadableHeadersError
-from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.records import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         SourcePartition,
         StepEntry,
     )
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.far_timestamps import Spans
     from sequitur.pipelines.rows.run_writer import AckedOffsets

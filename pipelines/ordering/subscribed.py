@@ -28,7 +28,7 @@ from sequitur.pipelines.store.former_job import NO_FORMER_JOB, FormerJob
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import Step, StepEntry
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.stored_records import StoredSubscription

@@ -21,7 +21,7 @@ from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
 if TYPE_CHECKING:
     import contextlib
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.kafka.admin import KafkaTopics

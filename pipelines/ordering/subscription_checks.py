@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.consumer import ConsumerError
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
@@ -28,7 +28,7 @@ from sequitur.errors import ReorderError, SubscriptionFencedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.subscribed import JobSubscription

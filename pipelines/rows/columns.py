@@ -10,7 +10,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import EventTimeSource
 from sequitur.consumer.time.time_text import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
-from sequitur.kafka.record_limit import HEADER_LENGTHS
+from sequitur.kafka.record_format import HEADER_LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sequitur.consumer import EventTimeSpec, ReorderSettings
-    from sequitur.kafka.partitioner import KeyPartitioner
+    from sequitur.kafka.partition import KeyPartitioner
     from sequitur.kafka.settings import KafkaSettings
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]

@@ -23,8 +23,8 @@ from sequitur.consumer import (
     staging_rules,
 )
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
-from sequitur.kafka.partitioner import KeyPartitioner
-from sequitur.kafka.record_limit import HEADER_LENGTHS
+from sequitur.kafka.partition import KeyPartitioner
+from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer import EventClock, PartitionCounts, TimeBounds
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.store.files import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer import TimestampRule
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.store.files import Location
 

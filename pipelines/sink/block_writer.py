@@ -20,8 +20,8 @@ from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from sequitur.kafka.connections import Leaders
     from sequitur.kafka.identity import Identity
-    from sequitur.kafka.leaders import Leaders
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.rows.selection import Batches

@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.attempts import Attempts
+from sequitur.base.retry import Attempts
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -40,19 +40,19 @@ from sequitur.errors import (
     SendUnansweredError,
     SinkError,
 )
-from sequitur.kafka.describe_producers import Untold
 from sequitur.kafka.error_codes import NO_ERROR, Answer, meaning_of
+from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
-from sequitur.kafka.sequences import following
+from sequitur.kafka.record_format import following
 from sequitur.pipelines.sink.step_plan import ANEW, OLDER_COPY, rows_there, rows_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.consumer import OutputPartition
+    from sequitur.kafka.connections import Leaders
     from sequitur.kafka.identity import Identity
-    from sequitur.kafka.leaders import Leaders
-    from sequitur.kafka.produce_answers import PartitionAnswer
+    from sequitur.kafka.producer_ids import PartitionAnswer
     from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 _IN_FLIGHT: Final = 5

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings, StepDone
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.rows.selection import Selection

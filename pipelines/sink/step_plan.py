@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.errors import FencedError, LostRowsError, OutputMismatchError
-from sequitur.kafka.describe_producers import ProducerState, Untold
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.sequences import MAX_SEQUENCE
+from sequitur.kafka.producer_ids import ProducerState, Untold
+from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.pipelines.store.documents import check_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer import OutputPartition
-    from sequitur.kafka.describe_producers import Told
+    from sequitur.kafka.producer_ids import Told
 
 PLAN_FORMAT: Final = 1
 ANEW: Final = "give the job a checkpoint and an app of its own"

@@ -12,8 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from sequitur.base.attempts import Attempts
-from sequitur.base.outages import brief_outages
+from sequitur.base.retry import Attempts, brief_outages
 from sequitur.consumer import OutputPartition
 from sequitur.errors import (
     BrokerError,
@@ -27,8 +26,8 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.kafka.connections import kept_connections
-from sequitur.kafka.describe_producers import Untold
-from sequitur.kafka.sequences import following
+from sequitur.kafka.producer_ids import Untold
+from sequitur.kafka.record_format import following
 from sequitur.pipelines.sink.step_plan import (
     ANEW,
     Sent,
@@ -43,7 +42,7 @@ from sequitur.pipelines.store.owned_folder import step_name
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.kafka.connections import Connections
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.settings import KafkaSettings

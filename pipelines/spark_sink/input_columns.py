@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - likewise
 from pyspark.sql.pandas.functions import arrow_udf
 
 from sequitur.errors import ColumnsError
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import parallelism
 

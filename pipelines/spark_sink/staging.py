@@ -22,7 +22,7 @@ from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.store.files import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]

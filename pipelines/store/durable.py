@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from sequitur.base.durable import sync
+from sequitur.base.process import sync
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.sharing import make_folders, share
 

@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JError
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
 

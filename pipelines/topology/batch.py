@@ -19,7 +19,7 @@ from sequitur.consumer.topology.engine.instances import Instances
 from sequitur.consumer.topology.engine.rules import random_ids
 from sequitur.consumer.topology.step.batch import StepBatch
 from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.selection import Roots
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.rows.limits import ROW_LIMITS
 from sequitur.pipelines.rows.run_writer import in_row_groups

@@ -8,7 +8,7 @@ import numpy as np
 
 from sequitur.consumer.topology.settling.made_tuple import is_made
 from sequitur.consumer.topology.step.events import PendingEvent
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.columns import outputs_of
 from sequitur.pipelines.store.files import sync
 from sequitur.pipelines.topology.event_files import events, write_waiting

@@ -29,7 +29,7 @@ from sequitur.pipelines.topology.prepared import Prepared
 from sequitur.pipelines.topology.topology_file import check_prepared
 
 if TYPE_CHECKING:
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.consumer.topology.settling.retry import RetryPolicy
     from sequitur.consumer.topology.step.run import StepResult
     from sequitur.consumer.topology.transactional.topology import TransactionalTopology

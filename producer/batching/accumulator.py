@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.kafka.event_id import EVENT_ID_HEADER
 from sequitur.kafka.record_batch import new_builder, seal
+from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._given_up import GivenUp
 from sequitur.producer._outcomes import Delivery, NotPersisted
 from sequitur.producer._record import checked_all
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.kafka.record_batch import Builder, Header
     from sequitur.producer._given_up import OnGivenUp
     from sequitur.producer._record import Record

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sequitur.kafka.event_id import parse_event_id
 from sequitur.kafka.record_batch import (
     NO_STAMP,
     Builder,
@@ -19,10 +18,11 @@ from sequitur.kafka.record_batch import (
     times_of,
 )
 from sequitur.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.records import parse_event_id
 from sequitur.producer.journal.frames import Waiting
 
 if TYPE_CHECKING:
-    from sequitur.kafka.compression import Compression
+    from sequitur.kafka.record_format import Compression
     from sequitur.producer._ticket import Claim
 
 

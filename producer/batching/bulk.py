@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from random import Random
     from types import ModuleType
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.producer._record import Record
     from sequitur.producer._ticket import Ticket
     from sequitur.producer.batching.buffer_budget import BufferBudget

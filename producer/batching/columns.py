@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.kafka.event_id import EVENT_ID_HEADER
 from sequitur.kafka.record_format import (
     BUILT_HEADER,
     HEADER_SIZE,
@@ -31,12 +30,13 @@ from sequitur.kafka.record_format import (
     RECORD_OVERHEAD,
     varint,
 )
+from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.kafka.varint_arrays import TABLE_SIZE, VARINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.kafka.partitioner import KeyPartitioner
+    from sequitur.kafka.partition import KeyPartitioner
     from sequitur.kafka.record_batch import Header
     from sequitur.producer._record import Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur.kafka.partitioner import KeyPartitioner, StickyPartitioner
+from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 
 if TYPE_CHECKING:
     from sequitur.producer.batching.partition_queue import PartitionQueue

@@ -149,7 +149,7 @@ class _Daemon:
             _log.warning("topic not created; it was there before", reason=str(error))
 
     async def _create_topic(self) -> None:
-        from sequitur.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+        from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         produce = self._produce
         while True:
@@ -209,7 +209,7 @@ class _Daemon:
 
     async def _complain(self) -> None:
         """Log what the daemon waits for: soon after its start, and then now and then."""
-        from sequitur.kafka.reach import why_no_broker  # noqa: PLC0415 - rarely needed
+        from sequitur.kafka.connections import why_no_broker  # noqa: PLC0415 - rarely needed
 
         wait_s = _LOOK_AFTER_S
         while True:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.base.settings import Address, Duration, Section, Settings, Size
-from sequitur.kafka.event_id import UNNAMED_PREFIX
+from sequitur.kafka.partition import EXPECTED, is_topic_name
+from sequitur.kafka.records import UNNAMED_PREFIX
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.kafka.topic_names import EXPECTED, is_topic_name
 from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.sources import SourceSettings
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from sequitur.base.backoff import Backoff
+    from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
 
 _log = Logger(__name__)

@@ -10,7 +10,7 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sequitur.kafka.sequences import MAX_SEQUENCE, following
+from sequitur.kafka.record_format import MAX_SEQUENCE, following
 from sequitur.producer.delivery.slots import Slot
 
 if TYPE_CHECKING:

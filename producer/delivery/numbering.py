@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.producer.delivery.round import stamp_of
 
 if TYPE_CHECKING:
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import Cuts
     from sequitur.producer.delivery.round import Round, SlotStamp

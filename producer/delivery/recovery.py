@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
+from sequitur.base.process import report_failure
 from sequitur.base.settings import milliseconds
-from sequitur.base.tasks import report_failure
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -22,7 +22,7 @@ from sequitur.errors import (
     WrongClusterError,
 )
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.sequences import following
+from sequitur.kafka.record_format import following
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from random import Random
 
-    from sequitur.base.backoff import Backoff
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
+    from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch

@@ -16,15 +16,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, FatalError
-from sequitur.kafka.timestamp_range import TimestampRange, timestamp_range
+from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer.delivery.slots import Slot, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.barred_topics import BarredTopics

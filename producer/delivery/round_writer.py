@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import JournalError, JournalFullError
 from sequitur.kafka.record_batch import NO_STAMP, times_of
 from sequitur.producer.delivery.round import Round, batch_frame, stamp_of

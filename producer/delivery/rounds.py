@@ -23,7 +23,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import JournalClosedError, JournalError
 from sequitur.producer.delivery.durable_cuts import DurableCuts
 from sequitur.producer.delivery.journal_updates import JournalUpdates
@@ -36,7 +36,7 @@ from sequitur.producer.journal.frames import Position
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import Batch

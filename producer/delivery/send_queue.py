@@ -11,7 +11,7 @@ from sequitur.kafka.record_batch import NO_STAMP
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from sequitur.base.backoff import Backoff
+    from sequitur.base.retry import Backoff
     from sequitur.kafka.record_batch import Stamp
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.partition_queue import PartitionQueue

@@ -27,10 +27,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, FatalError, OutcomeUnknownError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
-from sequitur.kafka.produce_answers import PartitionAnswer
+from sequitur.kafka.producer_ids import PartitionAnswer
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.delivery.leaders import Leaders
 from sequitur.producer.delivery.recovery import Recovery
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from random import Random
 
-    from sequitur.base.wall_clock import StampClock
+    from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters

@@ -47,7 +47,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sequitur.kafka.error_codes import Answer
-from sequitur.kafka.sequences import following, reaches
+from sequitur.kafka.record_format import following, reaches
 from sequitur.producer.delivery.numbered_slots import NumberedSlots
 from sequitur.producer.delivery.slots import Slot, State, Verdict
 

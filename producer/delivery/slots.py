@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sequitur.kafka.sequences import following
+from sequitur.kafka.record_format import following
 
 if TYPE_CHECKING:
     from sequitur.kafka.identity import Identity

@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.tasks import report_failure
+from sequitur.base.process import report_failure
 from sequitur.errors import JournalBusyError
 from sequitur.producer.journal.frames import WaitingKey
 

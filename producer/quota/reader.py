@@ -11,8 +11,8 @@ import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.backoff import Backoff
 from sequitur.base.log import Logger
+from sequitur.base.retry import Backoff
 from sequitur.errors import BrokerError, FatalError, RetriableError
 from sequitur.kafka.control import CONTROL_TOPIC
 from sequitur.kafka.log_reading import EARLIEST, LATEST, committed_behind, offset_at
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from sequitur.kafka.settings import KafkaSettings
-    from sequitur.kafka.tokens import TokenProvider
+    from sequitur.kafka.settings import KafkaSettings, TokenProvider
     from sequitur.producer.quota.gate import QuotaGate
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=5)

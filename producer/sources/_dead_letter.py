@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sequitur.base.durable import sync
+from sequitur.base.process import sync
 from sequitur.errors import DeadLettersFullError
 
 if TYPE_CHECKING:

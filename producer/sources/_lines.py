@@ -15,7 +15,7 @@ import msgspec
 
 from sequitur.base.json_field import JsonField, parse_key
 from sequitur.errors import KeySpecError
-from sequitur.kafka.event_id import EVENT_ID_HEADER
+from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.durable import sync
 from sequitur.base.log import Logger
+from sequitur.base.process import sync
 from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,

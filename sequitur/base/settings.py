@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
 
-from sequitur.base.address import Address, parse_address
-from sequitur.base.units import Duration, Size, Words, format_duration, milliseconds, split
+from sequitur.base.units import (
+    Address,
+    Duration,
+    Size,
+    Words,
+    format_duration,
+    milliseconds,
+    parse_address,
+    split,
+)
 from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -1,7 +1,11 @@
-"""The driver's requests to Kafka beside Spark's: topics, their partitions and offsets."""
+"""Requests about topics, by librdkafka's admin client: their creation, partitions and offsets.
+
+Where no answer comes it is said what is wrong.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
@@ -14,23 +18,130 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     OffsetSpec,
     ResourceType,
 )
+from confluent_kafka.cimpl import NewTopic
 
-from sequitur.base.outages import brief_outages
-from sequitur.errors import TopicError
-from sequitur.kafka.admin_answers import action_to, answered
-from sequitur.kafka.error_codes import Action, Request
+from sequitur.base.retry import brief_outages
+from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
+from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
-from sequitur.kafka.record_limit import RecordLimit
-from sequitur.kafka.topics import TopicCreation
+from sequitur.kafka.record_format import RecordLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable
     from typing import TypeVar
 
-    from sequitur.base.outages import Outages
-    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.base.retry import Outages
 
     T = TypeVar("T")
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from sequitur.kafka.settings import KafkaSettings
+
+
+def answered(
+    outages: Outages,
+    request: Request,
+    message: str,
+    ask: Callable[[], T],
+    *,
+    timeout_s: float,
+    before_next: Callable[[], object] = bool,
+) -> T:
+    """Wait for the brokers' answer, and return it."""
+    briefly_until_s = time.monotonic() + timeout_s
+
+    def sentence(error: Exception) -> str:
+        is_kafkas = isinstance(error, KafkaException)
+        return f"{message}: {error if is_kafkas else f'no answer in {timeout_s:g} s'}"
+
+    def passes(error: Exception) -> str | None:
+        if isinstance(error, KafkaException):
+            match action_to(request, error):
+                case Action.RETRY:
+                    pass
+                case Action.RETRY_BRIEFLY if time.monotonic() < briefly_until_s:
+                    pass
+                case _:
+                    return None
+        elif not isinstance(error, TimeoutError):
+            return None
+        before_next()
+        return sentence(error)
+
+    try:
+        return outages.outlast(ask, passes)
+    except (KafkaException, TimeoutError) as error:
+        kind = TopicError if passes(error) is None else UnansweredError
+        raise kind(sentence(error)) from error
+
+
+def action_to(request: Request, error: KafkaException) -> Action:
+    """Return what is to be done about an error."""
+    return action_of(request, error.args[0].code())
+
+
+_CREATION_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+async def create_topic(
+    kafka: KafkaSettings, topic: str, *, partitions: int, replication_factor: int
+) -> bool:
+    """Create a topic, unless it is there."""
+    admin = AdminClient(kafka.librdkafka())
+    creation = TopicCreation(
+        admin, topic, partitions=partitions, replication_factor=replication_factor
+    )
+    while not creation.is_answered:
+        await asyncio.to_thread(admin.poll, _POLL_S)  # it asks for tokens only while it is polled
+    try:
+        return creation.is_new(Request.TOPIC_OF_DAEMON)
+    except KafkaException as error:
+        reason = error.args[0]
+        passes = action_of(Request.TOPIC_OF_DAEMON, reason.code()) is Action.RETRY
+        sentence = f"topic {topic} could not be created: {reason.str()}"
+        raise (RetriableError if passes else FatalError)(sentence) from error
+
+
+class TopicCreation:
+    """A request for a topic, which is on its way."""
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config=dict(config or {}),
+        )
+        created = admin.create_topics(
+            [wanted], operation_timeout=_CREATION_TIMEOUT_S, request_timeout=_TIMEOUT_S
+        )
+        self._created: Future[None] = created[topic]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `is_new` need not wait."""
+        return self._created.done()
+
+    def is_new(self, request: Request, *, timeout_s: float = _CREATION_TIMEOUT_S) -> bool:
+        """Return whether the topic was not there; the answer is waited for."""
+        try:
+            self._created.result(timeout_s)
+        except KafkaException as error:
+            if action_of(request, error.args[0].code()) is not Action.DONE:
+                raise
+            return False
+        return True
+
 
 _TIMEOUT_S: Final = 30.0
 _LEARNS_IN_S: Final = 5.0

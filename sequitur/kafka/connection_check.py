@@ -1,22 +1,86 @@
-"""Find out why a broker cannot be connected to: aiokafka does not say, so connect once more."""
+"""Whether there is a connection, and in words of errors why not.
+
+Errors of connections are retriable, or a person has to correct something. aiokafka does not say why
+a broker cannot be connected to, so it is connected to once more.
+"""
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import errors as kafka_errors
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
-from sequitur.errors import BrokerError, FatalError, RetriableError
-from sequitur.kafka.connection_errors import why_not_connected
+from sequitur.errors import (
+    BrokerError,
+    FatalError,
+    RequestUnknownError,
+    RetriableError,
+)
+from sequitur.kafka.error_codes import Action, Request, action_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aiokafka.conn import AIOKafkaConnection
 
     from sequitur.kafka.settings import KafkaSettings
+
+
+_REFUSED_BY_CLIENT: Final = (
+    kafka_errors.AuthenticationFailedError,
+    kafka_errors.AuthenticationMethodNotSupported,
+)
+"""What aiokafka raises without a code of the broker's."""
+_BROKER_NOT_PROVEN: Final = (KeyError, ValueError)
+"""SCRAM proves the broker, too: what aiokafka raises when the broker's proof is wrong."""
+_BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""TLS errors of a broker that goes away during the handshake."""
+
+
+def translated(error: BaseException) -> BrokerError:
+    """Return aiokafka's error of a request as one of ours."""
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        return RequestUnknownError(_sentence(error))
+    return (FatalError if _is_refused(error) else RetriableError)(_sentence(error))
+
+
+def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:
+    """Return an error of connecting as one of ours; fatal if TLS or the login failed."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return FatalError(
+                f"{address}: certificate verification failed: {_sentence(cause)}; "
+                f"ssl_ca is {kafka.ssl_ca or 'the system'}"
+            )
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKEN_OFF):
+            return FatalError(f"{address}: TLS failed: {_sentence(cause)}")
+        if kafka.uses_sasl and (_is_refused(cause) or isinstance(cause, _BROKER_NOT_PROVEN)):
+            user = "our token" if kafka.sasl_username is None else f"user {kafka.sasl_username!r}"
+            who = f"{user} by {kafka.sasl_mechanism}"
+            return FatalError(f"{address} refused {who}: {_sentence(cause)}")
+    return RetriableError(f"{address}: {_sentence(error)}")
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether a login was refused: by the client, or by a code of the broker's."""
+    if isinstance(error, kafka_errors.BrokerResponseError):
+        return action_of(Request.LOGIN, error.errno) is Action.FAIL
+    return isinstance(error, _REFUSED_BY_CLIENT)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
 
 NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
 """What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""

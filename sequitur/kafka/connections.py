@@ -1,26 +1,258 @@
-"""Connections to the brokers, and their event loop, for code that is not asynchronous."""
+"""Connections to the brokers, and their event loop, for code that is not asynchronous.
+
+The leaders of partitions say what they have of a producer and where logs end, and take batches.
+Whoever asks gets an answer for each partition: what is not answered now is to be asked again.
+
+Before all that it is checked that a broker can be reached: clients would retry for long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import contextlib
+import functools
+import queue
+import socket
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.errors import FatalError
-from sequitur.kafka.leaders import Leaders
+from sequitur.base.settings import SettingsError
+from sequitur.errors import (
+    BrokerError,
+    BrokerUnreachableError,
+    FatalError,
+    RequestUnknownError,
+    RetriableError,
+)
+from sequitur.kafka.log_reading import last_sequence_in_log, log_ends, timestamp_from
+from sequitur.kafka.metadata import log_sizes
+from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.producer_ids import (
+    Told,
+    Untold,
+    known_producers,
+    producer_states,
+)
 from sequitur.kafka.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
     from typing import TypeVar
+
+    from sequitur.kafka.identity import Identity
+    from sequitur.kafka.producer_ids import KnownProducer, PartitionAnswer
+
+    T = TypeVar("T")
+    _Ask = Callable[[Any], Awaitable[Any]]
+    from collections.abc import Coroutine
 
     from sequitur.kafka.settings import KafkaSettings
 
-    T = TypeVar("T")
+
+_Answer: TypeAlias = "asyncio.Future[PartitionAnswer]"
+
+_ASKED_AT_ONCE: Final = 32
+_REQUEST_BYTES: Final = 4 << 20
+"""Of a request, where its batches are not larger: brokers limit it (`socket.request.max.bytes`)."""
+
+
+class Leaders:
+    """Asks the leaders of partitions.
+
+    Batches that are given in one turn of the event loop go to a leader in one request: a broker
+    takes the requests of a connection one after the other, each once the one before is answered.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Let go of answers that nobody waits for any more, once the connections are closed."""
+        for request in self._requests:
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+    async def refresh(self, topics: Iterable[str]) -> bool:
+        """Ask the brokers again who leads; whether one answered."""
+        return await self._wire.refresh(topics)
+
+    async def connect(self, where: OutputPartition) -> int:
+        """Connect to a partition's leader, if it is not connected, and return it."""
+        node = self._wire.leader(*where)
+        if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
+            raise RetriableError(f"{where} has no leader that can be reached")
+        return node
+
+    def connection(self, where: OutputPartition) -> tuple[int, float] | None:
+        """Return a partition's leader, and since when it is connected; None while it is not."""
+        node = self._wire.leader(*where)
+        since_s = None if node is None else self._wire.connected_since(node)
+        return None if node is None or since_s is None else (node, since_s)
+
+    async def states(
+        self, partitions: Collection[OutputPartition], producer_id: int
+    ) -> dict[OutputPartition, Told]:
+        """Return what leaders have of a producer id, for each partition."""
+        found: dict[OutputPartition, Told] = dict.fromkeys(partitions, Untold.ASK_AGAIN)
+        for node, led in self._by_leader(partitions).items():
+            try:
+                ask = functools.partial(self._wire.ask, node)
+                told = await producer_states(ask, led, producer_id)
+            except RetriableError:
+                continue
+            found |= {OutputPartition(*where): state for where, state in told.items()}
+        return found
+
+    async def ends(self, partitions: Collection[OutputPartition]) -> dict[OutputPartition, int]:
+        """Return where logs end for readers; of partitions whose leader says so now."""
+        return await self._told(log_ends, partitions)
+
+    async def log_sizes(
+        self, partitions: Collection[OutputPartition]
+    ) -> dict[OutputPartition, int]:
+        """Return the bytes of logs, of partitions whose leader says so now."""
+        return await self._told(log_sizes, partitions, or_without=RequestUnknownError)
+
+    async def timestamps(
+        self, places: Iterable[tuple[OutputPartition, int]], ends: Mapping[OutputPartition, int]
+    ) -> dict[tuple[OutputPartition, int], int | None]:
+        """Return the timestamp of the first committed record from places on, of those told now."""
+
+        async def one(
+            where: OutputPartition, offset: int
+        ) -> tuple[tuple[OutputPartition, int], int | None] | None:
+            node = self._wire.leader(*where)
+            if node is None:
+                is_gone = self._wire.topic_id(where.topic) is None
+                return ((where, offset), None) if is_gone else None
+            ask = functools.partial(self._wire.ask, node)
+            try:
+                return (where, offset), await timestamp_from(ask, *where, offset, ends[where])
+            except RetriableError:
+                return None
+
+        found: dict[tuple[OutputPartition, int], int | None] = {}
+        wanted = list(places)
+        for first in range(0, len(wanted), _ASKED_AT_ONCE):
+            some = wanted[first : first + _ASKED_AT_ONCE]
+            told = await asyncio.gather(*(one(*place) for place in some))
+            found |= dict(filter(None, told))
+        return found
+
+    async def producers(
+        self, partitions: Collection[OutputPartition]
+    ) -> dict[OutputPartition, list[KnownProducer]]:
+        """Return the producers that partitions remember, of those whose leader says so now."""
+        return await self._told(known_producers, partitions, or_without=RequestUnknownError)
+
+    async def last_sequence_in_log(
+        self, where: OutputPartition, identity: Identity, offset: int
+    ) -> int | None:
+        """Return an identity's last sequence that readers see, from an offset on, if any."""
+        node = self._wire.leader(*where)
+        if node is None:
+            raise RetriableError(f"{where} has no leader")
+        ask = functools.partial(self._wire.ask, node)
+        return await last_sequence_in_log(ask, *where, identity, offset)
+
+    def produce(self, where: OutputPartition, batch: bytes) -> asyncio.Future[PartitionAnswer]:
+        """Give a batch to a partition's leader, and return its answer to be awaited.
+
+        It goes by the connection of `connection`, or not at all: it is written in the next turn of
+        the event loop, and to make another takes longer.
+        """
+        node = self._wire.leader(*where)
+        if node is None or not self._wire.is_connected(node):
+            raise RetriableError(f"{where} has no leader that is connected")
+        loop = asyncio.get_running_loop()
+        answer: _Answer = loop.create_future()
+        if node not in self._due:
+            self._due[node] = []
+            loop.call_soon(self._send, node)
+        self._due[node].append((where, batch, answer))
+        return answer
+
+    def _send(self, node: int) -> None:
+        due = self._due.pop(node)
+        while due:
+            # A request has one batch of a partition, and is not large if need not be.
+            topics: dict[str, list[tuple[int, bytes]]] = {}
+            answers: dict[OutputPartition, _Answer] = {}
+            later, size = [], 0
+            waiting: set[OutputPartition] = set()
+            for one in due:
+                where, batch, answer = one
+                is_large = size + len(batch) > _REQUEST_BYTES and answers
+                if where in answers or where in waiting or is_large:
+                    waiting.add(where)
+                    later.append(one)
+                    continue
+                size += len(batch)
+                topics.setdefault(where.topic, []).append((where.partition, batch))
+                answers[where] = answer
+            due = later
+            try:
+                answered = self._wire.produce(node, list(topics.items()))
+            except RetriableError as error:
+                _fail(answers.values(), error)
+                continue
+            request = asyncio.ensure_future(_hand_out(answered, answers))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+
+    async def _told(
+        self,
+        ask_leader: Callable[[_Ask, Mapping[str, list[int]]], Awaitable[dict[tuple[str, int], T]]],
+        partitions: Collection[OutputPartition],
+        *,
+        or_without: type[Exception] = RetriableError,
+    ) -> dict[OutputPartition, T]:
+        """Ask the leaders of partitions; those of leaders that do not answer now are left out."""
+        found: dict[OutputPartition, T] = {}
+        for node, led in self._by_leader(partitions).items():
+            try:
+                told = await ask_leader(functools.partial(self._wire.ask, node), led)
+            except (RetriableError, or_without):
+                continue
+            found |= {OutputPartition(*where): one for where, one in told.items()}
+        return found
+
+    def _by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
+        found: dict[int, dict[str, list[int]]] = {}
+        for where in partitions:
+            node = self._wire.leader(*where)
+            if node is not None:
+                found.setdefault(node, {}).setdefault(where.topic, []).append(where.partition)
+        return found
+
+
+async def _hand_out(
+    answered: Awaitable[dict[tuple[str, int], PartitionAnswer]],
+    answers: dict[OutputPartition, _Answer],
+) -> None:
+    try:
+        found = await answered
+    except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets it
+        _fail(answers.values(), error)
+        return
+    for where, answer in answers.items():
+        if where not in found:
+            _fail([answer], RetriableError(f"{where}: the answer left it out"))
+        elif not answer.done():
+            answer.set_result(found[where])
+
+
+def _fail(answers: Iterable[_Answer], error: Exception) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # retrieved: its batch may have been given up
+
 
 _REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 _RELIED_ON_S: Final = 60.0
@@ -147,3 +379,75 @@ async def _wire(kafka: KafkaSettings) -> Wire:
         await wire.close()
         raise
     return wire
+
+
+_CONNECT_TIMEOUT_S: Final = 2.0
+_ANSWER_TIMEOUT: Final = timedelta(seconds=10)
+"""A broker that accepts connections may be busy: it gets more time."""
+_CLIENT_ID: Final = "sequitur-check"
+
+
+def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_S) -> None:
+    """Return once a broker accepts the login and answers.
+
+    All addresses are tried side by side, and the first that accepts a connection is enough.
+    """
+    _require_listener(kafka, timeout_s)
+    asyncio.run(_ask(kafka))
+
+
+async def why_no_broker(kafka: KafkaSettings, *, limit_s: float) -> str:
+    """Return why no broker can be used, as far as a look tells within `limit_s`."""
+    try:
+        await asyncio.to_thread(_require_listener, kafka, limit_s / 2)
+        async with asyncio.timeout(limit_s / 2):
+            await _ask(kafka)
+    except TimeoutError:
+        return "somebody accepts connections, and does not answer as a broker"
+    except (BrokerError, SettingsError) as error:
+        return str(error)
+    return "a broker answers, and has not given a producer id yet"
+
+
+async def _ask(kafka: KafkaSettings) -> None:
+    wire = Wire(kafka, client_id=_CLIENT_ID, request_timeout=_ANSWER_TIMEOUT)
+    try:
+        await wire.start()
+    finally:
+        await wire.close()
+
+
+def _require_listener(kafka: KafkaSettings, timeout_s: float) -> None:
+    addresses = kafka.bootstrap_servers.split(",")
+    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+    for address in addresses:
+        # Nobody waits for these: a name server that is silent holds a thread for long.
+        threading.Thread(
+            target=lambda one: answers.put((one, _refusal(one, timeout_s))),
+            args=(address,),
+            daemon=True,
+        ).start()
+    refusals = dict.fromkeys(addresses, f"no answer in {timeout_s:g} s")
+    deadline_s = time.monotonic() + timeout_s
+    for _ in addresses:
+        try:
+            address, refusal = answers.get(timeout=max(0.0, deadline_s - time.monotonic()))
+        except queue.Empty:
+            break
+        if refusal is None:
+            return
+        refusals[address] = refusal
+    told = "; ".join(f"{address}: {refusal}" for address, refusal in refusals.items())
+    raise BrokerUnreachableError(f"no broker can be reached: {told}")
+
+
+def _refusal(address: str, timeout_s: float) -> str | None:
+    """Return why an address accepts no connection; None when it does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except TimeoutError:
+        return f"no answer in {timeout_s:g} s"
+    except (OSError, OverflowError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None

@@ -1,33 +1,173 @@
-"""The driver's requests about consumer groups: who is connected, and what is committed."""
+"""Consumer groups and share groups.
+
+ListGroups (API 16): the groups of all kinds that a broker coordinates.
+
+librdkafka's admin client lists consumer groups alone; share groups need records, too.
+
+DescribeShareGroupOffsets (API 90, KIP-932): from which offsets on share groups need records.
+
+Neither aiokafka nor librdkafka has this request; it is put together from aiokafka's classes.
+
+The driver's requests about consumer groups: who is connected, and what is committed.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiokafka.protocol.admin import ListGroupsRequest
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AclOperation,
     AdminClient,
 )
 
-from sequitur.base.outages import brief_outages
-from sequitur.errors import FatalError, RetriableError, TopicError
-from sequitur.kafka.admin_answers import action_to, answered
+from sequitur.base.retry import brief_outages
+from sequitur.errors import FatalError, RequestUnknownError, RetriableError, TopicError
+from sequitur.kafka.admin import action_to, answered
 from sequitur.kafka.connections import kept_connections
-from sequitur.kafka.error_codes import Action, Request
-from sequitur.kafka.list_groups import listed_groups
+from sequitur.kafka.error_codes import Action, action_of, meaning_of
+from sequitur.kafka.error_codes import Request as Asked
 from sequitur.kafka.partition import CURSOR_PREFIX, SourcePartition
-from sequitur.kafka.share_groups import share_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from typing import TypeVar
 
-    from sequitur.base.outages import Outages
+    from sequitur.base.retry import Outages
     from sequitur.kafka.settings import KafkaSettings
 
     T = TypeVar("T")
+
+
+async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
+    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
+    answer = await ask(ListGroupsRequest())
+    match action_of(Asked.GROUPS, answer.error_code):
+        case Action.DONE:
+            return dict(answer.groups)
+        case Action.RETRY:
+            raise RetriableError(f"groups: {meaning_of(answer.error_code).name}")
+    raise FatalError(f"groups: {meaning_of(answer.error_code).name}")
+
+
+class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The first offset of each partition that a group has not done with."""
+
+    API_KEY = 90
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("group_id", CompactString("utf-8")),
+                (
+                    "topics",
+                    CompactArray(
+                        ("name", CompactString("utf-8")),
+                        ("topic_id_high", Int64),
+                        ("topic_id_low", Int64),
+                        (
+                            "partitions",
+                            CompactArray(
+                                ("partition_index", Int32),
+                                ("start_offset", Int64),
+                                ("leader_epoch", Int32),
+                                ("error_code", Int16),
+                                ("error_message", CompactString("utf-8")),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupOffsetsRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The groups whose offsets are asked for; of all their topics where none are named."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 90
+    API_VERSION = 0
+    RESPONSE_TYPE = DescribeShareGroupOffsetsResponseV0
+    SCHEMA = Schema(
+        (
+            "groups",
+            CompactArray(
+                ("group_id", CompactString("utf-8")),
+                (
+                    "topics",
+                    CompactArray(
+                        ("name", CompactString("utf-8")),
+                        ("partitions", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupOffsetsRequest(
+    Request[DescribeShareGroupOffsetsRequestV0]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Ask for the offsets of a share group; to be sent to the broker that coordinates it."""
+
+    API_KEY = 90
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[DescribeShareGroupOffsetsRequestV0]) -> Any:
+        """Return the request in the version that the broker knows."""
+        return request_struct_class([(self._group, None, {})], {})
+
+
+async def share_offsets(
+    ask: Callable[[Any], Awaitable[Any]], group: str
+) -> dict[tuple[str, int], int]:
+    """Return the first offset that a share group needs of each partition that it has begun to read.
+
+    Where that is not told it is 0. A group of which nothing is told has none.
+    """
+    try:
+        answer = await ask(DescribeShareGroupOffsetsRequest(group))
+    except RequestUnknownError:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for _group, topics, code, _message, _tags in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for topic, _high, _low, partitions, _more in topics:
+                    for partition, offset, _epoch, refused, _why, _rest in partitions:
+                        found[topic, partition] = 0 if refused else max(offset, 0)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return {}
+    return found
+
 
 _TIMEOUT_S: Final = 30.0
 SHARE: Final = "share"
@@ -122,7 +262,7 @@ class ConsumerGroups:
                 try:
                     members = answer.result(_TIMEOUT_S).members
                 except KafkaException as error:
-                    match action_to(Request.GROUPS, error):
+                    match action_to(Asked.GROUPS, error):
                         case Action.GO_WITHOUT:
                             continue
                         case Action.FAIL:
@@ -174,9 +314,9 @@ class ConsumerGroups:
         self._told(f"group {group!r} cannot be deleted", ask)
 
     def _told(self, message: str, ask: Callable[[], T]) -> T:
-        return answered(self._outages, Request.GROUPS, message, ask, timeout_s=_TIMEOUT_S)
+        return answered(self._outages, Asked.GROUPS, message, ask, timeout_s=_TIMEOUT_S)
 
 
 def _is_unknown(error: KafkaException) -> bool:
     """Tell whether a group is one that the brokers do not know."""
-    return action_to(Request.GROUPS, error) is Action.GO_WITHOUT
+    return action_to(Asked.GROUPS, error) is Action.GO_WITHOUT

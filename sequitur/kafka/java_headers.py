@@ -15,8 +15,8 @@ from sequitur.errors import UnansweredError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sequitur.kafka.arrivals import Headers
     from sequitur.kafka.partition import SourcePartition
+    from sequitur.kafka.records import Headers
     from sequitur.kafka.settings import KafkaSettings
 
 _POLL_MS: Final = 100

@@ -1,8 +1,15 @@
-"""What a cluster says of itself: its id, its brokers, and the topics that are asked for.
+"""What brokers say of the cluster and its topics.
+
+What a cluster says of itself: its id, its brokers, and the topics that are asked for.
 
 aiokafka asks in a version that has neither the cluster's id nor those of topics, and lets brokers
 create the topics that are asked for. This client asks in version 10 (Kafka 2.8): it creates
 nothing, and notices a topic that was deleted and recreated.
+
+DescribeLogDirs (API 35): how many bytes the log of a partition has on a broker.
+
+aiokafka does not have this request, and librdkafka's admin client neither; it is put together here
+from aiokafka's protocol classes.
 """
 
 from __future__ import annotations
@@ -18,12 +25,15 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     AbstractType,
+    Array,
     Boolean,
     CompactArray,
     CompactString,
     Int16,
     Int32,
+    Int64,
     Schema,
+    String,
     TaggedFields,
 )
 
@@ -31,8 +41,9 @@ from sequitur.base.log import Logger
 from sequitur.kafka.error_codes import NO_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
     from io import BytesIO
+
 
 _NO_ID: Final = bytes(16)
 
@@ -243,3 +254,75 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
 
 def _nothing() -> None:
     """Nobody wants to know yet."""
+
+
+class DescribeLogDirsResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The logs in each folder of a broker."""
+
+    API_KEY = 35
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "results",
+            Array(
+                ("error_code", Int16),
+                ("log_dir", String("utf-8")),
+                (
+                    "topics",
+                    Array(
+                        ("name", String("utf-8")),
+                        (
+                            "partitions",
+                            Array(
+                                ("partition_index", Int32),
+                                ("partition_size", Int64),
+                                ("offset_lag", Int64),
+                                ("is_future_key", Boolean),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The partitions whose logs are asked for."""
+
+    API_KEY = 35
+    API_VERSION = 1
+    RESPONSE_TYPE = DescribeLogDirsResponseV1
+    SCHEMA = Schema(
+        ("topics", Array(("topic", String("utf-8")), ("partitions", Array(Int32)))),
+    )
+
+
+class DescribeLogDirsRequest(
+    Request[DescribeLogDirsRequestV1]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Ask for the logs of partitions; to be sent to a broker that has them."""
+
+    API_KEY = 35
+
+    def __init__(self, partitions: Mapping[str, Iterable[int]]) -> None:
+        self._partitions = partitions
+
+    def build(self, request_struct_class: type[DescribeLogDirsRequestV1]) -> Any:
+        """Return the request in the version that the broker knows."""
+        return request_struct_class([(topic, list(one)) for topic, one in self._partitions.items()])
+
+
+async def log_sizes(
+    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
+) -> dict[tuple[str, int], int]:
+    """Return the bytes of partitions' logs on a broker."""
+    answer = await ask(DescribeLogDirsRequest(partitions))
+    return {
+        (topic, partition): int(size)
+        for code, _folder, topics in answer.results
+        for topic, logs in topics
+        for partition, size, _lag, is_moving_here in logs
+        if not code and not is_moving_here
+    }

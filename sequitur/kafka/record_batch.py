@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 import google_crc32c
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from sequitur.kafka.compression import CODECS, lz4_frame
 from sequitur.kafka.record_format import (
     ATTRIBUTES,
     ATTRIBUTES_OFFSET,
+    CODECS,
     COMPRESSION_CODES,
     COUNT,
     COUNT_OFFSET,
@@ -31,12 +31,13 @@ from sequitur.kafka.record_format import (
     NOT_IN_LENGTH,
     STAMP,
     STAMP_OFFSET,
+    lz4_frame,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.kafka.compression import Compression
+    from sequitur.kafka.record_format import Compression
 
 Header: TypeAlias = tuple[str, bytes | None]
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -1,24 +1,46 @@
-"""The section `[kafka]`: how to reach the brokers, in the words of each client."""
+"""The section `[kafka]`: how to reach the brokers, in the words of each client.
+
+Tokens for OAUTHBEARER come from the user's code, or from a file that another program renews.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from sequitur.base.settings import Section
 from sequitur.errors import SettingsError
-from sequitur.kafka.tokens import aiokafka_provider, read_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.kafka.tokens import TokenProvider
+
+TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
+"""Gives a token that is valid now; asked for each login, so it may keep one for a while."""
+
+
+def aiokafka_provider(token_provider: TokenProvider) -> Any:
+    """Return a provider as aiokafka's clients want it."""
+    from aiokafka.abc import AbstractTokenProvider  # noqa: PLC0415 - few need the client
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+        async def token(self) -> str:
+            return await token_provider()
+
+    return Provider()
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file, which may end with a newline."""
+    return path.read_text().strip()
+
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re.ASCII)
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

@@ -25,8 +25,8 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.structs import TopicPartition
 
 from sequitur.base.log import Logger
+from sequitur.base.process import report_failure
 from sequitur.base.settings import milliseconds
-from sequitur.base.tasks import report_failure
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -34,15 +34,18 @@ from sequitur.errors import (
     RetriableError,
     TakenOverError,
 )
-from sequitur.kafka.connection_check import NOT_CONNECTED, why_no_connection
-from sequitur.kafka.connection_errors import translated
-from sequitur.kafka.describe_producers import last_sequence
+from sequitur.kafka.connection_check import NOT_CONNECTED, translated, why_no_connection
 from sequitur.kafka.error_codes import Action, Request, action_of, meaning_of
-from sequitur.kafka.event_search import find_events
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.init_producer_id import InitProducerIdRequest
+from sequitur.kafka.log_reading import find_events
 from sequitur.kafka.metadata import ClusterClient
-from sequitur.kafka.produce_answers import PartitionAnswer, ProduceRequest, read_answers
+from sequitur.kafka.producer_ids import (
+    InitProducerIdRequest,
+    PartitionAnswer,
+    ProduceRequest,
+    last_sequence,
+    read_answers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -50,8 +53,7 @@ if TYPE_CHECKING:
 
     from aiokafka.conn import AIOKafkaConnection
 
-    from sequitur.kafka.settings import KafkaSettings
-    from sequitur.kafka.tokens import TokenProvider
+    from sequitur.kafka.settings import KafkaSettings, TokenProvider
 
 _ALL_IN_SYNC_REPLICAS: Final = -1
 _TOPIC_RESOURCE: Final = 2
@@ -211,7 +213,7 @@ class Wire:
 
     async def create_topic(self, topic: str) -> None:
         """Create a topic with the brokers' defaults, unless it is there."""
-        from sequitur.kafka.topics import create_topic  # noqa: PLC0415 - imports a second Kafka client
+        from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         await create_topic(self._kafka, topic, partitions=-1, replication_factor=-1)
 

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from sequitur.errors import FencedError, OutputMismatchError, SendRefusedError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.sequences import MAX_SEQUENCE
+from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.pipelines.sink import block_writer
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S

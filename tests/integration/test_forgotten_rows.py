@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur.consumer import OutputPartition
 from sequitur.errors import OutputMismatchError
 from sequitur.kafka.connections import kept_connections
-from sequitur.kafka.describe_producers import Untold
+from sequitur.kafka.producer_ids import Untold
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import PartitionSender
 from sequitur.producer import KafkaSettings, RetriableError

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
-from sequitur.base.outages import Outages
+from sequitur.base.retry import Outages
 from sequitur.consumer import SourcePartition
 from sequitur.errors import TopicError
 from sequitur.kafka import admin as kafka_topics

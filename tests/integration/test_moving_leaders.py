@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import OutputPartition
-from sequitur.kafka.describe_producers import ProducerState
-from sequitur.kafka.leaders import Leaders
+from sequitur.kafka.connections import Leaders
+from sequitur.kafka.producer_ids import ProducerState
 from sequitur.kafka.wire import Wire
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import PartitionSender

@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from sequitur._topic_reader import watermarks
-from sequitur.base.wall_clock import StampClock, wall_clock_ms
-from sequitur.kafka.compression import Compression
+from sequitur.base.process import StampClock, wall_clock_ms
+from sequitur.kafka.admin import create_topic
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.topics import create_topic
+from sequitur.kafka.record_format import Compression
 from sequitur.kafka.wire import Wire
 from sequitur.producer import (
     EVENT_ID_HEADER,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.kafka.topics import create_topic
+from sequitur.kafka.admin import create_topic
 from sequitur.producer import (
     FatalError,
     IdempotentProducer,

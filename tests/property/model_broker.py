@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from sequitur.kafka.error_codes import Answer
-from sequitur.kafka.sequences import following
+from sequitur.kafka.record_format import following
 from sequitur.producer.delivery.sequencer import WINDOW
 
 if TYPE_CHECKING:

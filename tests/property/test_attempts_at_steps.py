@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from sequitur.kafka.sequences import MAX_SEQUENCE
+from sequitur.kafka.record_format import MAX_SEQUENCE
 from tests.support.attempt_histories import History, Run
 from tests.support.examples import examples
 from tests.support.fake_cluster import Faults

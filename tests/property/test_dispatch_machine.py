@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
 from sequitur.consumer.subscription.redeliveries import Redeliveries

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.base.wall_clock import StampClock
+from sequitur.base.process import StampClock
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,

@@ -31,7 +31,7 @@ from sequitur.consumer import (
     lateness_bin,
 )
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows

@@ -15,7 +15,7 @@ from sequitur.kafka.record_batch import (
     idempotent_batch,
     records_of,
 )
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.spark_sink.staged_rows import StagedRows
 from sequitur.pipelines.spark_sink.staging import (
     STAGED_SCHEMA,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sequitur._topic_reader import read_topic
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from tests.spark.example_program import WAIT_S, example_program
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur._topic_reader import read_topic
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.spark import ExactlyOnceKafka
 
 if TYPE_CHECKING:

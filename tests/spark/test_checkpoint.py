@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import CheckpointError, OwnershipError, TopologyFileError

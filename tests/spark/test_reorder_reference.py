@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from sequitur.consumer import REASON_HEADER, ReorderSettings
-from sequitur.kafka.partitioner import murmur2
+from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import run_reorder
 from tests.spark.conftest import Event, Job
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import PartitionCounts, StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import TopologyFileError
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.store.owned_folder import step_name
 from tests.spark import bolts
 from tests.spark.conftest import Job, by_partition, event, time_of

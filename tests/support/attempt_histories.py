@@ -13,8 +13,8 @@ from sequitur.errors import (
     OutputMismatchError,
     SendUnansweredError,
 )
+from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.leaders import Leaders
 from sequitur.pipelines.rows.record_layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender

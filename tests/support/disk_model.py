@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
-from sequitur.base import durable as _durable
+from sequitur.base import process
 from sequitur.pipelines.store import durable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DiskModel:
         self._kept: list[int] = []  # files held open, so that their numbers are not given again
         self._bytes: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
-        for room in (durable, _durable):
+        for room in (durable, process):
             monkeypatch.setattr(room, "sync", self._sync)
 
     def __enter__(self) -> Self:

@@ -18,9 +18,8 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from sequitur.consumer import OutputPartition
 from sequitur.errors import OutcomeUnknownError
-from sequitur.kafka.describe_producers import DescribeProducersRequest
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.produce_answers import PartitionAnswer
+from sequitur.kafka.producer_ids import DescribeProducersRequest, PartitionAnswer
 from sequitur.producer import RetriableError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sequitur.errors import (
 )
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.produce_answers import PartitionAnswer
+from sequitur.kafka.producer_ids import PartitionAnswer
 from sequitur.kafka.record_batch import Stamp, count_of, records_of
 from tests.property.model_broker import ModelBroker, Request
 

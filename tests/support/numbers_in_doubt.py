@@ -10,7 +10,7 @@ from sequitur.producer import OutcomeUnknownError
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from sequitur.kafka.produce_answers import PartitionAnswer
+    from sequitur.kafka.producer_ids import PartitionAnswer
     from tests.support.fake_wire import FakeWire
 
 

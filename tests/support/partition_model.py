@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sequitur.kafka.record_batch import Stamp, count_of, records_of
-from sequitur.kafka.sequences import following
+from sequitur.kafka.record_format import following
 
 CACHED: Final = 5
 OUT_OF_ORDER: Final = 45

@@ -15,7 +15,7 @@ from sequitur.consumer import (
     TimeUnit,
     parse_event_time_spec,
 )
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter, Summary
 

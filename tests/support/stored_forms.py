@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.consumer import (
     EventClock,
     Fold,
@@ -58,8 +58,8 @@ from sequitur.consumer.subscription.stored_records import (
 )
 from sequitur.consumer.time.adaptive_delay import LatenessHistogram, LearnedDelays
 from sequitur.kafka.control import BacklogState, key_of
-from sequitur.kafka.event_id import encode_event_id, parse_event_id
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.records import encode_event_id, parse_event_id
 from sequitur.pipelines.sink.step_plan import Sent, StepPlan, TopicPlan
 from sequitur.pipelines.spark_sink.batch_source import NamedBatch, StreamBatch
 from sequitur.pipelines.spark_sink.staged_batch import BatchDone, StagedBatch, StagedFile

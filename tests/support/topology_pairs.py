@@ -23,7 +23,7 @@ from sequitur.consumer.topology import (
     TopologyTester,
 )
 from sequitur.consumer.topology.api.moment import ticks_due
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.topology import KafkaOutput
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.settling.root import Root
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 

@@ -15,7 +15,7 @@ from sequitur.consumer.topology.settling.retry import RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sequitur.kafka.record_limit import RecordLimit
+    from sequitur.kafka.record_format import RecordLimit
 
 _IDS_AT_ONCE: Final = 1 << 12
 

@@ -15,7 +15,7 @@ from sequitur.consumer.topology.engine.emission import (
     Sent,
     encoder,
 )
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import RecordLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

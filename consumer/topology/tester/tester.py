@@ -32,7 +32,7 @@ from sequitur.consumer.topology.tester.in_memory import (
 )
 from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
 from sequitur.errors import TopologyError
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

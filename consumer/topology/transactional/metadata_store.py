@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, unquote
 
-from sequitur.base.durable import make_folder, sync
+from sequitur.base.process import make_folder, sync
 from sequitur.errors import TransactionMetadataError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur import Subscription
-from sequitur.base.outages import brief_outages
+from sequitur.base.retry import brief_outages
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes, read_spans, reader
 from sequitur.consumer.subscription.checks import Checks

@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     OffsetSpec,
 )
 
-from sequitur.base.outages import Outages
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
+from sequitur.base.retry import Outages
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription import fenced_writer
 from sequitur.consumer.subscription.backlog import Surveyor

@@ -17,7 +17,7 @@ import typer
 import sequitur
 from sequitur.base.program import is_debugging, run_program
 from sequitur.errors import BrokerUnreachableError, ProducerError, RetriableError
-from sequitur.kafka.reach import require_broker
+from sequitur.kafka.connections import require_broker
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 
 
 @pytest.mark.parametrize(

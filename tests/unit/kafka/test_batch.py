@@ -9,7 +9,6 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.kafka.compression import Compression
 from sequitur.kafka.record_batch import (
     Stamp,
     StoredRecord,
@@ -20,7 +19,7 @@ from sequitur.kafka.record_batch import (
     seal,
     stamped,
 )
-from sequitur.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.record_format import HEADER_SIZE, Compression
 
 if TYPE_CHECKING:
     from sequitur.kafka.record_batch import Builder

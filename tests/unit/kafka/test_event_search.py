@@ -10,8 +10,8 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from sequitur.errors import RetriableError
-from sequitur.kafka.event_id import EVENT_ID_HEADER
-from sequitur.kafka.event_search import find_events
+from sequitur.kafka.log_reading import find_events
+from sequitur.kafka.records import EVENT_ID_HEADER
 
 _DEBUGGER: Final = -2
 _LATEST: Final = -1

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sequitur.base.outages import Outages
+from sequitur.base.retry import Outages
 from sequitur.consumer import SourcePartition
 from sequitur.errors import TopicError
+from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
-from sequitur.kafka import topics as creation
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
 

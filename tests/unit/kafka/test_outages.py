@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sequitur.base.outages import Outages
+from sequitur.base.retry import Outages
 
 
 class _Away(Exception):  # noqa: N818 - it stands for many

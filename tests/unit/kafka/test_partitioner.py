@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.kafka import partitioner
-from sequitur.kafka.partitioner import (
+from sequitur.kafka import partition
+from sequitur.kafka.partition import (
     KeyPartitioner,
     StickyPartitioner,
     murmur2,
@@ -81,7 +81,7 @@ def test_many_keys_go_where_each_would_go(keys: list[bytes], partitions: int) ->
 
 def test_remembered_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Endless new keys don't fill the memory, and what is asked for is always there."""
-    monkeypatch.setattr(partitioner, "_CACHE_BYTES", 20_000)
+    monkeypatch.setattr(partition, "_CACHE_BYTES", 20_000)
     bounded = KeyPartitioner(4)
     for start in range(0, 10_000, 50):
         keys = [b"key-%d" % number for number in range(start, start + 50)]

@@ -11,8 +11,7 @@ from sequitur.consumer.topology.api.topology import KafkaOutput
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.emission import encoder
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
-from sequitur.kafka.record_format import HEADER_SIZE
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import HEADER_SIZE, RecordLimit
 
 _NOISE = random.Random(1).randbytes(5000)
 

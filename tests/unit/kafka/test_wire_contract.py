@@ -26,15 +26,16 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
 from sequitur.kafka import log_reading
-from sequitur.kafka.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponseV0,
-)
 from sequitur.kafka.error_codes import MEANINGS, Answer
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.init_producer_id import InitProducerIdRequest
 from sequitur.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
-from sequitur.kafka.produce_answers import PartitionAnswer, ProduceRequest
+from sequitur.kafka.producer_ids import (
+    DescribeProducersRequest,
+    DescribeProducersResponseV0,
+    InitProducerIdRequest,
+    PartitionAnswer,
+    ProduceRequest,
+)
 from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
 

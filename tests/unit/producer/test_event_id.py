@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.errors import MalformedEventIdError
-from sequitur.kafka.event_id import (
+from sequitur.kafka.records import (
     EventId,
     check_producer_name,
     name_of_a_life,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sequitur.base.wall_clock import StampClock
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.base.process import StampClock
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.producer import (
     EVENT_ID_HEADER,
     IdempotentProducer,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.kafka.event_id import check_producer_name
+from sequitur.kafka.records import check_producer_name
 from sequitur.producer import IdempotentProducer, JournalError, ProducerSettings
 from sequitur.producer._producer_name import journal_producer, unnamed_producer
 from sequitur.producer.journal.disk import RealDisk

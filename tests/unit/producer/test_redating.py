@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from sequitur.base.wall_clock import StampClock
+from sequitur.base.process import StampClock
 from sequitur.errors import JournalFailedError
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.timestamp_range import TimestampRange, timestamp_range
+from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.base.wall_clock import StampClock
+from sequitur.base.process import StampClock
 from sequitur.errors import JournalClosedError, JournalFullError
 from sequitur.producer import (
     IdempotentProducer,

@@ -14,7 +14,7 @@ from sequitur.consumer.topology import FailReason, TopologyBuilder, bolt
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple
 from sequitur.consumer.topology.step.events import PendingEvent
 from sequitur.errors import CheckpointError, NotADeadLetterError
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.oversized import read_oversized, write_oversized
 from sequitur.pipelines.topology.batch import FileBatch
 from sequitur.pipelines.topology.dead_letter import dead_letter

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.subscription.claims import (
     Claim,
     ClaimWatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,

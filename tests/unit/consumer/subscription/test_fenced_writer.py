@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sequitur.base.outages import Outages
+from sequitur.base.retry import Outages
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.errors import SubscriptionFencedError, TopicError, UnansweredError
 from sequitur.producer import KafkaSettings

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
-from sequitur.kafka.partitioner import KeyPartitioner
-from sequitur.kafka.record_limit import RecordLimit
+from sequitur.kafka.partition import KeyPartitioner
+from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import footers
 from sequitur.pipelines.rows.fetched_files import KeptValues

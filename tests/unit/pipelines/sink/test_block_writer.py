@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import OutputPartition
+from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.leaders import Leaders
 from sequitur.pipelines.sink import block_writer
 from sequitur.pipelines.sink.partition_sender import Assignment
 from tests.support.attempt_histories import laid_out

@@ -18,12 +18,12 @@ from sequitur.errors import (
     SendUnansweredError,
     SinkError,
 )
-from sequitur.kafka.connection_errors import translated
-from sequitur.kafka.describe_producers import DescribeProducersRequest
+from sequitur.kafka.connection_check import translated
+from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.leaders import Leaders
+from sequitur.kafka.producer_ids import DescribeProducersRequest
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
-from sequitur.kafka.sequences import MAX_SEQUENCE, following
+from sequitur.kafka.record_format import MAX_SEQUENCE, following
 from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults

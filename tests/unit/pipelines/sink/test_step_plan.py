@@ -6,9 +6,9 @@ import pytest
 
 from sequitur.consumer import OutputPartition
 from sequitur.errors import FencedError, OutputMismatchError
-from sequitur.kafka.describe_producers import ProducerState, Untold
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.sequences import MAX_SEQUENCE
+from sequitur.kafka.producer_ids import ProducerState, Untold
+from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.pipelines.sink.step_plan import (
     Sent,
     StepPlan,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from sequitur.base.processes import ProcessIdentity
+from sequitur.base.process import ProcessIdentity
 from sequitur.cli import app
 from sequitur.errors import OwnershipError
 from sequitur.pipelines.store import ownership

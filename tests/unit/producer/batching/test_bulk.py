@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sequitur.kafka.event_id import EVENT_ID_HEADER
-from sequitur.kafka.partitioner import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_batch import new_builder, seal
+from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer import IdempotentProducer, ProducerSettings, Record
 from sequitur.producer.batching import bulk as bulk_module
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill

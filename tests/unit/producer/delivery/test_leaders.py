@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from sequitur.base.backoff import Backoff
+from sequitur.base.retry import Backoff
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.delivery.leaders import Leaders
 

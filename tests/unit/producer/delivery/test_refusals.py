@@ -13,8 +13,8 @@ import pytest
 from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
-from sequitur.base.backoff import Backoff
-from sequitur.kafka.connection_errors import translated, why_not_connected
+from sequitur.base.retry import Backoff
+from sequitur.kafka.connection_check import translated, why_not_connected
 from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
 from sequitur.producer.delivery.leaders import Leaders

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.base.wall_clock import wall_clock_ms
+from sequitur.base.process import wall_clock_ms
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import (
     BacklogQuotaError,

@@ -1,4 +1,12 @@
-"""DescribeProducers (API 61, KIP-664): what a partition's leader remembers of its producers.
+"""Requests about producer ids, and a producer's batches.
+
+InitProducerId (API 22) in version 4 (KIP-360): a producer id, or the next epoch of one held.
+
+aiokafka has version 0 only, in which the producer cannot say which id and epoch it holds.
+
+What a broker answers to a produce request, batch by batch.
+
+DescribeProducers (API 61, KIP-664): what a partition's leader remembers of its producers.
 
 aiokafka does not have this request; it is put together here from aiokafka's protocol classes.
 """
@@ -6,9 +14,13 @@ aiokafka does not have this request; it is put together here from aiokafka's pro
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from aiokafka import errors as kafka_errors
+from aiokafka.conn import CloseReason
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.produce import ProduceRequest_v8
 from aiokafka.protocol.types import (
     CompactArray,
     CompactString,
@@ -19,7 +31,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from sequitur.errors import RequestUnknownError, RetriableError
+from sequitur.errors import OutcomeUnknownError, RequestUnknownError, RetriableError
 from sequitur.kafka.error_codes import Action, action_of
 from sequitur.kafka.error_codes import Request as Asked
 from sequitur.kafka.log_reading import until_replicated
@@ -27,7 +39,117 @@ from sequitur.kafka.log_reading import until_replicated
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from aiokafka.conn import AIOKafkaConnection
+
     from sequitur.kafka.identity import Identity
+
+
+_NO_TRANSACTIONS_MS: Final = 60_000
+"""The timeout of transactions where there are none; brokers refuse more than their own limit."""
+_NONE: Final = -1
+
+
+class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The producer id and epoch to go on with."""
+
+    API_KEY = 22
+    API_VERSION = 4
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("tags", TaggedFields),
+    )
+
+
+class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The transactional id, and the identity that its holder has."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 22
+    API_VERSION = 4
+    RESPONSE_TYPE = InitProducerIdResponseV4
+    SCHEMA = Schema(
+        ("transactional_id", CompactString("utf-8")),
+        ("transaction_timeout_ms", Int32),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("tags", TaggedFields),
+    )
+
+
+class InitProducerIdRequest(
+    Request[InitProducerIdRequestV4]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Ask for an identity."""
+
+    API_KEY = 22
+
+    def __init__(
+        self,
+        transactional_id: str | None,
+        held: Identity | None = None,
+    ) -> None:
+        self._transactional_id = transactional_id
+        self._held = held
+
+    def build(self, request_struct_class: type[InitProducerIdRequestV4]) -> Any:
+        """Return the request in the version that the broker knows."""
+        held = (_NONE, _NONE) if self._held is None else (self._held.producer_id, self._held.epoch)
+        return request_struct_class(self._transactional_id, _NO_TRANSACTIONS_MS, *held, {})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What a broker says of one batch."""
+
+    code: int  # kafka's error code; 0 is none
+    base_offset: int  # offset of the batch's first record, or -1
+    text: str = ""  # what it says of the first record that it refuses, or of the batch; often empty
+    # the timestamp that it gave all records, epoch milliseconds; -1 if it gave none
+    append_ms: int = -1
+
+
+class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aiokafka is untyped
+    """Batches for partitions; version 8 (Kafka 2.4), whose answer says what is wrong with a record.
+
+    aiokafka has this version, and does not ask for it.
+    """
+
+    API_KEY = 0
+
+    def __init__(
+        self, acks: int, timeout_ms: int, topics: list[tuple[str, list[tuple[int, bytes]]]]
+    ) -> None:
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._topics = topics
+
+    def build(self, request_struct_class: type[ProduceRequest_v8]) -> Any:
+        """Return the request in the version that the broker knows."""
+        return request_struct_class(None, self._acks, self._timeout_ms, self._topics)
+
+
+async def read_answers(
+    connection: AIOKafkaConnection, answer: Awaitable[Any]
+) -> dict[tuple[str, int], PartitionAnswer]:
+    """Return the answer for each topic and partition of a request."""
+    try:
+        response = await answer
+    except TimeoutError as error:
+        # Later answers on this connection would be taken for this one's: start over.
+        connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        raise OutcomeUnknownError("no answer within the request timeout") from error
+    except (kafka_errors.KafkaError, OSError, EOFError) as error:
+        raise OutcomeUnknownError(f"the connection broke: {error}") from error
+    return {
+        (topic, partition): PartitionAnswer(
+            code, offset, next((text for _, text in errors or () if text), message or ""), append_ms
+        )
+        for topic, partitions in response.topics
+        for partition, code, offset, append_ms, _start, errors, message in partitions
+    }
 
 
 class ProducerState(NamedTuple):

@@ -1,4 +1,8 @@
-"""Waiting for what passes by itself: brokers that are away, partitions without a leader.
+"""Asking again while what fails is expected to pass: how long to wait, and until when.
+
+Exponential backoff with jitter (KIP-580): for a producer 100 ms, doubling to 1 s, each spread by
+20 % either way, so that a thousand producers that lost the same broker do not come back in the same
+instant. A job asks alone, and spreads nothing. A topology's failed events wait by this rule, too.
 
 All requests that the driver makes to Kafka share one `Outages`. It knows how long to wait, logs
 each wait, and tells the metrics since when the job has been waiting.
@@ -6,17 +10,78 @@ each wait, and tells the metrics since when the job has been waiting.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.backoff import Backoff
+from sequitur.errors import SendUnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
     T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The rule of a growing wait.
+
+    Attributes:
+        initial_ms: Wait after the first failure.
+        maximum_ms: Wait that is never exceeded, but for the jitter.
+        jitter: Share by which each wait is spread to either side.
+        factor: Each wait is so many times the one before; at least 1.
+    """
+
+    initial_ms: float = 100
+    maximum_ms: float = 1_000
+    jitter: float = 0.2
+    factor: float = 2.0
+
+    def delay_ms(self, failures: int, random: float = 0.5) -> float:
+        """Return the wait after some failures in a row.
+
+        Args:
+            failures: How many, from 1.
+            random: Drawn from [0, 1); the middle without jitter.
+        """
+        try:
+            growth = self.factor ** (max(failures, 1) - 1)
+        except OverflowError:
+            growth = sys.float_info.max
+        return min(self.initial_ms * growth, self.maximum_ms) * (
+            1 - self.jitter + 2 * self.jitter * random
+        )
+
+
+_BETWEEN_QUESTIONS: Final = Backoff(initial_ms=5, maximum_ms=500, jitter=0)
+
+
+class Attempts:
+    """Attempts at one thing."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._failures = 0
+        self._deadline_s = 0.0
+
+    def succeed(self) -> None:
+        """Take note of a success: patience begins anew."""
+        self._failures = 0
+
+    async def pause(self, why: str) -> None:
+        """Wait before the next attempt."""
+        now_s = asyncio.get_running_loop().time()
+        if self._failures == 0:
+            self._deadline_s = now_s + self._patience_s
+        elif now_s > self._deadline_s:
+            raise SendUnansweredError(why)
+        self._failures += 1
+        await asyncio.sleep(_BETWEEN_QUESTIONS.delay_ms(self._failures) / 1000)
+
 
 _BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
 _BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)

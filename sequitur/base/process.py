@@ -1,0 +1,152 @@
+"""This process: who it is, so that another can tell whether it runs; its clock, tasks, files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+
+_PROC: Final = Path("/proc")
+_STATE, _STARTED = 0, 19
+"""Fields of `/proc/PID/stat` behind the command's name: see proc(5), there counted from 3."""
+_ENDED: Final = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process."""
+
+    host: str  # the name of its machine or container
+    process: int
+    # within what such an id is one process's: this start of the machine, this container; None where
+    # that cannot be told
+    space: str | None = None
+    # when it started, in ticks of that machine: an id is given out again
+    started: int | None = None
+
+    @classmethod
+    def own(cls) -> Self:
+        """Return this process."""
+        process = os.getpid()
+        found = _status(process)
+        return cls(socket.gethostname(), process, _space(), None if found is None else found[1])
+
+    def is_gone(self) -> bool:
+        """Tell whether it has surely ended; of a process on another machine nothing is known."""
+        if self.space is None or self.started is None or self.space != _space():
+            return False
+        found = _status(self.process)
+        return found is None or found[0] in _ENDED or found[1] != self.started
+
+    def is_near(self) -> bool:
+        """Tell whether it runs on this machine, and so has its clock."""
+        return self.space is not None and self.space == _space()
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read it back from a JSON document of its fields."""
+        return cls(**{one.name: document[one.name] for one in fields(cls)})
+
+    def __str__(self) -> str:
+        """Return the name that messages use."""
+        return f"host {self.host}, process {self.process}"
+
+
+def _space() -> str | None:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _status(process: int) -> tuple[str, int] | None:
+    """State and start of a process; None when there is none, or no way to tell."""
+    try:
+        fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[_STATE], int(fields[_STARTED])
+
+
+_SET_MS: Final = 60_000
+
+
+def wall_clock_ms() -> int:
+    """Return the time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class StampClock:
+    """What time records get: the machine's, corrected once a broker has said that it is another.
+
+    A correction lasts until the machine's clock is set again: that may have put it right.
+    """
+
+    def __init__(
+        self,
+        wall_ms: Callable[[], int] = wall_clock_ms,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._steady_s = steady_s
+        self._ahead_ms = 0
+        self._set_at_ms = 0.0
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the machine's clock is ahead of the broker's, as far as is known."""
+        return self._ahead_ms
+
+    def now_ms(self) -> int:
+        """Return the time, epoch milliseconds."""
+        now_ms = self._wall_ms()
+        if self._ahead_ms and abs(self._set_ms(now_ms) - self._set_at_ms) > _SET_MS:
+            self._ahead_ms = 0
+        return now_ms - self._ahead_ms
+
+    def correct(self, broker_ms: int) -> None:
+        """Take note of the time at a broker."""
+        now_ms = self._wall_ms()
+        self._ahead_ms = now_ms - broker_ms
+        self._set_at_ms = self._set_ms(now_ms)
+
+    def _set_ms(self, now_ms: int) -> float:
+        """Return what changes only when the machine's clock is set."""
+        return now_ms - self._steady_s() * 1000
+
+
+def report_failure(task: asyncio.Task[None], on_failure: Callable[[Exception], None]) -> None:
+    """Call `on_failure` with the exception that a task ends with; not if it is cancelled."""
+
+    def report(ended: asyncio.Task[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            assert isinstance(error, Exception)
+            on_failure(error)
+
+    task.add_done_callback(report)
+
+
+def sync(path: Path) -> None:
+    """Return once the bytes of a file, or the names in a folder, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync(path.parent)
