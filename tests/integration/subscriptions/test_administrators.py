@@ -15,7 +15,9 @@ from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription import cursor_moves
 from sequitur.consumer.subscription.admin import SubscriptionAdmin
 from sequitur.consumer.subscription.cursor_moves import CursorMoves, finish_reset
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.cursor_moves import Moved, Plan
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
+
+_HOLDS = BacklogQuota(100, None, BacklogPolicy.PRODUCER_REQUEST_HOLD)
 
 
 @pytest.fixture
@@ -200,7 +204,7 @@ def test_two_administrators_at_once(topics: SubscribedTopics, orders: str, name:
 def test_a_reset_whose_process_died_is_finished(
     topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between cursors and registry nothing expires; the next one, or a job, ends it."""
+    """Between cursors and registry nothing expires; it is told; the next one, or a job, ends it."""
     first, _second = _plans(topics, name)
 
     def dies(*_: object) -> None:
@@ -212,8 +216,12 @@ def test_a_reset_whose_process_died_is_finished(
             CursorMoves(topics.surveyor).carry_out(first)
     registry = topics.surveyor.registry
     assert registry.read().require(name).epoch == 0
-    survey = topics.surveyor.survey([orders])
-    assert survey.is_being_reset(survey.registry.require(name))
+    topics.policies(orders, TopicPolicies(backlog_quota=_HOLDS, message_ttl_s=60))
+    checked = topics.check(after_s=3_600)
+    (found,) = [one.sentence for one in checked.findings if one.kind is FindingKind.UNKNOWN]
+    assert "its reset was not ended" in found
+    assert checked.acked == ()
+    assert not any(one.holds_producers for one in checked.quotas)
     stored = topics.surveyor.cursors.read(name)
     assert stored is not None
     assert topics.committed(name, orders) == 2
@@ -222,6 +230,7 @@ def test_a_reset_whose_process_died_is_finished(
     assert (record.epoch, record.reset_ms) == (1, stored.state.written_ms)
     finish_reset(registry, name, SubscriptionState(epoch=0, written_ms=1))
     assert registry.read().require(name) == record
+    assert any(one.holds_producers for one in topics.check().quotas)
 
 
 def test_the_next_command_finishes_it(
