@@ -18,6 +18,7 @@ from tests.support.transactional_spouts import (
     OpaqueSourceSpout,
     Source,
     SourceSpout,
+    committed_through,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class _World:
         self.emitted.clear()
         self.tasks = number % 3 + 1
         self.batches = SpoutBatches(self.spout, self.store, self.tasks)
-        assert self.batches.committed_through in {self.noted, self.noted + 1}
+        assert committed_through(self.store) in {self.noted, self.noted + 1}
 
     def change_source(self, what: str, number: int) -> None:
         source = self.source

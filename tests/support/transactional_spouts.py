@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
     from sequitur.consumer.topology.transactional.spout_collector import SpoutCollector
 
 
@@ -235,3 +236,11 @@ class KilledStore(MemoryMetadataStore):
             if self.changes_left == 0:
                 raise KilledError
             self.changes_left -= 1
+
+
+def committed_through(store: MetadataStore) -> int:
+    """Return the last transaction that a driver over this store finds committed; 0 for none."""
+    try:
+        return int(store.read("committed"))
+    except KeyError:
+        return 0

@@ -75,37 +75,6 @@ def before_update(stored: Stored | None, age: RowAge) -> Any | None:
     return stored.previous if age is RowAge.SAME else stored.value
 
 
-def after_update(
-    state: State,
-    key: Key,
-    stored: Stored | None,
-    update: Callable[[Any | None], Any],
-    *,
-    txid: int,
-    task: int,
-) -> Stored | None:
-    """Return the row after an update: the same object where nothing is written."""
-    age = age_of(state, key, stored, txid=txid, task=task)
-    if age is RowAge.SAME and state.kind is StateKind.TRANSACTIONAL:
-        return stored
-    before = before_update(stored, age)
-    kept = None if state.kind is StateKind.NON_TRANSACTIONAL else before
-    return Stored(update(before), kept, txid, task)
-
-
-def after_withdrawal(stored: Stored, txid: int) -> Stored | None:
-    """Return a row of an opaque state whose transaction is repeated, and does not update it now.
-
-    A batch that differs at its second attempt may lack a key of the first. That row would keep
-    what is no longer in the batch, and that comes again in a later one.
-    """
-    if stored.txid != txid:
-        return stored
-    if stored.previous is None:
-        return None
-    return Stored(stored.previous, stored.previous, txid - 1, stored.task)
-
-
 def overtaken(state: State, key: Key, stored: Stored, txid: int) -> StateOvertakenError:
     """Return the error about a row of a newer transaction."""
     return StateOvertakenError(

@@ -99,11 +99,6 @@ class SpoutBatches:
     ) -> None:
         self.close()
 
-    @property
-    def committed_through(self) -> int:
-        """The last transaction that is committed; 0 for none. Survives a restart."""
-        return self._committed
-
     def is_ready(self) -> bool:
         """Whether there is a batch to emit: one again, or a new one if the coordinator is ready."""
         return self._upcoming <= self._latest or self._source.is_ready()

@@ -24,6 +24,7 @@ from sequitur.consumer.topology.state import (
     StateOvertakenError,
     StateSession,
     StateValueError,
+    Stored,
     TransactionalState,
 )
 from sequitur.consumer.topology.state.sql.session import SQLSession
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology.state import Stored, Writer
+    from sequitur.consumer.topology.state import Writer
     from sequitur.consumer.topology.state.values import Key
 
 
@@ -131,10 +132,51 @@ def test_opaque_repeat_without_a_change_takes_all_back(store: SQLStore) -> None:
     """The commit is told of each state, also of one that the batch does not touch this time."""
     state = OpaqueState(store, "counts")
     create(state)
-    add(writer(1), state, ["a"], 1)
-    add(writer(2, 0), state, ["a", "b"], 10)
+    add(writer(1), state, ["a", "older"], 4)
+    add(writer(2, 0), state, ["a", "new"], 6)
     opened(writer(2, 1), state).commit()
-    assert values(state, ["a", "b"], txid=3) == [1, None]
+    assert values(state, ["a", "new"], txid=3) == [4, None]
+    assert _stored(state, 3) == {"a": Stored(4, 4, 1, 0), "older": Stored(4, None, 1, 0)}
+
+
+def _stored(state: State, txid: int) -> dict[Key, Stored]:
+    return state.store.session(writer(txid)).read(state, ["a", "older", "new"])
+
+
+_ROW = Stored(10, 4, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "txid", "expected"),
+    [
+        (TransactionalState, [], 1, Stored(5, None, 1, 0)),
+        (TransactionalState, [4, 10], 3, Stored(15, 10, 3, 0)),
+        (TransactionalState, [4, 10], 2, _ROW),
+        (TransactionalState, [4, 10], 9, Stored(15, 10, 9, 0)),
+        (OpaqueState, [], 1, Stored(5, None, 1, 0)),
+        (OpaqueState, [4, 10], 3, Stored(15, 10, 3, 0)),
+        (OpaqueState, [4, 10], 2, Stored(9, 4, 2, 0)),
+        (OpaqueState, [None, 10], 2, Stored(5, None, 2, 0)),
+        (OpaqueState, [4, 10], 9, Stored(15, 10, 9, 0)),
+        (NonTransactionalState, [], 1, Stored(5, None, 1, 0)),
+        (NonTransactionalState, [4, 10], 3, Stored(15, None, 3, 0)),
+        (NonTransactionalState, [4, 10], 2, Stored(15, None, 2, 0)),
+    ],
+)
+def test_row_after_an_update_that_adds_5(
+    store: SQLStore, kind: type[State], before: list[int | None], txid: int, expected: Stored
+) -> None:
+    """New transactions apply; repeats apply by the state's kind; a row may miss some."""
+    state = kind(store, "counts")
+    create(state)
+    for earlier in range(1, max(txid, len(before) + 1)):
+        value = before[earlier - 1] if earlier <= len(before) else None
+        batch = opened(writer(earlier), state)
+        if value is not None:
+            batch.state("counts").multi_put(["a"], [value])
+        batch.commit()
+    add(writer(txid, 1), state, ["a"], 5)
+    assert _stored(state, txid + 1) == {"a": expected}
 
 
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
@@ -151,6 +193,8 @@ def test_rows_of_others_are_refused(store: SQLStore, kind: type[State]) -> None:
     with pytest.raises(StateConflictError, match="'counts', key 'a': tasks 0 and 1"):
         other.commit()
     assert values(state, ["a", "b"], txid=2) == [1, None]
+    add(writer(2, task=1), state, ["a"])  # of an older one it is taken over
+    assert (_stored(state, 3)["a"].value, _stored(state, 3)["a"].task) == (2, 1)
 
 
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
@@ -216,15 +260,17 @@ def test_writes_are_checked_by_what_keys_are_grouped_by(store: SQLStore) -> None
     assert values(state, ["The", "of"], txid=2) == [1, None]
 
 
-def test_rows_of_the_future_are_refused(store: SQLStore) -> None:
+@pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
+def test_rows_of_the_future_are_refused(store: SQLStore, kind: type[State]) -> None:
     """Of a batch that read before the newer one committed, and of one that reads after it."""
-    state = TransactionalState(store, "counts")
+    state = kind(store, "counts")
     create(state)
     late = opened(writer(1), state)
     add(writer(1), state, ["a"])
     add(writer(2), state, ["a"])
-    with pytest.raises(StateOvertakenError, match="transaction 2"):
-        late.state("counts").get("a")
+    if kind is not NonTransactionalState:
+        with pytest.raises(StateOvertakenError, match="'counts', key 'a': transaction 2"):
+            late.state("counts").get("a")
     late.state("counts").multi_put(["b"], [5])
     with pytest.raises(StateOvertakenError, match="transaction 2"):
         late.commit()

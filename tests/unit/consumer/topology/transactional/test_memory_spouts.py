@@ -20,11 +20,13 @@ _KINDS = [MemoryTransactionalSpout, MemoryOpaqueTransactionalSpout]
 _ROWS = {0: [["a", 1], ["b", 2], ["c", 3]], 2: [["d", 4]]}
 
 
-def _all_of(batches: SpoutBatches, attempt_id: int = 0) -> list[list[tuple[Any, ...]]]:
+def _all_of(
+    batches: SpoutBatches, attempt_id: int = 0, first: int = 1
+) -> list[list[tuple[Any, ...]]]:
     """Emit and commit until nothing is ready; return each batch's values."""
-    found = []
+    found: list[list[tuple[Any, ...]]] = []
     while batches.is_ready():
-        transaction = TransactionAttempt(batches.committed_through + 1, attempt_id)
+        transaction = TransactionAttempt(first + len(found), attempt_id)
         found.append([values[1:] for task in batches.emit(transaction) for values in task])
         batches.committed(transaction.transaction_id)
     return found
@@ -68,8 +70,8 @@ def test_a_closed_spout_leaves_nothing_in_the_process(kind: Any) -> None:
 def test_a_life_over_a_finished_store_has_one_empty_batch(kind: Any) -> None:
     """By which the coordinator gets to know that all rows are emitted."""
     spout, store = kind(_ROWS, ["name", "n"], 2), MemoryMetadataStore()
-    _all_of(SpoutBatches(spout, store, 1))
-    assert _all_of(SpoutBatches(spout, store, 1)) == [[]]
+    batches = _all_of(SpoutBatches(spout, store, 1))
+    assert _all_of(SpoutBatches(spout, store, 1), first=len(batches) + 1) == [[]]
 
 
 def _away_at_first(transaction: TransactionAttempt, partition: int) -> int:
@@ -83,7 +85,7 @@ def test_a_limit_holds_rows_back_for_later_batches() -> None:
     batches.emit(TransactionAttempt(1, 0))
     assert batches.is_ready()
     batches.committed(1)
-    assert _all_of(batches, 1) == [[("a", 1), ("b", 2)], [("c", 3)]]
+    assert _all_of(batches, 1, first=2) == [[("a", 1), ("b", 2)], [("c", 3)]]
 
 
 def test_opaque_says_whether_repeats_may_differ() -> None:
