@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.dead_letters import FailReason
@@ -24,6 +23,7 @@ from sequitur.consumer.topology.engine.emitting import TaskOutput
 from sequitur.consumer.topology.engine.instances import Instance
 from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
 from sequitur.consumer.topology.engine.tracked import ACKED, FAILED, TrackedTuple
+from sequitur.consumer.topology.engine.user_code import LONGEST_DETAIL, detail_of, finish_words
 from sequitur.errors import (
     NOT_THE_USERS,
     BoltError,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.settling.root import Root
 
-_LONGEST_DETAIL: Final = 16 << 10
 _FOLLOWED_AT: Final = 64
 """So many tuples that a call has yielded wait, and twice as many as waited before, until they are
 followed through further bolts."""
@@ -360,7 +359,7 @@ class Runner:
     def _fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
         given.owner = FAILED
         self._held.discard(given)
-        failure = TreeFailure(reason, detail[:_LONGEST_DETAIL], (*given.path(), self._component))
+        failure = TreeFailure(reason, detail[:LONGEST_DETAIL], (*given.path(), self._component))
         if given.is_tick:  # it is untracked, so this log is all that reports it
             self.context.logger.error("a tick failed: %s", failure.detail)
         for root, _ in given.trees():
@@ -382,16 +381,3 @@ class Runner:
             if isinstance(owner, Runner)
             else f"bolt {self._component!r} {what} {given!r}, which was not delivered to it"
         )
-
-
-def finish_words(component: str, detail: str) -> str:
-    """Say in an event's failure what a bolt's `finish_batch` raised."""
-    return f"finish_batch of {component!r}: {detail}"[:_LONGEST_DETAIL]
-
-
-def detail_of(error: BaseException) -> str:
-    """Return an exception as text, the frames of the executor left out."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
-    shown = traceback.format_list(own) + traceback.format_exception_only(error)
-    return "".join(shown)[-_LONGEST_DETAIL:]

@@ -11,8 +11,8 @@ from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.emission import Elsewhere, Here, Output, Sent, packed
-from sequitur.consumer.topology.engine.runner import detail_of
 from sequitur.consumer.topology.engine.tracked import BatchEvent, TrackedEvent, TrackedTuple
+from sequitur.consumer.topology.engine.user_code import detail_of
 from sequitur.consumer.topology.settling.made_tuple import MadeTuple, component_of
 from sequitur.errors import BoltTimeoutError, EmitError, UngroupableValueError
 

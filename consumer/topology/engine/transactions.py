@@ -10,8 +10,9 @@ from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.bolt_copies import BoltCopies
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
-from sequitur.consumer.topology.engine.runner import Runner, detail_of
+from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.tracked import FAILED, TrackedTuple
+from sequitur.consumer.topology.engine.user_code import detail_of
 from sequitur.consumer.topology.state.committer_states import CommitterStates
 from sequitur.consumer.topology.state.store import Writer
 from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector

@@ -10,12 +10,15 @@ found to overrun there is ended on the way back to the bolt.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import traceback
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.errors import BoltTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LONGEST_DETAIL: Final = 16 << 10
 
 
 class UserCode:
@@ -86,3 +89,16 @@ class UserCode:
         if call is not None and overdue is call:
             self._seen = None
             raise BoltTimeoutError
+
+
+def finish_words(component: str, detail: str) -> str:
+    """Say in an event's failure what a bolt's `finish_batch` raised."""
+    return f"finish_batch of {component!r}: {detail}"[:LONGEST_DETAIL]
+
+
+def detail_of(error: BaseException) -> str:
+    """Return an exception as text, the frames of the executor left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
+    shown = traceback.format_list(own) + traceback.format_exception_only(error)
+    return "".join(shown)[-LONGEST_DETAIL:]

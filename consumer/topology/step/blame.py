@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.failure import TreeFailure
-from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN, finish_words
+from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
+from sequitur.consumer.topology.engine.user_code import finish_words
 
 if TYPE_CHECKING:
     from typing import TypeAlias
