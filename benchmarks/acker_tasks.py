@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.spark.tasks import all_of
-from sequitur.pipelines.topology.exchange_files import ACKS_SCHEMA, read_acks, write_acks
+from sequitur.pipelines.topology.files import ACKS_SCHEMA, read_acks, write_acks
 
 _ROOTS: Final = 3_000_000
 _FILES: Final = 4

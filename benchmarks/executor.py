@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.figures import print_figures
 from sequitur.consumer.topology import EventValues, TopologyBuilder, bolt
 from sequitur.consumer.topology.engine.executor import Executor
-from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:

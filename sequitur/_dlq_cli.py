@@ -122,12 +122,12 @@ def replay(
     spark_home()
     from sequitur._dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
     from sequitur.kafka.admin import KafkaTopics  # noqa: PLC0415
-    from sequitur.pipelines.topology.replay_requests import (  # noqa: PLC0415
+    from sequitur.pipelines.topology.replay import (  # noqa: PLC0415
         REPLAYS_FOLDER,
+        ReplayedLetters,
         checkpoint_of,
         write_request,
     )
-    from sequitur.pipelines.topology.replayed_letters import ReplayedLetters  # noqa: PLC0415
 
     filtered = reason is not None or key is not None
     if [everything, filtered, bool(record)].count(True) != 1:
@@ -168,7 +168,7 @@ def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[Dead
     """Dead letters with their whole events, which may be in the job's checkpoint."""
     if all(letter.file is None for letter in letters):
         return letters
-    from sequitur.pipelines.topology.replay_requests import checkpoint_of  # noqa: PLC0415
+    from sequitur.pipelines.topology.replay import checkpoint_of  # noqa: PLC0415
 
     checkpoint = checkpoint_of(settings.reorder).location("")
     return [letter.whole(checkpoint) for letter in letters]

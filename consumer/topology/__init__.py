@@ -28,14 +28,12 @@ from sequitur.consumer.topology.api.bolt import (
     TopologyContext,
     bolt,
 )
-from sequitur.consumer.topology.api.builder import TopologyBuilder
+from sequitur.consumer.topology.api.builder import ComponentDeclarer, TopologyBuilder
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
-from sequitur.consumer.topology.api.declarer import ComponentDeclarer
-from sequitur.consumer.topology.api.failure import TreeFailure
 from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping, GroupingContext
-from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent
-from sequitur.consumer.topology.api.moment import TICK_STREAM
+from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, TreeFailure
 from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.api.ticks import TICK_STREAM
 from sequitur.consumer.topology.api.topology import Component, Topology
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
@@ -45,12 +43,12 @@ from sequitur.consumer.topology.api.tuple import (
     Place,
     Tuple,
 )
-from sequitur.consumer.topology.engine.emission import OutputRecord
-from sequitur.consumer.topology.engine.rules import Ordering
-from sequitur.consumer.topology.settling.retry import RetryPolicy
+from sequitur.consumer.topology.engine.plan import Ordering
+from sequitur.consumer.topology.engine.targets import OutputRecord
+from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
 from sequitur.consumer.topology.tester.transaction_tester import FailedTry, TransactionTester
-from sequitur.consumer.topology.tester.tree_view import StepKind, TreeStep, TupleTree
+from sequitur.consumer.topology.tester.tuple_trees import StepKind, TreeStep, TupleTree
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.consumer.topology.transactional.bolts import (
     BaseTransactionalBolt,
@@ -58,7 +56,11 @@ from sequitur.consumer.topology.transactional.bolts import (
     Committer,
     TransactionContext,
 )
-from sequitur.consumer.topology.transactional.builder import TransactionalTopologyBuilder
+from sequitur.consumer.topology.transactional.builder import (
+    OrderedStreamSpout,
+    TransactionalTopology,
+    TransactionalTopologyBuilder,
+)
 from sequitur.consumer.topology.transactional.memory_spouts import (
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
@@ -67,8 +69,8 @@ from sequitur.consumer.topology.transactional.metadata_store import (
     FolderMetadataStore,
     MemoryMetadataStore,
     MetadataStore,
+    RotatingTransactionalState,
 )
-from sequitur.consumer.topology.transactional.rotating_state import RotatingTransactionalState
 from sequitur.consumer.topology.transactional.spouts import (
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
@@ -78,10 +80,6 @@ from sequitur.consumer.topology.transactional.spouts import (
     TransactionalCoordinator,
     TransactionalEmitter,
     TransactionalSpout,
-)
-from sequitur.consumer.topology.transactional.topology import (
-    OrderedStreamSpout,
-    TransactionalTopology,
 )
 from sequitur.errors import (
     BoltError,

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from sequitur.base.settings import Duration, Section, milliseconds
 from sequitur.consumer._settings import Topic
-from sequitur.consumer.topology.engine.rules import Ordering, Rules
-from sequitur.consumer.topology.settling.retry import RetryPolicy
+from sequitur.consumer.topology.engine.plan import Ordering, Rules
+from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 
 
 class Outputs(StrEnum):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import itertools
+import os
 import pickle
+import signal
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,41 +18,201 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from sequitur.consumer import ConservationError
-from sequitur.consumer.topology.engine.instances import Instances
-from sequitur.consumer.topology.engine.rules import random_ids
-from sequitur.consumer.topology.step.batch import StepBatch
-from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+from sequitur.consumer import (
+    OVERSIZED_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+    ConservationError,
+)
+from sequitur.consumer.topology import (
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_COMPONENT_HEADER,
+    DEAD_DETAIL_HEADER,
+    DEAD_EVENT_TIME_HEADER,
+    DEAD_PATH_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_STREAM_HEADER,
+    DEAD_TIME_HEADER,
+    DEAD_TOPOLOGY_HEADER,
+    OutputRecord,
+)
+from sequitur.consumer.topology.engine.plan import random_ids
+from sequitur.consumer.topology.engine.runner import Instances
+from sequitur.consumer.topology.settling.root import Root, component_of, is_made, readable
+from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 from sequitur.kafka.record_format import RecordLimit
+from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.rows.selection import Roots
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology.dead_letter import dead_letter
-from sequitur.pipelines.topology.event_files import (
+from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
-    events,
-    read_pending,
-    write_waiting,
-)
-from sequitur.pipelines.topology.exchange_files import (
     ExchangeFile,
+    OutputFiles,
+    events,
     read_acks,
+    read_pending,
     tuples_in_order,
     write_acks,
+    write_waiting,
 )
-from sequitur.pipelines.topology.output_files import OutputFiles
-from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
-    from sequitur.consumer.topology.engine.emission import Sent
+    from sequitur.consumer.topology.engine.environment import UserCode
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.settling.root import Root
-    from sequitur.consumer.topology.step.batch import Sources
-    from sequitur.consumer.topology.step.events import EventVerdict, PendingEvent
+    from sequitur.consumer.topology.engine.targets import Sent
+    from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.files import Location
+
+    _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"
+
+
+# Ends a call of a bolt that never returns: by an exception in it, or else with its process.
+#
+# A thread looks at the call that runs, and sends the process's first thread a signal, whose
+# handler raises in the user's code. The signal is one that nobody uses, so a bolt may have
+# `SIGALRM` and the timers of its process for itself. Where that does not help, the process ends:
+# the thread ends it when the call goes on all the same, in C code that signals do not interrupt or
+# since a bolt has taken each signal there is; and a timer in C ends it when C code keeps the
+# thread from running, too.
+
+_SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGVTALRM)
+_LOOKS: Final = 10
+"""How often the watchdog looks, within the time that a call may take."""
+_MOST_OFTEN_S: Final = 0.02
+_LAST_RESORT: Final = 3
+"""A call that even an exception does not end is ended with its process after so many times that."""
+_LAST_RESORT_S: Final = 30.0
+"""And not before: a machine that is short of time holds up the signal, too."""
+
+
+@contextlib.contextmanager
+def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]:
+    """While the block runs, raise `BoltTimeoutError` in a call that has overrun.
+
+    Only in the user's code, never in ours (`engine.environment`), and only in a process's first
+    thread, which alone gets signals; in another one nothing is done. A call that this does not
+    end is ended with its process, which costs a retry (`sequitur.pipelines.topology.crashes`).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    users = executor.user_code
+
+    def look(_signal: int, _frame: object) -> None:
+        users.look(time.monotonic(), timeout_s)
+
+    signal.signal(_SIGNAL, look)
+    is_over = threading.Event()
+    watch = threading.Thread(
+        target=_watch, args=(users, look, timeout_s, is_over), name="watchdog", daemon=True
+    )
+    watch.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watch.join()
+        # One may still be on its way, and would end the process by default.
+        signal.signal(_SIGNAL, signal.SIG_IGN)
+
+
+def _watch(
+    users: UserCode, look: Callable[..., Any], timeout_s: float, is_over: threading.Event
+) -> None:
+    """Have the first thread look at its call, and end the process if that does not end the call."""
+    first = threading.main_thread().ident
+    look_s = max(_MOST_OFTEN_S, timeout_s / _LOOKS)
+    last_resort_s = max(_LAST_RESORT_S, _LAST_RESORT * timeout_s) + look_s
+    call, since_s = users.call, time.monotonic()
+    try:
+        while True:
+            faulthandler.dump_traceback_later(last_resort_s, exit=True)
+            if is_over.wait(look_s):
+                return
+            now_s = time.monotonic()
+            if users.call is not call:
+                call, since_s = users.call, now_s
+            elif users.running is not None and now_s - since_s > last_resort_s:
+                faulthandler.dump_traceback()
+                os._exit(1)
+            if first is not None and signal.getsignal(_SIGNAL) is look:
+                signal.pthread_kill(first, _SIGNAL)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+_SHORT_DETAIL: Final = 1 << 10
+
+
+def dead_letter(one: PendingEvent, batch: FileBatch) -> OutputRecord:
+    """An event given up, as its topic takes it: with less of its traceback, or whole in a file."""
+    if is_made(one.event):
+        return _made(one, batch)
+    key, value, headers = one.event[:3]
+    for detail in (one.detail, one.detail and one.detail[-_SHORT_DETAIL:]):
+        added = _added(one, batch, detail)
+        if _fits(batch, key, value, [*headers, *added]):
+            return OutputRecord(Root(1, one.event), key, value, [*headers, *added])
+    file = _in_file(one, batch)
+    kept = key if key is not None and len(key) <= MOST_KEY_BYTES else None
+    if not _fits(batch, kept, None, [*added, file]):
+        kept, added = None, _added(one._replace(path=None), batch, None)
+    return OutputRecord(Root(1, one.event), kept, None, [*added, file])
+
+
+def _made(one: PendingEvent, batch: FileBatch) -> OutputRecord:
+    """A tuple that a bolt made: to be read in its topic, and to be given back from its file."""
+    stream, said = readable(one.event, batch.topology)
+    key, file = one.event[4].encode(), _in_file(one, batch)
+    own = [
+        (DEAD_COMPONENT_HEADER, component_of(one.event).encode()),
+        (DEAD_STREAM_HEADER, stream.encode()),
+        file,
+    ]
+    short = one.detail and one.detail[-_SHORT_DETAIL:]
+    for value, detail in ((said, one.detail), (said, short), (None, short)):
+        added = [*_added(one, batch, detail), *own]
+        if _fits(batch, key, value, added):
+            return OutputRecord(Root(1, one.event), key, value, added)
+    added = [*_added(one._replace(path=None), batch, None), *own]
+    return OutputRecord(Root(1, one.event), None, None, added)
+
+
+def _in_file(one: PendingEvent, batch: FileBatch) -> tuple[str, bytes]:
+    """Write an event whole into a file; the header that names it."""
+    names = (*EVENT_COLUMNS, "reason", "detail")
+    row = dict(zip(names, (*one.event, one.reason, one.detail), strict=True))
+    row["headers"] = [{"key": name, "value": said} for name, said in one.event[2]]
+    return OVERSIZED_HEADER, write_oversized(batch.root, row).encode()
+
+
+def _fits(batch: FileBatch, key: bytes | None, value: bytes | None, headers: _Headers) -> bool:
+    parts = [part for name, said in headers for part in (name.encode(), said)]
+    return batch.letter_limit.takes((key, value, *parts), len(headers))
+
+
+def _added(one: PendingEvent, batch: FileBatch, detail: str | None) -> _Headers:
+    """The headers of a dead letter behind the event's own."""
+    time_ms, topic, partition, offset = one.event[3:7]
+    told = {
+        DEAD_REASON_HEADER: one.reason,
+        DEAD_DETAIL_HEADER: detail,
+        DEAD_ATTEMPTS_HEADER: one.attempts,
+        DEAD_PATH_HEADER: one.path,
+        DEAD_TOPOLOGY_HEADER: batch.topology.name,
+        DEAD_TIME_HEADER: batch.now_ms,
+        DEAD_EVENT_TIME_HEADER: time_ms,
+        SOURCE_TOPIC_HEADER: topic,
+        SOURCE_PARTITION_HEADER: partition,
+        SOURCE_OFFSET_HEADER: offset,
+    }
+    return [(name, str(said).encode()) for name, said in told.items() if said is not None]
 
 
 DEAD_LETTERS: Final = "dead-letters"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer.topology.step.task_result import TaskResult
+    from sequitur.consumer.topology.step.batch import TaskResult
     from sequitur.pipelines.store.files import Location
 
     T = TypeVar("T")

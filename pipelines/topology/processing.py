@@ -13,19 +13,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.consumer.topology import Outputs
-from sequitur.consumer.topology.api.moment import next_tick_ms
-from sequitur.consumer.topology.settling.pending import due_ms
-from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+from sequitur.consumer.topology.api.ticks import next_tick_ms
+from sequitur.consumer.topology.settling.outcomes import due_ms
+from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
-from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
+from sequitur.pipelines.topology.files import OUTPUT_ORDER
 from sequitur.pipelines.topology.processed import Processed, ProcessTotals
-from sequitur.pipelines.topology.replay_intake import ReplayIntake
-from sequitur.pipelines.topology.step_runs import StepRuns, StepWork
+from sequitur.pipelines.topology.step_runs import ReplayIntake, StepRuns, StepWork
 from sequitur.pipelines.topology.topology_file import (
     check_kind,
     check_outputs,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.former_job import FormerJob
-    from sequitur.pipelines.topology.prepared import Prepared
+    from sequitur.pipelines.topology.processed import Prepared
     from sequitur.pipelines.topology.transactions import Committing
 
 

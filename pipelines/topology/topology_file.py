@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer.lateness.policy import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
-from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
 from sequitur.pipelines.spark_settings import is_local
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
-    from sequitur.pipelines.topology.prepared import Prepared
-    from sequitur.pipelines.topology.processed import Processed
+    from sequitur.pipelines.topology.processed import Prepared, Processed
 
 
 def load_topology(path: Path) -> Topology:

@@ -12,27 +12,28 @@ from sequitur.consumer.topology.step.transaction_run import (
     BatchFailedError,
     CommitRun,
     ProcessingRun,
+    TransactionTries,
 )
-from sequitur.consumer.topology.step.transaction_tries import TransactionTries
 from sequitur.consumer.topology.transactional.attempt import (
+    Phase,
+    Transaction,
     TransactionAttempt,
     attempts_of_life,
     life_of_attempt,
 )
-from sequitur.consumer.topology.transactional.phase import Phase, Transaction
-from sequitur.consumer.topology.transactional.topology import create_states, give_up
+from sequitur.consumer.topology.transactional.builder import create_states, give_up
 from sequitur.errors import StateUnavailableError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.files import delete_all
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
-from sequitur.pipelines.topology.prepared import Prepared
+from sequitur.pipelines.topology.processed import Prepared
 from sequitur.pipelines.topology.topology_file import check_prepared
 
 if TYPE_CHECKING:
     from sequitur.base.retry import Outages
-    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.run import StepResult
-    from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+    from sequitur.consumer.topology.transactional.builder import TransactionalTopology
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.processed import Processed

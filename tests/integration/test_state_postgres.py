@@ -28,7 +28,7 @@ from sequitur.consumer.topology.state import (
     StateUnavailableError,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.sql import answers, dialects
+from sequitur.consumer.topology.state.sql import dialects, engines
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from tests.support.examples import examples
@@ -268,7 +268,7 @@ def test_commit_to_a_server_that_hangs_counts_once(
 
     A repeat that has read the rows before that computes nothing from them.
     """
-    monkeypatch.setattr(answers, "ANSWER_TIMEOUT_S", 1)
+    monkeypatch.setattr(engines, "ANSWER_TIMEOUT_S", 1)
     committing = (
         "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' "
         f"AND datname = '{_name(store)}' AND application_name = 'sequitur'"

@@ -25,7 +25,7 @@ from sequitur.consumer.topology import (
     Tuple,
 )
 from sequitur.consumer.topology.engine.executor import Executor
-from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag
 from sequitur.consumer.topology.settling.root import Root
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequitur.consumer.topology import OutputCollector, Topology, TopologyContext, TreeFailure
-    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.engine.trees import TrackedTuple
 
 _LAYERS = 4
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur._dead_letters import Selection, request_rows
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.files import files_in
-from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
+from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import event, time_of
 

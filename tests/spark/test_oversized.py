@@ -23,7 +23,7 @@ from sequitur.consumer import (
 )
 from sequitur.errors import LateRowError
 from sequitur.pipelines.store.files import open_file
-from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
+from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import Event, Job, event, time_of
 

@@ -11,7 +11,7 @@ import pytest
 from sequitur._dead_letters import Selection, request_rows
 from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.errors import TopicError, TopologyFileError, TopologyTaskError
-from sequitur.pipelines.topology.replay_requests import replays_folder, write_request
+from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import Job, event, time_of, wait_until
 

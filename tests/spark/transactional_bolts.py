@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.topology.api.tuple import Tuple
-    from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+    from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 
 
 class CountBatch(BaseTransactionalBolt):

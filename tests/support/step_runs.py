@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer.topology import EventValues, ProcessSettings
 from sequitur.consumer.topology.engine.plan import plan
-from sequitur.consumer.topology.settling.pending import due_ms
-from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.consumer.topology.settling.outcomes import due_ms
+from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import StepRun
 from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.rows.run_rows import Part
@@ -22,8 +22,12 @@ from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
-from sequitur.pipelines.topology.event_files import EVENT_COLUMNS, read_pending, write_waiting
-from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
+from sequitur.pipelines.topology.files import (
+    EVENT_COLUMNS,
+    OUTPUT_ORDER,
+    read_pending,
+    write_waiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -66,8 +66,7 @@ from sequitur.pipelines.spark_sink.staged_batch import BatchDone, StagedBatch, S
 from sequitur.pipelines.store.former_job import FormerJob
 from sequitur.pipelines.store.job_identity import JobIdentity, begun_with
 from sequitur.pipelines.store.run_files import files_document
-from sequitur.pipelines.topology.prepared import Prepared
-from sequitur.pipelines.topology.processed import Processed, ProcessTotals
+from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.codec import (
     PREAMBLE_LENGTH,
     decode_frame,

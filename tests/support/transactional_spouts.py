@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
     from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
-    from sequitur.consumer.topology.transactional.spout_collector import SpoutCollector
+    from sequitur.consumer.topology.transactional.spouts import SpoutCollector
 
 
 @dataclass

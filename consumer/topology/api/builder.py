@@ -1,7 +1,8 @@
-"""Builds topologies: a spout, bolts and outputs."""
+"""Building topologies: components are declared, their inputs too, and checked when it is built."""
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,13 +10,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from sequitur.base.units import Duration, milliseconds
 from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async, runs_later
-from sequitur.consumer.topology.api.checks import (
-    check_inputs,
-    check_pickles,
-    check_sendable,
-    in_reading_order,
+from sequitur.consumer.topology.api.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    DirectGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    LocalGrouping,
+    LocalOrShuffleGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
 )
-from sequitur.consumer.topology.api.declarer import ComponentDeclarer
 from sequitur.consumer.topology.api.hooks import EventHook
 from sequitur.consumer.topology.api.topology import (
     EVENT_FIELDS,
@@ -34,8 +39,155 @@ from sequitur.consumer.topology.api.tuple import (
 from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
+
+    from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping
+
+
+def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
+    """Check that all a component reads is there, and fits its groupings."""
+    if one.kind is Kind.SPOUT:
+        return
+    if not one.inputs:
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads nothing: give it a grouping")
+    for given in one.inputs:
+        read = components.get(given.component)
+        if read is None:
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads {given.component!r}, which is not there"
+            )
+        stream = read.streams.get(given.stream)
+        if stream is None:
+            has = ", ".join(sorted(read.streams)) or "none"
+            raise TopologyBuildError(
+                f"{one.kind} {one.id!r} reads stream {given.stream!r} of {read.id!r}, "
+                f"which has: {has}"
+            )
+        given.grouping.check(f"{one.kind} {one.id!r}", stream)
+        if one.output is not None:
+            _check_output(one, one.output, stream)
+    given_twice = {(given.component, given.stream) for given in one.inputs}
+    if len(given_twice) < len(one.inputs):
+        raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
+
+
+def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
+    for name in (output.key, output.value, output.headers):
+        if name is not None and name not in stream.index:
+            raise TopologyBuildError(
+                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
+                f"whose fields are: {', '.join(stream.fields)}"
+            )
+
+
+def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]:
+    """Return components, each behind those it reads."""
+    done: dict[str, Component] = {}
+    waiting = dict(components)
+    while waiting:
+        ready = [
+            one for one in waiting.values() if all(given.component in done for given in one.inputs)
+        ]
+        if not ready:
+            raise TopologyBuildError(f"components read each other in a cycle: {_cycle(waiting)}")
+        for one in ready:
+            done[one.id] = waiting.pop(one.id)
+    return tuple(done.values())
+
+
+def _cycle(waiting: Mapping[str, Component]) -> str:
+    """Return one of the cycles, as text."""
+    path: list[str] = []
+    name = next(iter(waiting))
+    while name not in path:
+        path.append(name)
+        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
+    return " reads ".join([*path[path.index(name) :], name])
+
+
+def check_pickles(one: Component) -> None:
+    """Check that a component can be sent to tasks."""
+    groupings = [given.grouping for given in one.inputs]
+    what: Any = (one.bolt if one.kind is Kind.BOLT else one.tracked, one.output, groupings)
+    try:
+        pickle.loads(pickle.dumps(what))  # noqa: S301 - what was just made
+    except Exception as error:
+        raise TopologyBuildError(
+            f"{one.kind} {one.id!r} cannot be pickled, so it cannot be sent to tasks: {error} "
+            "(functions and classes have to stand at the top of a module)"
+        ) from error
+
+
+def check_sendable(what: str, value: Any) -> None:
+    """Check that a value can be sent to tasks."""
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made
+    except Exception as error:
+        raise TopologyBuildError(
+            f"{what} cannot be pickled, so it cannot be sent to tasks: {error}"
+        ) from error
+
+
+class ComponentDeclarer:
+    """Declares what a component reads: each call adds a stream and returns the declarer."""
+
+    def __init__(self, inputs: list[Subscription]) -> None:
+        self._inputs = inputs
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Distribute tuples evenly over all tasks."""
+        return self.grouping(component, ShuffleGrouping(), stream)
+
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples with equal values in these fields to one task."""
+        return self.grouping(component, FieldsGrouping(fields), stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Send each tuple to every task."""
+        return self.grouping(component, AllGrouping(), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Send all tuples to the first task."""
+        return self.grouping(component, GlobalGrouping(), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Let the emitter name the task; the stream has to be one of `direct_streams`."""
+        return self.grouping(component, DirectGrouping(), stream)
+
+    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Keep each tuple in the task where it is."""
+        return self.grouping(component, LocalGrouping(), stream)
+
+    none_grouping = local_grouping
+
+    def local_or_shuffle_grouping(
+        self, component: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Keep a tuple in its task if the bolt runs there; else distribute tuples evenly."""
+        return self.grouping(component, LocalOrShuffleGrouping(), stream)
+
+    def partial_key_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples with equal values in these fields to the less loaded of two tasks."""
+        return self.grouping(component, PartialKeyGrouping(fields), stream)
+
+    def custom_grouping(
+        self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples to the tasks that your `CustomStreamGrouping` chooses."""
+        return self.grouping(component, CustomGrouping(grouping), stream)
+
+    def grouping(
+        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Read a stream by any grouping."""
+        self._inputs.append(Subscription(component, stream, grouping))
+        return self
+
 
 _DURATION: Final = TypeAdapter(Duration)
 _LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")

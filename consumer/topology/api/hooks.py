@@ -1,4 +1,4 @@
-"""Notifies users of events that are acked, and of attempts that failed."""
+"""Why an event was not processed to the end, and hooks, which are told of each event."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sequitur.consumer.topology.api.failure import TreeFailure
+    from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.api.tuple import EventValues
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFailure:
+    """Why a tuple tree failed.
+
+    Attributes:
+        reason: The reason.
+        detail: A traceback, or what is known.
+        path: The components that the failed tuple had come through, the spout first.
+    """
+
+    reason: FailReason
+    detail: str = ""
+    path: tuple[str, ...] = ()
+
 
 _logger = logging.getLogger("sequitur.topology.hook")
 

@@ -1,7 +1,7 @@
 """Tuples as bolts see them, and the streams they are emitted to.
 
 An *event* of the ordered stream is the root of a tuple tree. What tracks the trees is hidden from
-bolts (`sequitur.consumer.topology.engine.tracked`).
+bolts (`sequitur.consumer.topology.engine.trees`).
 """
 
 from __future__ import annotations

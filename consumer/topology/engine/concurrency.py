@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
 from sequitur.consumer.topology.api.stable_hash import stable_hash
-from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
-from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited, values_of
 from sequitur.errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.api.topology import Component
     from sequitur.consumer.topology.engine.environment import Environment
-    from sequitur.consumer.topology.engine.instances import Instances
-    from sequitur.consumer.topology.engine.tracked import TrackedTuple
+    from sequitur.consumer.topology.engine.runner import Instances
+    from sequitur.consumer.topology.engine.trees import TrackedTuple
 
 _WAITING_EACH: Final = 256
 """Queued calls for each running one, at most: enough that some have a key that is free."""

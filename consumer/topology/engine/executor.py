@@ -14,45 +14,41 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.failure import TreeFailure
-from sequitur.consumer.topology.api.moment import BATCH_TICK, TICK, Moment
+from sequitur.consumer.topology.api.hooks import TreeFailure
 from sequitur.consumer.topology.api.stable_hash import hash_of_version
+from sequitur.consumer.topology.api.ticks import BATCH_TICK, TICK, Moment
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
-from sequitur.consumer.topology.engine.bolt_tasks import BoltTasks
 from sequitur.consumer.topology.engine.concurrency import CallPool
-from sequitur.consumer.topology.engine.emission import (
+from sequitur.consumer.topology.engine.environment import Environment
+from sequitur.consumer.topology.engine.runner import Instances
+from sequitur.consumer.topology.engine.targets import (
     OutputRecord,
     Sent,
     unpacked,
 )
-from sequitur.consumer.topology.engine.emitting import OF_BATCH
-from sequitur.consumer.topology.engine.environment import Environment
-from sequitur.consumer.topology.engine.instances import Instances
-from sequitur.consumer.topology.engine.open_trees import OpenTrees
-from sequitur.consumer.topology.engine.spout_output import SpoutOutput
-from sequitur.consumer.topology.engine.tracked import (
+from sequitur.consumer.topology.engine.task_output import OF_BATCH, SpoutOutput
+from sequitur.consumer.topology.engine.trees import (
     FAILED,
+    OpenTrees,
     TrackedTuple,
+    TreeTracker,
     multi_anchored,
 )
-from sequitur.consumer.topology.engine.trees import TreeTracker
-from sequitur.consumer.topology.engine.wiring import Wiring
-from sequitur.consumer.topology.settling.made_tuple import is_made
-from sequitur.consumer.topology.settling.root import Root
-from sequitur.consumer.topology.transactional.phase import BatchOutcome, Cause, Phase
+from sequitur.consumer.topology.engine.wiring import BoltTasks, Wiring
+from sequitur.consumer.topology.settling.root import Root, is_made
+from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Cause, Phase
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.topology import Topology
-    from sequitur.consumer.topology.engine.open_trees import UnfinishedEvent
-    from sequitur.consumer.topology.engine.rules import Placement, Rules
+    from sequitur.consumer.topology.engine.environment import Trace, UserCode
+    from sequitur.consumer.topology.engine.plan import Placement, Rules
     from sequitur.consumer.topology.engine.runner import Runner
-    from sequitur.consumer.topology.engine.trace import Trace
-    from sequitur.consumer.topology.engine.user_code import UserCode
+    from sequitur.consumer.topology.engine.trees import UnfinishedEvent
     from sequitur.consumer.topology.settling.root import Order
-    from sequitur.consumer.topology.transactional.phase import Transaction
+    from sequitur.consumer.topology.transactional.attempt import Transaction
 
 _DEEPEST: Final = 16
 """So many calls at most are in the middle of what they yield."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+import inspect
+import threading
+import traceback
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import (
@@ -15,33 +20,171 @@ from sequitur.consumer.topology.api.bolt import (
     FunctionBolt,
     To,
 )
-from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
-from sequitur.consumer.topology.api.failure import TreeFailure
-from sequitur.consumer.topology.api.moment import TICK
+from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
+from sequitur.consumer.topology.api.hooks import TreeFailure
+from sequitur.consumer.topology.api.ticks import TICK
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
-from sequitur.consumer.topology.engine.emitting import TaskOutput
-from sequitur.consumer.topology.engine.instances import Instance
-from sequitur.consumer.topology.engine.returned import awaited_values, is_awaited, values_of
-from sequitur.consumer.topology.engine.tracked import ACKED, FAILED, TrackedTuple
-from sequitur.consumer.topology.engine.user_code import LONGEST_DETAIL, detail_of, finish_words
+from sequitur.consumer.topology.engine.environment import LONGEST_DETAIL, detail_of, finish_words
+from sequitur.consumer.topology.engine.task_output import TaskOutput
+from sequitur.consumer.topology.engine.trees import ACKED, FAILED, TrackedTuple
 from sequitur.errors import (
     NOT_THE_USERS,
     BoltError,
     BoltTimeoutError,
     DoubleAckError,
+    EmitError,
     ForeignTupleError,
     UngroupableValueError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.api.tuple import Stream
-    from sequitur.consumer.topology.engine.emitting import Target
     from sequitur.consumer.topology.engine.environment import Environment
+    from sequitur.consumer.topology.engine.task_output import Target
     from sequitur.consumer.topology.settling.root import Root
+
+
+# Bolts that are kept for another batch, so that `prepare` is not called in each.
+#
+# A bolt may go on if its state is exactly what the batch is to begin with. The one that is kept
+# has gone through a batch to its end, and it is known what it gave as its snapshot then. When a
+# batch begins with another one (the batch is repeated, or another process had the task meanwhile),
+# the kept bolt cleans up, and another is made.
+
+
+class Instance(NamedTuple):
+    """A bolt that was prepared."""
+
+    bolt: BaseBolt  # a task's own copy
+    context: TopologyContext
+    collector: OutputCollector
+    snapshot: bytes | None  # what it gave when its last batch was over, pickled; None for nothing
+
+
+class Instances:
+    """The bolts of a process that are ready for another batch, by component and task.
+
+    A bolt belongs to the run that had it last. It goes on in that run, and in others only if the
+    result of that run counted: what a bolt keeps on itself is in no snapshot to be compared.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], tuple[str, Instance]] = {}
+        self._run = ""
+        self._counted: Collection[str] = ()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self, run: str, counted: Collection[str]) -> None:
+        """Take part in a run."""
+        self._run, self._counted = run, counted
+
+    def take(self, place: tuple[str, int], state: bytes | None) -> Instance | None:
+        """Return the bolt of a task, if it has this state and its run counted; others clean up."""
+        run, kept = self._kept.pop(place, ("", None))
+        if kept is None:
+            return None
+        if kept.snapshot != state or (run != self._run and run not in self._counted):
+            clean_up(kept.bolt)
+            return None
+        return kept
+
+    def put(self, place: tuple[str, int], instance: Instance) -> None:
+        """Keep the bolt of a task."""
+        self._kept[place] = self._run, instance
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of async bolts; it lives as long as they do, as they may use it."""
+        if self._loop is None:
+            self._loop = _started_loop()
+        return self._loop
+
+    def close_loop(self) -> None:
+        """Stop the loop, and cancel what still runs on it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+    def close(self) -> None:
+        """Clean up all bolts."""
+        self.close_loop()
+        while self._kept:
+            _, (_, instance) = self._kept.popitem()
+            clean_up(instance.bolt)
+
+
+def clean_up(bolt: BaseBolt) -> None:
+    """Call a bolt's `cleanup`; what it raises is printed, and changes no batch."""
+    try:
+        bolt.cleanup()
+    except NOT_THE_USERS:
+        raise
+    except BaseException:  # noqa: BLE001 - all its tuples are settled
+        traceback.print_exc()
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    threading.Thread(target=run, name="bolts", daemon=True).start()
+    return loop
+
+
+# What a call of a bolt gave back: one rule for functions and for all bolts, async ones included.
+#
+# Emitted is what a generator, an async generator or another iterator yields, and each item of a
+# list; a coroutine is awaited first. Anything else was meant to be emitted, and cannot be: a
+# string or a tuple is one value as well as several, so which of the two it was is not guessed.
+
+_USUAL: Final = frozenset({GeneratorType, list})
+
+
+def is_awaited(returned: Any) -> bool:
+    """Whether it takes an event loop to know what was given back."""
+    return returned.__class__ not in _USUAL and (
+        inspect.isawaitable(returned) or inspect.isasyncgen(returned)
+    )
+
+
+def values_of(component: str, returned: Any) -> Iterable[Any]:
+    """Return what is emitted of something other than None that needs no event loop."""
+    if isinstance(returned, Iterator):
+        return returned
+    if isinstance(returned, list):
+        return () if _is_of_emit(returned) else returned
+    raise EmitError(
+        f"bolt {component!r} returned {returned!r:.200}: yield what is to be emitted, or return a "
+        "list of it"
+    )
+
+
+async def awaited_values(component: str, returned: Any) -> AsyncIterator[Any]:
+    """Yield what is emitted of a coroutine or an async generator."""
+    while inspect.isawaitable(returned):
+        returned = await returned
+    if inspect.isasyncgen(returned):
+        async for values in returned:
+            yield values
+    elif returned is not None:
+        for values in values_of(component, returned):
+            yield values
+
+
+def _is_of_emit(returned: list[Any]) -> bool:
+    """Whether it is what `emit` or `emit_many` returned: these values are out already."""
+    return all(
+        isinstance(one, TaskId) or (isinstance(one, list) and _is_of_emit(one)) for one in returned
+    )
+
 
 _FOLLOWED_AT: Final = 64
 """So many tuples that a call has yielded wait, and twice as many as waited before, until they are

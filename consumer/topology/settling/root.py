@@ -9,13 +9,22 @@ class with `__init__`. Each is equal to itself alone.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import functools
+import pickle
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.failure import TreeFailure
+from sequitur.consumer.topology.api.hooks import TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
+from sequitur.errors import EmitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sequitur.consumer.topology.api.topology import Topology
+
 
 Order: TypeAlias = tuple[int, str, int, int]
 """Position of an event in the ordered stream: event time, topic, partition, offset."""
@@ -71,3 +80,125 @@ class Root(msgspec.Struct, eq=False):
 def never_acked(spout: str) -> TreeFailure:
     """Say why a tree failed that was neither acked nor failed by the end of its batch."""
     return TreeFailure(FailReason.NEVER_ACKED, "", (spout,))
+
+
+# Tuples that a task makes by itself: at a tick or at the end of a batch, without an event.
+#
+# Nobody could make such a tuple again: what it was made of is forgotten by then. So it waits and
+# is tried again as an event is, in the form of one, which has the tuple's values. Its topic is
+# `component/task`, which no topic of Kafka's can be called; its key is that of its task, so that
+# the tuples of one task keep their order; its offset numbers them for good.
+
+_STEP_BITS: Final = 32
+
+
+def is_made(event: tuple[Any, ...]) -> bool:
+    """Return whether the values of an event are a made tuple's."""
+    return "/" in event[4]
+
+
+def component_of(event: tuple[Any, ...]) -> str:
+    """Return the component that made a tuple, by the values of its event."""
+    place: str = event[4]
+    return place.rpartition("/")[0]
+
+
+def first_offset(step: int, before: Iterable[Order]) -> int:
+    """Return the offset of the first tuple that a task makes."""
+    return max([step << _STEP_BITS, *(offset + 1 for *_, offset in before)])
+
+
+def last_orders(events: Iterable[tuple[Any, ...]]) -> Mapping[bytes, Order]:
+    """Return the key of each task that has made any of these, and the order of its last one."""
+    last: dict[bytes, Order] = {}
+    for event in events:
+        if is_made(event):
+            order = event[3], event[4], event[5], event[6]
+            last[event[0]] = max(order, last.get(event[0], order))
+    return last
+
+
+@functools.lru_cache
+def _place_and_key(component: str, task: int) -> tuple[str, bytes]:
+    place = f"{component}/{task}"
+    return place, f"\0{place}".encode()
+
+
+class MadeTuple(NamedTuple):
+    """A tuple that a task made."""
+
+    component: str
+    task: int
+    stream: str  # name of the stream that it was emitted to
+    values: tuple[Any, ...]
+    target: int | None  # the task that it is for, of a direct stream; None of others
+
+    @property
+    def key(self) -> bytes:
+        """The key of its task."""
+        return _place_and_key(self.component, self.task)[1]
+
+    def event(self, offset: int, time_ms: int) -> tuple[Any, ...]:
+        """Return it in the form of an event: the values of `EventValues`."""
+        place, key = _place_and_key(self.component, self.task)
+        try:
+            kept = pickle.dumps((self.stream, self.values, self.target), protocol=5)
+        except Exception as error:
+            raise EmitError(
+                f"bolt {self.component!r} emitted what cannot be pickled, as it has to be to be "
+                f"kept until all that is behind it is acked: {type(error).__name__}: {error}"
+            ) from error
+        return key, kept, (), time_ms, place, self.task, offset, time_ms
+
+    @classmethod
+    def of(cls, event: tuple[Any, ...]) -> MadeTuple:
+        """Return the tuple that an event of this form is."""
+        component = component_of(event)
+        try:
+            stream, values, target = pickle.loads(event[1])  # noqa: S301 - a task's, from the checkpoint
+        except Exception as error:
+            raise EmitError(
+                f"what bolt {component!r} emitted was kept, and cannot be unpickled: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return cls(component, event[5], stream, values, target)
+
+    def check(self, topology: Topology) -> None:
+        """Check that a topology, which may have changed since, has its stream."""
+        component = topology.components.get(self.component)
+        stream = None if component is None else component.streams.get(self.stream)
+        if stream is None or len(stream.fields) != len(self.values):
+            raise EmitError(
+                f"bolt {self.component!r} emitted {len(self.values)} values to stream "
+                f"{self.stream!r}, and the topology has no such stream any more"
+            )
+
+
+def readable(event: tuple[Any, ...], topology: Topology) -> tuple[str, bytes]:
+    """Return the stream that a made tuple was emitted to, and its values as text.
+
+    That is JSON, by field where the topology has the stream still, with what JSON has no form for
+    as Python shows it; or else all as Python shows it.
+    """
+    try:
+        made = MadeTuple.of(event)
+    except EmitError as error:
+        return "", str(error).encode()
+    values: Any = made.values
+    try:
+        made.check(topology)
+        fields = topology.components[made.component].streams[made.stream].fields
+        values = dict(zip(fields, values, strict=True))
+    except EmitError:
+        pass
+    try:
+        return made.stream, msgspec.json.encode(values, enc_hook=repr)
+    except Exception:  # noqa: BLE001 - whatever values of the user's raise
+        return made.stream, _shown(values)
+
+
+def _shown(values: Any) -> bytes:
+    try:
+        return repr(values).encode(errors="backslashreplace")
+    except Exception as error:  # noqa: BLE001 - likewise
+        return f"values that cannot be shown: {type(error).__name__}".encode()

@@ -1,10 +1,9 @@
 """State of transactional topologies: what committer bolts keep in a database, exactly once.
 
-`kinds`, `values`, `rules` and `fence` are pure; `map_state` and `committer_states` are what a bolt
-and the engine hold; `store` is what they ask of a database, and `sql` asks it of SQL databases.
+`kinds`, `rules` and `fence` are pure; `map_state` has what a bolt and the engine hold; `store` is
+what they ask of a database, and `sql` asks it of SQL databases.
 """
 
-from sequitur.consumer.topology.state.committer_states import CommitterStates
 from sequitur.consumer.topology.state.kinds import (
     NonTransactionalState,
     OpaqueState,
@@ -12,7 +11,7 @@ from sequitur.consumer.topology.state.kinds import (
     StateKind,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.map_state import MapState
+from sequitur.consumer.topology.state.map_state import CommitterStates, MapState
 from sequitur.consumer.topology.state.rules import Stored
 from sequitur.consumer.topology.state.sql.store import SQLStore
 from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer

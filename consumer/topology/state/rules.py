@@ -16,14 +16,13 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sequitur.consumer.topology.state.kinds import State, StateKind
-from sequitur.consumer.topology.state.values import shown
+from sequitur.consumer.topology.state.kinds import State, StateKind, shown
 from sequitur.errors import StateConflictError, StateOvertakenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.consumer.topology.state.values import Key
+    from sequitur.consumer.topology.state.kinds import Key
 
 
 class Stored(NamedTuple):

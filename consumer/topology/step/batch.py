@@ -12,27 +12,201 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-from sequitur.consumer.topology.api.moment import Moment
+from sequitur.consumer.topology.api.ticks import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
-from sequitur.consumer.topology.settling.made_tuple import first_offset
-from sequitur.consumer.topology.transactional.phase import Phase
-from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+from sequitur.consumer.topology.settling.outcomes import EventOutcome
+from sequitur.consumer.topology.settling.root import first_offset
+from sequitur.consumer.topology.transactional.attempt import Phase
+from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from sequitur.consumer.topology.api.hooks import TreeFailure
     from sequitur.consumer.topology.api.topology import Topology
-    from sequitur.consumer.topology.engine.emission import OutputRecord, Sent
+    from sequitur.consumer.topology.engine.environment import Trace
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.instances import Instances
-    from sequitur.consumer.topology.engine.plan import Plan, Stage
-    from sequitur.consumer.topology.engine.rules import Rules
-    from sequitur.consumer.topology.engine.trace import Trace
+    from sequitur.consumer.topology.engine.plan import Plan, Rules, Stage
+    from sequitur.consumer.topology.engine.runner import Instances
+    from sequitur.consumer.topology.engine.targets import OutputRecord, Sent
     from sequitur.consumer.topology.settling.root import Order, Root
-    from sequitur.consumer.topology.step.events import EmittedRoots, EventVerdict, PendingEvent
-    from sequitur.consumer.topology.transactional.phase import Transaction
+    from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
+
+
+_TASK_BITS: Final = 48
+_NEW: Final = 1 << 47
+"""Roots are numbered through a step: by task, then those that wait, then the new ones."""
+_PATH_SEPARATOR: Final = " > "
+
+Window: TypeAlias = "tuple[int, int | None]"
+"""Places of new events: of the first, and of the one behind the last; None for all."""
+
+
+class PendingEvent(NamedTuple):
+    """An event that waits for another attempt, or for another event."""
+
+    event: tuple[Any, ...]  # its values, those of `EventValues`
+    attempts: int  # how often it has been tried
+    retry_at_ms: int | None  # when it is tried again; None of one that is held
+    reason: str | None = None  # why it failed last, as a `FailReason`
+    detail: str | None = None
+    path: str | None = None  # the components that the failed tuple had come through
+
+
+class EventVerdict(NamedTuple):
+    """What becomes of an event that is not done."""
+
+    id: int
+    attempts: int  # how often it has been tried; an attempt in which it was held does not count
+    retry_at_ms: int | None  # when it is tried again; None of one that is held or dead
+    is_dead: bool  # whether it is given up
+    reason: str | None  # why it failed; None of one that is held
+    detail: str | None
+    path: str | None  # the components that the failed tuple had come through
+
+    @classmethod
+    def of(
+        cls,
+        root: int,
+        outcome: EventOutcome,
+        *,
+        attempts: int,
+        retry_at_ms: int,
+        failure: TreeFailure | None,
+    ) -> EventVerdict:
+        """Make the verdict on an event that is not done."""
+        is_dead, retry = outcome == EventOutcome.DEAD, retry_at_ms or None
+        if failure is None:
+            return cls(root, attempts, retry, is_dead, None, None, None)
+        told = (failure.reason.value, failure.detail, _PATH_SEPARATOR.join(failure.path))
+        return cls(root, attempts, retry, is_dead, *told)
+
+    def pending_event(self, event: tuple[Any, ...]) -> PendingEvent:
+        """Return the event as it waits, or is given up."""
+        told = (self.reason, self.detail, self.path)
+        return PendingEvent(event, self.attempts, self.retry_at_ms, *told)
+
+
+class EmittedRoots(NamedTuple):
+    """The roots that the spouts of some tasks emitted, task after task, as columns."""
+
+    ids: Any
+    attempts: Any
+    keys: Any  # a number for each event's key; -1 without one
+    counts: Sequence[int]  # how many each of the tasks emitted
+
+
+class TaskInput(ABC):
+    """The events that a task of the first stage is given, in their order."""
+
+    __slots__ = ()
+
+    partition: int
+    """The task's number."""
+
+    @abstractmethod
+    def waiting(self) -> list[PendingEvent]:
+        """Return those that wait."""
+
+    @abstractmethod
+    def new(self) -> Iterator[tuple[Any, ...]]:
+        """Return the new ones, as the values of `EventValues`."""
+
+    @abstractmethod
+    def with_waiting(self, waiting: Iterable[Handle]) -> TaskInput:
+        """Return the same new ones, and others that wait."""
+
+    @property
+    def weight(self) -> int:
+        """About how many new events there are."""
+        return 0
+
+    @property
+    def first_id(self) -> int:
+        """Id of the root of the first event that waits; those of the others follow it.
+
+        Ids tell all events of a step from each other, wherever these came from, and are the same
+        whenever the task is run again.
+        """
+        return self.partition + 1 << _TASK_BITS
+
+    def first_new_id(self, window: Window) -> int:
+        """Return the id of the first new event's root in a window; the others follow it."""
+        return self.first_id + _NEW + window[0]
+
+    def all(self, window: Window) -> Iterator[tuple[int, PendingEvent | None, tuple[Any, ...]]]:
+        """Yield all events in order, with their roots' ids: those that wait, then new ones."""
+        for root, waited in enumerate(self.waiting(), self.first_id):
+            yield root, waited, waited.event
+        new = itertools.islice(self.new(), *window)
+        for root, event in enumerate(new, self.first_new_id(window)):
+            yield root, None, event
+
+
+def components_of(path: str | None) -> tuple[str, ...]:
+    """Return the components of a path as it is written down."""
+    return tuple(path.split(_PATH_SEPARATOR)) if path else ()
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """What a task did."""
+
+    taken: int = 0  # new events it took in
+    has_more: bool = False  # whether there are new events behind its window
+    acked: int = 0  # events that are done, and tuples that tasks have made by themselves
+    failed: dict[str, int] = field(default_factory=dict)  # attempts that failed, by reason
+    dead: int = 0  # events given up
+    waiting: int = 0  # events that wait
+    made: int = 0  # tuples that tasks have made by themselves
+    # by key of a task, the order of the last of these
+    last_made: Mapping[bytes, Order] = field(default_factory=dict)
+    made_tried: int = 0  # such tuples that waited, and were tried again
+    made_left: int = 0  # those of both that are not done
+    made_dead: int = 0  # such tuples that are given up
+    made_waiting: int = 0  # such tuples that wait
+    next_due_ms: int | None = None  # when the next of these is due; None without any
+    least_waiting_ms: int | None = None  # least event time of events that wait; None without any
+    late_acks: int = 0
+    untracked_failures: int = 0
+    emitted: int = 0  # records that bolts emitted
+    outputs: int = 0  # records that were written of these
+    # what `finish_batch` of bolts raised
+    finish_failures: list[tuple[str, str]] = field(default_factory=list)
+    # the records, by the name of their place
+    files: Mapping[str, Handle] = field(default_factory=dict)
+    dead_file: Handle = None
+    waiting_file: Handle = None  # the events that wait
+    unfinished_file: Handle = None  # ids of roots that are not done
+    # what bolts keep, by component and task
+    states: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
+    roots_file: Handle = None  # the events it gave out, where ackers decide
+    # the tuples that its tasks have made by themselves, where ackers decide
+    made_file: Handle = None
+    made_roots_file: Handle = None  # their roots, and those that are undone
+    undone: frozenset[int] = frozenset()  # ids of roots of such tuples that count for nothing
+    # by key of a task, the order of the last such tuple of it that waited
+    behind: Mapping[bytes, Order] = field(default_factory=dict)
+    acks_file: Handle = None  # what it knows of roots, where ackers decide
+    # why roots failed, where ackers decide
+    failures: dict[int, TreeFailure] = field(default_factory=dict)
+    # roots of outputs of several, where ackers decide
+    shared: list[tuple[int, ...]] = field(default_factory=list)
+    # by key, the first event that waits, of a transaction's task
+    blocked: Mapping[bytes, Order] = field(default_factory=dict)
+    tuples_file: Handle = None
+    # where in it those for a component's task stand
+    tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    # whether events have no further attempt by what a `finish_batch` raised for several: some of
+    # them may be innocent
+    has_to_blame: bool = False
+    # whether what it left counts for nothing, but that events failed in it
+    is_rehearsal: bool = False
+    # how the try at a transaction went here; None in other topologies
+    batch: BatchOutcome | None = None
+
 
 Handle: TypeAlias = Any
 """Names what a task has left; a batch makes and reads it."""

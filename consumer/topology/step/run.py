@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from sequitur.consumer.topology.step.blame import without_blamed
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.hooks import TreeFailure
+from sequitur.consumer.topology.engine.environment import finish_words
+from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 from sequitur.errors import ConservationError
@@ -20,13 +24,109 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.settling.root import Order
-    from sequitur.consumer.topology.step.batch import Handle, StepBatch
-    from sequitur.consumer.topology.step.events import EventVerdict, TaskInput, Window
-    from sequitur.consumer.topology.step.task_result import TaskResult
+    from sequitur.consumer.topology.step.batch import (
+        EventVerdict,
+        Handle,
+        StepBatch,
+        TaskInput,
+        TaskResult,
+        Window,
+    )
 
+    Task: TypeAlias = SpoutTask | StageTask
     T = TypeVar("T")
     SentTuples: TypeAlias = tuple[Handle, Mapping[tuple[str, int], Any]]
     """What a task has sent, and where in it those for a component's task stand."""
+
+
+_MOST_STEPS: Final = 64
+"""A process that has not had a task for so many steps creates its bolts again."""
+
+
+class CountedRuns:
+    """The runs of the newest steps whose results counted, in one life of a job.
+
+    A result counts until its step is begun again, and with it those of all later steps: these were
+    made ahead. Steps may be begun in one thread, and be added in another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[int, frozenset[str]] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of these runs."""
+        with self._lock:
+            return frozenset().union(*self._runs.values())
+
+    def begin(self, step: int) -> None:
+        """Begin a step: what it and later ones came to before counts no more."""
+        with self._lock:
+            self._runs = {one: runs for one, runs in self._runs.items() if one < step}
+
+    def add(self, step: int, runs: Iterable[str]) -> None:
+        """Add the runs that the result of a step comes from."""
+        with self._lock:
+            self._runs[step] = self._runs.get(step, frozenset()).union(runs)
+            for one in sorted(self._runs)[:-_MOST_STEPS]:
+                del self._runs[one]
+
+
+# Which events a `finish_batch` raises for, where they have no further attempt.
+#
+# It fails all events that its task was given, and most of them are innocent. So the task is run on
+# more and more of its input, until it is known with which item it begins to raise; that one fails,
+# and the task is run again without it.
+
+_MOST: Final = 16
+"""So many are told from the innocent; a bolt that raises for more of them raises for all."""
+
+
+def without_blamed(tasks: Tasks, task: Task) -> TaskResult:
+    """Run a task again whose `finish_batch` raised, without what is to blame for that."""
+    whole = task
+    (empty,) = tasks.run([_up_to(task, 0)])
+    if empty.finish_failures:
+        return _last_word(tasks, whole)
+    (count,) = tasks.repeat([task.count])
+    passes = 0  # with so many items it does not raise
+    for _ in range(_MOST):
+        (result,) = tasks.run([task])
+        if not result.has_to_blame:
+            return result
+        raises, raised = count, result.finish_failures
+        while raises - passes > 1:
+            middle = (passes + raises) // 2
+            (part,) = tasks.run([_up_to(task, middle)])
+            if part.finish_failures:
+                raises, raised = middle, part.finish_failures
+            else:
+                passes = middle
+        if passes == count:
+            break  # it raised for less than it was given: it is not the events
+        blamed = (*task.trial.blamed, (passes, _failure(*raised[0])))
+        task = replace(task, trial=replace(task.trial, blamed=blamed))
+        passes += 1
+    else:
+        (result,) = tasks.run([task])
+        if not result.has_to_blame:
+            return result
+    return _last_word(tasks, whole)
+
+
+def _up_to(task: Task, count: int) -> Task:
+    return replace(task, trial=replace(task.trial, last=count))
+
+
+def _last_word(tasks: Tasks, task: Task) -> TaskResult:
+    (result,) = tasks.run([replace(task, blames=False)])
+    return result
+
+
+def _failure(component: str, detail: str) -> TreeFailure:
+    reason = FailReason.TIMEOUT if detail == FINISH_OVERRAN else FailReason.EXCEPTION
+    return TreeFailure(reason, finish_words(component, detail), (component,))
 
 
 class Tasks(Protocol):

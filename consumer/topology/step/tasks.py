@@ -11,27 +11,24 @@ import contextlib
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
-from sequitur.consumer.topology.engine.rules import Ordering
+from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
-from sequitur.consumer.topology.settling.made_tuple import is_made, last_orders
-from sequitur.consumer.topology.settling.pending import numbered, runs_now
-from sequitur.consumer.topology.settling.root import Root
-from sequitur.consumer.topology.step.batch import NoOutputs, emissions
-from sequitur.consumer.topology.step.events import EventVerdict
-from sequitur.consumer.topology.step.task_result import TaskResult
-from sequitur.consumer.topology.step.trial import WHOLE, Trial
-from sequitur.consumer.topology.step.unfinished import UnfinishedEvents, crashed, retry_times
+from sequitur.consumer.topology.settling.outcomes import numbered, runs_now
+from sequitur.consumer.topology.settling.root import Root, is_made, last_orders
+from sequitur.consumer.topology.step.batch import EventVerdict, NoOutputs, TaskResult, emissions
+from sequitur.consumer.topology.step.verdicts import UnfinishedEvents, crashed, retry_times
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from sequitur.consumer.topology.api.hooks import TreeFailure
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.settling.root import Order
@@ -39,10 +36,42 @@ if TYPE_CHECKING:
         Exchange,
         Handle,
         OutputWriter,
+        PendingEvent,
         Sources,
         StepBatch,
+        TaskInput,
+        Window,
     )
-    from sequitur.consumer.topology.step.events import PendingEvent, TaskInput, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A part of a task's input."""
+
+    first: int = 0  # place of the first item; ticks come first, then events or tuples
+    last: int | None = None  # place behind the last item; None for all
+    poison: frozenset[int] = frozenset()  # places of items that are known to kill the process
+    # places of items that fail, and why: a `finish_batch` raises whenever they are given
+    blamed: tuple[tuple[int, TreeFailure], ...] = ()
+
+    def of(self, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Return the items of this part, each with its place."""
+        return itertools.islice(enumerate(items), self.first, self.last)
+
+    def after(self, count: int) -> Trial:
+        """Return the same part of the items that follow so many others."""
+        last = None if self.last is None else max(0, self.last - count)
+        poison = frozenset(place - count for place in self.poison if place >= count)
+        blamed = tuple((place - count, why) for place, why in self.blamed if place >= count)
+        return Trial(max(0, self.first - count), last, poison, blamed)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out but what is known to fail."""
+        return self.first == 0 and self.last is None
+
+
+WHOLE: Final = Trial()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,30 +9,50 @@ sent, and with it all that read what it emits. Of each task one run counts.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.failure import TreeFailure
-from sequitur.consumer.topology.settling.settlement import EventOutcome
-from sequitur.consumer.topology.step.events import EventVerdict
+from sequitur.consumer.topology.api.hooks import TreeFailure
+from sequitur.consumer.topology.engine.transactions import writer_of
+from sequitur.consumer.topology.settling.outcomes import EventOutcome
+from sequitur.consumer.topology.state.map_state import check_session
+from sequitur.consumer.topology.step.batch import EventVerdict
 from sequitur.consumer.topology.step.run import StepRun
 from sequitur.consumer.topology.step.tasks import KeptTask
-from sequitur.consumer.topology.step.write_task import WriteTask
-from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause, Phase
-from sequitur.errors import ConservationError, TransactionError
+from sequitur.consumer.topology.transactional.attempt import (
+    BatchFailure,
+    BatchOutcome,
+    Cause,
+    Phase,
+)
+from sequitur.errors import (
+    ConservationError,
+    StateConflictError,
+    StateUnavailableError,
+    StateValueError,
+    TransactionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
+    from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.settling.root import Order
-    from sequitur.consumer.topology.step.batch import Handle, StepBatch
-    from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+    from sequitur.consumer.topology.state.map_state import AllChanges
+    from sequitur.consumer.topology.step.batch import (
+        EmittedRoots,
+        Handle,
+        StepBatch,
+        TaskInput,
+        TaskResult,
+    )
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
-    from sequitur.consumer.topology.step.task_result import TaskResult
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
     Place: TypeAlias = tuple[int, int]
@@ -40,6 +60,38 @@ if TYPE_CHECKING:
     Results: TypeAlias = Mapping[Place, TaskResult]
     Verdicts: TypeAlias = Sequence[Sequence[EventVerdict]]
     """By task of the first stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Writes what a committer's task has computed."""
+
+    batch: StepBatch  # what all tasks share
+    component: str
+    task: int
+    changes: AllChanges
+
+    def __call__(self) -> BatchOutcome:
+        """Write it, to each database in turn."""
+        outcome, transaction = BatchOutcome(), self.batch.transaction
+        assert transaction is not None
+        writer = writer_of(self.batch.topology.name, transaction, self.component, self.task)
+        try:
+            for store, changes in self.changes.items():
+                session = store.session(writer)
+                check_session(store, session, writer)
+                if session.is_repeat:
+                    said = f"{writer.title}: an earlier try was committed in {store.title}"
+                    outcome.fail(self.component, Cause.UNAVAILABLE, f"{said}: repeat the commit")
+                    break
+                session.commit(changes)
+                session.close()
+        except StateUnavailableError as error:
+            outcome.fail(self.component, Cause.UNAVAILABLE, str(error))
+        except (StateConflictError, StateValueError) as error:
+            outcome.fail(self.component, Cause.RAISED, str(error))
+        return outcome
+
 
 _REFUSED_LEAST: Final = 10
 _REFUSED_MOST: Final = 0.01
@@ -453,3 +505,77 @@ def _divided(
         [verdicts[root] for root in itertools.islice(places, count) if root in verdicts]
         for count in counts
     ]
+
+
+_Prepared = TypeVar("_Prepared")
+_Committed = TypeVar("_Committed")
+_COUNTED = (Cause.RAISED, Cause.REFUSED, Cause.DIED)
+"""Causes that a try after the other may have for good: a bolt's own. What was asked for, and a
+database that is away, pass. What a state refuses is searched for first."""
+
+
+class TransactionTries(ABC, Generic[_Prepared, _Committed]):
+    """Carries a transaction through.
+
+    As long as no state can have been written, a batch that a bolt fails is processed anew, and may
+    come to something else. From then on the same is committed again.
+    """
+
+    def __init__(self, name: str, policy: RetryPolicy) -> None:
+        self._name = name
+        self._policy = policy
+
+    @abstractmethod
+    def new_attempt(self) -> TransactionAttempt:
+        """Return the ids of another try; its attempt id is larger than all before."""
+
+    @abstractmethod
+    def process(
+        self, attempt: TransactionAttempt, *, is_last: bool, tries_commit: bool
+    ) -> _Prepared:
+        """Run the processing phase, and leave what it came to where it outlasts this process."""
+
+    @abstractmethod
+    def commit(
+        self, prepared: _Prepared, attempt: TransactionAttempt, *, is_new: bool
+    ) -> _Committed:
+        """Run the commit phase of what is prepared."""
+
+    @abstractmethod
+    def discard(self, prepared: _Prepared, attempt: TransactionAttempt) -> bool:
+        """Forget what is prepared, if nothing of it was committed, and nothing will be."""
+
+    @abstractmethod
+    def wait(self, seconds: float, error: BatchFailedError) -> None:
+        """Wait before the next try."""
+
+    def carry_out(
+        self, prepared: _Prepared | None = None, *, may_have_committed: bool = False
+    ) -> tuple[_Prepared, _Committed]:
+        """Try until it is committed."""
+        failed, counted = Counter[Phase](), Counter[Phase]()
+        tries_commit = False
+        while True:
+            attempt = self.new_attempt()
+            phase = Phase.PROCESSING if prepared is None else Phase.COMMIT
+            try:
+                if prepared is None:
+                    is_last = counted[phase] + 1 == self._policy.max_attempts
+                    prepared = self.process(attempt, is_last=is_last, tries_commit=tries_commit)
+                    failed[phase] = counted[phase] = 0
+                    phase = Phase.COMMIT
+                is_new = not may_have_committed
+                return prepared, self.commit(prepared, attempt, is_new=is_new)
+            except BatchFailedError as error:
+                may_have_committed = may_have_committed or error.may_have_committed
+                failed[phase] += 1
+                is_first = error.cause is Cause.REFUSED and not (tries_commit or may_have_committed)
+                tries_commit = tries_commit or is_first
+                counted[phase] += error.cause in _COUNTED and not is_first
+                if counted[phase] and counted[phase] == self._policy.max_attempts:
+                    raise TransactionError(
+                        f"{self._name} failed {counted[phase]} times, last in {error}"
+                    ) from error
+                if prepared is not None and not may_have_committed:
+                    prepared = None if self.discard(prepared, attempt) else prepared
+                self.wait(self._policy.retry_at_ms(failed[phase], 0, 0.5) / 1000, error)

@@ -8,22 +8,127 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.consumer.topology.engine.rules import Ordering
+from sequitur.consumer.dead_letters import FailReason
+from sequitur.consumer.topology.api.hooks import AckedEvent, FailedEvent, TreeFailure, notify
+from sequitur.consumer.topology.api.tuple import EventValues
+from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.acker import AckFlag
-from sequitur.consumer.topology.settling.made_tuple import is_made
-from sequitur.consumer.topology.settling.root import never_acked
-from sequitur.consumer.topology.settling.settlement import EventOutcome, settle
-from sequitur.consumer.topology.step.events import EventVerdict
-from sequitur.consumer.topology.step.task_result import TaskResult
-from sequitur.consumer.topology.step.unfinished import UnfinishedEvents
+from sequitur.consumer.topology.settling.outcomes import EventOutcome, next_due_ms, numbered, settle
+from sequitur.consumer.topology.settling.root import component_of, is_made, never_acked
+from sequitur.consumer.topology.step.batch import (
+    EventVerdict,
+    PendingEvent,
+    TaskResult,
+    components_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.failure import TreeFailure
-    from sequitur.consumer.topology.settling.settlement import Settlement
-    from sequitur.consumer.topology.step.batch import Handle, StepBatch
-    from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput, Window
+    from sequitur.consumer.topology.settling.outcomes import Settlement
+    from sequitur.consumer.topology.step.batch import (
+        EmittedRoots,
+        Handle,
+        StepBatch,
+        TaskInput,
+        Window,
+    )
+
+
+class UnfinishedEvents:
+    """The events of a task of the first stage that are not done."""
+
+    def __init__(self, batch: StepBatch) -> None:
+        self._batch = batch
+        self._skipped: list[PendingEvent] = []
+        self._again: list[PendingEvent] = []
+        self._dead: list[PendingEvent] = []
+        self._roots: list[int] = []
+        self._made = 0
+
+    def skip(self, pending: PendingEvent) -> None:
+        """Add an event that waits and was not tried in this step."""
+        self._skipped.append(pending)
+
+    def add(self, event: tuple[Any, ...], verdict: EventVerdict) -> None:
+        """Add an event that was tried, or held, by its verdict."""
+        one = verdict.pending_event(event)
+        if is_made(event):
+            self._made += 1
+            if one.reason == FailReason.NEVER_ACKED:
+                one = one._replace(path=component_of(event))
+        (self._dead if verdict.is_dead else self._again).append(one)
+        self._roots.append(verdict.id)
+
+    def drop(self, roots: Iterable[int]) -> None:
+        """Add roots of no event whose records may not go out."""
+        self._roots += roots
+
+    def add_killer(self, event: tuple[Any, ...], attempts: int) -> None:
+        """Add an event that kills the process it is given to: it is given up."""
+        failure = crashed(())
+        self._dead.append(
+            PendingEvent(event, attempts, None, failure.reason.value, failure.detail, "")
+        )
+
+    def write(self, result: TaskResult) -> None:
+        """Leave them for later steps and for the sink."""
+        batch = self._batch
+        waiting = sorted((*self._skipped, *self._again), key=lambda one: one.event[3:7])
+        for one in (*self._again, *self._dead):
+            if one.reason is not None:
+                result.failed[one.reason] = result.failed.get(one.reason, 0) + 1
+        result.made_left = self._made
+        result.made_waiting = sum(1 for one in waiting if is_made(one.event))
+        result.made_dead = sum(1 for one in self._dead if is_made(one.event))
+        result.waiting = len(waiting) - result.made_waiting
+        result.dead = len(self._dead) - result.made_dead
+        result.next_due_ms = _next_due_ms(waiting, batch)
+        # A tuple that a task made at a tick does not hold back what ticks go by.
+        times_ms = (one.event[3] for one in waiting if not is_made(one.event))
+        result.least_waiting_ms = next(times_ms, None)
+        result.waiting_file = batch.write_waiting(waiting)
+        if self._dead:
+            result.dead_file = batch.write_dead(self._dead)
+        if self._roots:
+            result.unfinished_file = batch.write_unfinished(self._roots)
+
+    def notify_hook(self, done: Iterable[tuple[tuple[Any, ...], int]]) -> None:
+        """Tell the topology's hook, if it has one, of these events and of those that are done."""
+        batch, hook = self._batch, self._batch.topology.hook
+        if hook is None:
+            return
+        took_ms = max(0, batch.time_ms() - batch.now_ms)
+        for event, attempt in done:
+            notify(hook, AckedEvent(EventValues(*event), attempt, took_ms))
+        for is_dead, several in ((False, self._again), (True, self._dead)):
+            for one in several:
+                if one.reason is None or is_made(one.event):
+                    continue
+                reason, path = FailReason(one.reason), components_of(one.path)
+                failure = TreeFailure(reason, one.detail or "", path)
+                event = EventValues(*one.event)
+                notify(hook, FailedEvent(event, one.attempts, took_ms, failure, is_dead))
+
+
+def _next_due_ms(waiting: Sequence[PendingEvent], batch: StepBatch) -> int | None:
+    """When the next event is to be tried again: one that waits for no other is due at once."""
+    due_ms = next_due_ms(
+        numbered(one.event[0] for one in waiting),
+        retry_times(waiting),
+        keeps_order=batch.rules.ordering is Ordering.KEY,
+    )
+    return None if due_ms is None else max(due_ms, batch.now_ms)
+
+
+def retry_times(waiting: Iterable[PendingEvent]) -> Any:
+    """Return when each of the events that wait may run; 0 of one that is held."""
+    return np.array([one.retry_at_ms or 0 for one in waiting], np.int64)
+
+
+def crashed(path: tuple[str, ...]) -> TreeFailure:
+    """Say why what kills a process is given up."""
+    return TreeFailure(FailReason.CRASH, "the process died whenever it was given this", path)
 
 
 @dataclass(frozen=True, slots=True)

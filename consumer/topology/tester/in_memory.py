@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sequitur.consumer.topology.engine.emission import Sent, order_of
+from sequitur.consumer.topology.engine.targets import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
-from sequitur.consumer.topology.settling.pending import numbered
-from sequitur.consumer.topology.step.batch import StepBatch
-from sequitur.consumer.topology.step.events import EmittedRoots, TaskInput
+from sequitur.consumer.topology.settling.outcomes import numbered
+from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.engine.emission import OutputRecord
-    from sequitur.consumer.topology.engine.instances import Instances
+    from sequitur.consumer.topology.engine.runner import Instances
+    from sequitur.consumer.topology.engine.targets import OutputRecord
     from sequitur.consumer.topology.settling.root import Root
-    from sequitur.consumer.topology.step.batch import Sources
-    from sequitur.consumer.topology.step.events import EventVerdict, PendingEvent
-    from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
+    from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
+    from sequitur.consumer.topology.tester.tuple_trees import TreeRecorder
 
 _MS = 1000
 

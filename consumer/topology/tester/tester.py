@@ -13,24 +13,22 @@ import msgspec
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, notify
-from sequitur.consumer.topology.api.moment import ticks_due, watermark_after
+from sequitur.consumer.topology.api.ticks import ticks_due, watermark_after
 from sequitur.consumer.topology.api.topology import EVENT_FIELDS
 from sequitur.consumer.topology.api.tuple import EventValues, Place
-from sequitur.consumer.topology.engine.instances import Instances
-from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart
-from sequitur.consumer.topology.engine.rules import random_ids
-from sequitur.consumer.topology.settling.made_tuple import is_made, readable
-from sequitur.consumer.topology.settling.pending import due_ms
-from sequitur.consumer.topology.step.counted_runs import CountedRuns
-from sequitur.consumer.topology.step.events import components_of
-from sequitur.consumer.topology.step.run import StepRun, TasksHere
+from sequitur.consumer.topology.engine.plan import Plan, plan, plan_apart, random_ids
+from sequitur.consumer.topology.engine.runner import Instances
+from sequitur.consumer.topology.settling.outcomes import due_ms
+from sequitur.consumer.topology.settling.root import is_made, readable
+from sequitur.consumer.topology.step.batch import components_of
+from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere
 from sequitur.consumer.topology.tester.in_memory import (
     InMemoryBatch,
     InMemoryInput,
     Written,
     in_order,
 )
-from sequitur.consumer.topology.tester.tree_recorder import TreeRecorder
+from sequitur.consumer.topology.tester.tuple_trees import TreeRecorder
 from sequitur.errors import TopologyError
 from sequitur.kafka.partition import KeyPartitioner
 
@@ -39,11 +37,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.api.topology import Topology
-    from sequitur.consumer.topology.engine.emission import OutputRecord
-    from sequitur.consumer.topology.step.batch import Handle
-    from sequitur.consumer.topology.step.events import PendingEvent
+    from sequitur.consumer.topology.engine.targets import OutputRecord
+    from sequitur.consumer.topology.step.batch import Handle, PendingEvent
     from sequitur.consumer.topology.step.run import StepResult
-    from sequitur.consumer.topology.tester.tree_view import TupleTree
+    from sequitur.consumer.topology.tester.tuple_trees import TupleTree
 
     Givens: TypeAlias = Callable[[Any], Sequence[InMemoryInput]]
     """Gives the events of each first-stage task, for a try at a transaction if it is one."""

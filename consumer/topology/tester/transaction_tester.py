@@ -11,25 +11,29 @@ from sequitur.consumer.topology.step.transaction_run import (
     BatchFailedError,
     CommitRun,
     ProcessingRun,
+    TransactionTries,
 )
-from sequitur.consumer.topology.step.transaction_tries import TransactionTries
 from sequitur.consumer.topology.tester.in_memory import InMemoryInput
 from sequitur.consumer.topology.tester.tester import TopologyTester
-from sequitur.consumer.topology.transactional.attempt import TransactionAttempt, attempts_of_life
-from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
-from sequitur.consumer.topology.transactional.phase import Phase, Transaction
-from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
-from sequitur.consumer.topology.transactional.topology import (
+from sequitur.consumer.topology.transactional.attempt import (
+    Phase,
+    Transaction,
+    TransactionAttempt,
+    attempts_of_life,
+)
+from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
     create_states,
 )
+from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
+from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from sequitur.consumer.topology._settings import ProcessSettings
-    from sequitur.consumer.topology.settling.retry import RetryPolicy
+    from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.batch import Handle
     from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
     from sequitur.consumer.topology.tester.tester import Givens

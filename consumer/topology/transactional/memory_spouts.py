@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-    from sequitur.consumer.topology.transactional.spout_collector import SpoutCollector
+    from sequitur.consumer.topology.transactional.spouts import SpoutCollector
 
 _POSITIONS: Final[dict[str, dict[int, int]]] = {}
 """How far the emitters of a spout are in each partition, by the spout's own key. Coordinator and

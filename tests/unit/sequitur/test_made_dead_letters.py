@@ -11,16 +11,15 @@ import pytest
 from sequitur._dead_letters import DeadLetter, Selection, request_rows
 from sequitur._topic_reader import TopicRecord
 from sequitur.consumer.topology import FailReason, TopologyBuilder, bolt
-from sequitur.consumer.topology.settling.made_tuple import MadeTuple
-from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.consumer.topology.settling.root import MadeTuple
+from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError, NotADeadLetterError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.oversized import read_oversized, write_oversized
-from sequitur.pipelines.topology.batch import FileBatch
-from sequitur.pipelines.topology.dead_letter import dead_letter
-from sequitur.pipelines.topology.event_files import EVENT_COLUMNS, read_pending
-from sequitur.pipelines.topology.replay_intake import write_replayed
-from sequitur.pipelines.topology.replay_requests import write_request
+from sequitur.pipelines.topology.batch import FileBatch, dead_letter
+from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending
+from sequitur.pipelines.topology.replay import write_request
+from sequitur.pipelines.topology.step_runs import write_replayed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.state.kinds import State, StateKind
 from sequitur.consumer.topology.state.rules import Stored
-from sequitur.consumer.topology.state.sql.arrays import ARRAY_TYPES, array_literal
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -16,8 +15,44 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from sequitur.consumer.topology.state.kinds import Key
     from sequitur.consumer.topology.state.store import Change
-    from sequitur.consumer.topology.state.values import Key
+
+
+ARRAY_TYPES: Final[dict[type, str]] = {
+    str: "text[]",
+    int: "bigint[]",
+    bytes: "bytea[]",
+    float: "double precision[]",
+    bool: "boolean[]",
+    object: "text[]",
+}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _hexadecimal(data: bytes) -> str:
+    return f'"\\\\x{data.hex()}"'
+
+
+_ITEM: Final[dict[type, Callable[[Any], str]]] = {
+    str: _quoted,
+    int: str,
+    bytes: _hexadecimal,
+    float: repr,
+    bool: str,
+    object: _quoted,
+}
+
+
+def array_literal(kind: type, items: Iterable[Any]) -> str:
+    """Return an array's text form, for a parameter that is cast to `ARRAY_TYPES`."""
+    said = _ITEM[kind]
+    return f"{{{','.join(['NULL' if item is None else said(item) for item in items])}}}"
+
 
 PAGE_KEYS: Final = 10_000
 """Rows of one round trip, at most."""

@@ -37,8 +37,7 @@ from sqlalchemy import (
 
 from sequitur.consumer.topology.state.fence import lost_topology, other_epoch, taken_over
 from sequitur.consumer.topology.state.sql.dialects import dialect_of
-from sequitur.consumer.topology.state.sql.engines import on_connection
-from sequitur.consumer.topology.state.sql.failures import naming_failures
+from sequitur.consumer.topology.state.sql.engines import naming_failures, on_connection
 from sequitur.errors import StateOwnerError
 
 if TYPE_CHECKING:

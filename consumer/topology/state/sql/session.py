@@ -14,14 +14,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, bindparam, text
+from sqlalchemy import BigInteger, bindparam, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
-from sequitur.consumer.topology.state.kinds import State, StateKind
+from sequitur.consumer.topology.state.kinds import State, StateKind, is_surely_held
 from sequitur.consumer.topology.state.rules import age_of
 from sequitur.consumer.topology.state.sql.dialects import (
     PAGE_KEYS,
+    Dialect,
     dialect_of,
     encoded,
     pages,
@@ -30,25 +31,62 @@ from sequitur.consumer.topology.state.sql.dialects import (
 from sequitur.consumer.topology.state.sql.engines import (
     LOCK_TIMEOUT_S,
     engine_of,
+    naming_failures,
     on_connection,
 )
-from sequitur.consumer.topology.state.sql.failures import naming_failures
-from sequitur.consumer.topology.state.sql.removed import delete_removed, note_removed
+from sequitur.consumer.topology.state.sql.schema import REMOVED
 from sequitur.consumer.topology.state.store import Change, StateSession, Writer
-from sequitur.consumer.topology.state.values import is_surely_held
 from sequitur.errors import StateUnavailableError, StateValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from sqlalchemy import Connection
 
+    from sequitur.consumer.topology.state.kinds import Key
     from sequitur.consumer.topology.state.rules import Stored
     from sequitur.consumer.topology.state.sql.store import SQLStore
-    from sequitur.consumer.topology.state.values import Key
 
     Rows: TypeAlias = dict[State, list[tuple[Key, Any]]]
+
+
+# Keys that were taken out: their rows stay without a value until the next transaction of the task.
+#
+# By them a repeat finds what was there before.
+
+_TEXT: Final[Mapping[type, Callable[[Any], str]]] = {str: str, int: str, bytes: bytes.hex}
+_KEY: Final[Mapping[type, Callable[[str], Any]]] = {str: str, int: int, bytes: bytes.fromhex}
+_OF_TASK: Final = (
+    (REMOVED.c.topology == bindparam("topology"))
+    & (REMOVED.c.component == bindparam("component"))
+    & (REMOVED.c.task == bindparam("task"))
+)
+
+
+def note_removed(
+    connection: Connection, given: Mapping[str, Any], state: State, page: Iterable[tuple[Key, Any]]
+) -> None:
+    """Note which keys of a page a task has taken out."""
+    own = {name: given[name] for name in ("topology", "component", "task")}
+    text = _TEXT[state.key]
+    rows = [{**own, "name": state.name, "key": text(key)} for key, value in page if value is None]
+    if rows:
+        connection.execute(insert(REMOVED), rows)
+
+
+def delete_removed(
+    connection: Connection, dialect: Dialect, given: Mapping[str, Any], states: Sequence[State]
+) -> None:
+    """Delete the rows of what a task has taken out in its transaction before."""
+    for state in states:
+        noted = _OF_TASK & (REMOVED.c.name == state.name)
+        texts = set(connection.scalars(select(REMOVED.c.key).where(noted), given))
+        keys = sorted(map(_KEY[state.key], texts))
+        for page in pages(((key, None) for key in keys), PAGE_KEYS):
+            dialect.delete(connection, state, [key for key, _ in page], given["txid"])
+        connection.execute(REMOVED.delete().where(noted), given)
+
 
 _REPEATS: Final = 5
 _REPEAT_WAIT_S: Final = 0.3

@@ -15,15 +15,15 @@ import obstore
 import pytest
 from pyarrow.fs import FileSystem
 
-from sequitur.consumer.topology.engine.emission import Sent
+from sequitur.consumer.topology.engine.targets import Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import RemoteStorage
 from sequitur.pipelines.store.sweeper import Sweeper
-from sequitur.pipelines.topology import exchange_files
-from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology import files
+from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 from tests.support.far_files import sizes_in, write_and_read
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 
@@ -164,8 +164,8 @@ def test_tuples_come_in_order_however_much_is_read_ahead(
     root: ObjectPath, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """Of what is far away several frames are read at once, and each is read whole."""
-    monkeypatch.setattr(exchange_files, "_TUPLES_A_FRAME", 2)
-    monkeypatch.setattr(exchange_files, "_READ_AHEAD", ahead)
+    monkeypatch.setattr(files, "_TUPLES_A_FRAME", 2)
+    monkeypatch.setattr(files, "_READ_AHEAD", ahead)
     file = ExchangeFile(root / "work")
     for number in range(11):
         origin = Root(number + 1, (None, None, (), number, "t", 0, number, 0))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology.step.task_result import TaskResult
-from sequitur.consumer.topology.step.trial import WHOLE, Trial
+from sequitur.consumer.topology.step.batch import TaskResult
+from sequitur.consumer.topology.step.tasks import WHOLE, Trial
 from sequitur.errors import BoltCrashError
 from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.crashes import SurvivingTasks

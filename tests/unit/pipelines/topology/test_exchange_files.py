@@ -6,10 +6,10 @@ import pickle
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.engine.emission import Sent
+from sequitur.consumer.topology.engine.targets import Sent
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines.topology import exchange_files
-from sequitur.pipelines.topology.exchange_files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology import files
+from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +60,8 @@ def test_tuples_of_several_files_come_in_the_order_of_their_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of one event as they were sent, file by file; of each stretch one frame is read."""
-    monkeypatch.setattr(exchange_files, "_TUPLES_AT_ONCE", 8)
-    monkeypatch.setattr(exchange_files, "_TUPLES_A_FRAME", 2)
+    monkeypatch.setattr(files, "_TUPLES_AT_ONCE", 8)
+    monkeypatch.setattr(files, "_TUPLES_A_FRAME", 2)
     sources = [
         _written(tmp_path, [*range(32), 3, 3, 1], "x"),
         _written(tmp_path, [0, *range(0, 64, 2)], "y"),

@@ -12,7 +12,7 @@ from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.footers import footer_of
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
-from sequitur.pipelines.topology.output_files import OUTPUT_ORDER, OutputFiles
+from sequitur.pipelines.topology.files import OUTPUT_ORDER, OutputFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

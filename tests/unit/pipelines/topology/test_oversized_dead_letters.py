@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRecord
-from sequitur.consumer.topology.step.events import PendingEvent
+from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.oversized import read_oversized
-from sequitur.pipelines.topology.batch import FileBatch
-from sequitur.pipelines.topology.dead_letter import dead_letter
+from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 
 if TYPE_CHECKING:
     from pathlib import Path

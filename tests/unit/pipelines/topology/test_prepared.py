@@ -14,7 +14,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, State, TransactionalState
 from sequitur.errors import TopologyFileError
-from sequitur.pipelines.topology.prepared import Prepared
+from sequitur.pipelines.topology.processed import Prepared
 from sequitur.pipelines.topology.topology_file import check_prepared
 from tests.support.golden import golden_document
 

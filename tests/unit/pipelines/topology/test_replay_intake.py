@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.pipelines.topology import replay_intake, replay_requests
-from sequitur.pipelines.topology.replay_intake import ReplayIntake
+from sequitur.pipelines.topology import replay, step_runs
+from sequitur.pipelines.topology.step_runs import ReplayIntake
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def _listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     listed: list[Path] = []
-    requests = replay_requests.requests
+    requests = replay.requests
 
     def counted(folder: Any) -> Any:
         listed.append(folder)
         return requests(folder)
 
-    monkeypatch.setattr(replay_intake, "requests", counted)
+    monkeypatch.setattr(step_runs, "requests", counted)
     return listed
 
 

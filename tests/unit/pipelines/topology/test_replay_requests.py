@@ -14,7 +14,7 @@ from sequitur.consumer import ReorderSettings
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
-from sequitur.pipelines.topology.replay_requests import (
+from sequitur.pipelines.topology.replay import (
     each_once,
     read_request,
     replays_folder,

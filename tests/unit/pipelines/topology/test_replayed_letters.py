@@ -8,7 +8,7 @@ import pytest
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.storage import LocalStorage
-from sequitur.pipelines.topology.replayed_letters import ReplayedLetters
+from sequitur.pipelines.topology.replay import ReplayedLetters
 
 if TYPE_CHECKING:
     from pathlib import Path

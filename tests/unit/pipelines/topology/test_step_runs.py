@@ -12,7 +12,7 @@ import pytest
 
 from sequitur.consumer import ConservationError
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
-from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.files import OutputFiles
 from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns, event
 
@@ -59,7 +59,7 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("sequitur.pipelines.topology.output_files._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("sequitur.pipelines.topology.files._ROWS_AT_ONCE", 2)
     monkeypatch.setattr(OutputFiles, "_write_out", full)
     with pytest.raises(OSError, match="no space left"):
         StepRuns(passing_topology(), tmp_path).step(monkeypatch, [event(n) for n in range(5)])

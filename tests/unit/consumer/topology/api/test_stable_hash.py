@@ -29,7 +29,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.api.stable_hash import first_stable_hash
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
-from sequitur.consumer.topology.engine.rules import Placement, Rules
+from sequitur.consumer.topology.engine.plan import Placement, Rules
 from sequitur.consumer.topology.settling.root import Root
 
 _CET = dt.timezone(dt.timedelta(hours=1))

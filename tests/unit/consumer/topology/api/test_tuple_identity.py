@@ -6,7 +6,7 @@ import pickle
 
 from sequitur.consumer.topology import FailReason, TreeFailure
 from sequitur.consumer.topology.api.tuple import Stream
-from sequitur.consumer.topology.engine.tracked import TrackedTuple
+from sequitur.consumer.topology.engine.trees import TrackedTuple
 from sequitur.consumer.topology.settling.root import Root
 
 _EVENT = (b"k", b"v", (("id", b"1"),), 5, "readings", 2, 7, 9)

@@ -18,7 +18,7 @@ from sequitur.consumer.topology import (
     bolt,
 )
 from sequitur.consumer.topology.engine import concurrency, executor
-from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from sequitur.consumer.topology import (
     TopologyTester,
     bolt,
 )
-from sequitur.consumer.topology.api.moment import next_tick_ms, ticks_due, watermark_after
+from sequitur.consumer.topology.api.ticks import next_tick_ms, ticks_due, watermark_after
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:

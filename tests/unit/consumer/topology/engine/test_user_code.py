@@ -22,14 +22,14 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     bolt,
 )
-from sequitur.consumer.topology.engine import rules, runner
+from sequitur.consumer.topology.engine import plan, runner
+from sequitur.consumer.topology.engine.environment import UserCode
 from sequitur.consumer.topology.engine.executor import Executor
-from sequitur.consumer.topology.engine.rules import Placement, Rules, random_ids
+from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.runner import Runner
-from sequitur.consumer.topology.engine.user_code import UserCode
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines.topology import output_files
-from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology import files
+from sequitur.pipelines.topology.files import OutputFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _OURS = (
     "consumer/topology/",
-    "pipelines/topology/output_files.py",
+    "pipelines/topology/files.py",
     "pipelines/store/part_files.py",
 )
 _TIMEOUT_S = 30.0
@@ -135,7 +135,7 @@ class _Run:
 
         def trace(frame: Any, event: str, _arg: Any) -> Any:
             name = frame.f_code.co_filename
-            if not any(ours in name for ours in (*_OURS, __file__)) or "engine/user_code" in name:
+            if not any(ours in name for ours in (*_OURS, __file__)) or "engine/environment" in name:
                 return None
             if event == "line":
                 at_line(users, name, frame.f_lineno)
@@ -180,8 +180,8 @@ class _Run:
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are written, ids drawn and tuples followed in the middle of calls."""
-    monkeypatch.setattr(output_files, "_ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(rules, "_IDS_AT_ONCE", 1)
+    monkeypatch.setattr(files, "_RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr(plan, "_IDS_AT_ONCE", 1)
     monkeypatch.setattr(runner, "_FOLLOWED_AT", -4)  # each yield, whatever waits
 
 
@@ -206,8 +206,8 @@ def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) 
         run = _Run(tmp_path / str(number), at_line)
         run.check()
         ended += run.was_ended
-    assert any("topology/output_files" in name for name, _ in lines), "no record was written"
-    assert any("engine/rules" in name for name, _ in lines), "no ids were drawn"
+    assert any("topology/files" in name for name, _ in lines), "no record was written"
+    assert any("engine/plan" in name for name, _ in lines), "no ids were drawn"
     assert _line_of(Runner._follow) in lines, "nothing was followed in the middle of a call"
     assert 10 < ended < len(lines)
 

@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import FailReason
-from sequitur.consumer.topology.settling.pending import next_due_ms, runs_now
-from sequitur.consumer.topology.settling.retry import RetryPolicy
-from sequitur.consumer.topology.settling.settlement import EventOutcome, held_back, settle
+from sequitur.consumer.topology.settling.outcomes import (
+    EventOutcome,
+    RetryPolicy,
+    held_back,
+    next_due_ms,
+    runs_now,
+    settle,
+)
 
 _POLICY = RetryPolicy(delay_ms=100, factor=2, maximum_ms=1_000, jitter=0, max_attempts=3)
 _DONE, _RETRY, _HELD, _DEAD = EventOutcome

@@ -17,7 +17,7 @@ from sequitur.consumer.topology.state import (
     StateValueError,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.values import (
+from sequitur.consumer.topology.state.kinds import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     copy_of,
@@ -166,7 +166,7 @@ def test_values_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StateValueError, match=rf"has {VALUE_BYTES_MAX + 1} bytes") as raised:
         fit_value(state, "a", bytes(VALUE_BYTES_MAX + 1))
     assert len(str(raised.value)) < 300
-    monkeypatch.setattr("sequitur.consumer.topology.state.values.VALUE_BYTES_MAX", 16)
+    monkeypatch.setattr("sequitur.consumer.topology.state.kinds.VALUE_BYTES_MAX", 16)
     cases: list[tuple[type, Any, Any]] = [
         (str, "\u00e4" * 8, "\u00e4" * 8 + "a"),
         (bytes, bytes(16), bytes(17)),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.topology.state import Writer
-    from sequitur.consumer.topology.state.values import Key
+    from sequitur.consumer.topology.state.kinds import Key
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
     bolt,
 )
-from sequitur.consumer.topology.settling.made_tuple import MadeTuple, is_made
+from sequitur.consumer.topology.settling.root import MadeTuple, is_made
 from sequitur.consumer.topology.state import TransactionalState
 from tests.support.step_runs import StepRuns, event
 from tests.support.transactions import store_in

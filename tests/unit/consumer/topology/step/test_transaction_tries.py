@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import TransactionError
-from sequitur.consumer.topology.settling.retry import RetryPolicy
-from sequitur.consumer.topology.step.transaction_run import BatchFailedError
-from sequitur.consumer.topology.step.transaction_tries import TransactionTries
-from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.phase import BatchFailure, Cause
+from sequitur.consumer.topology.settling.outcomes import RetryPolicy
+from sequitur.consumer.topology.step.transaction_run import BatchFailedError, TransactionTries
+from sequitur.consumer.topology.transactional.attempt import BatchFailure, Cause, TransactionAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

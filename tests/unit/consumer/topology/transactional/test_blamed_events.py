@@ -18,7 +18,7 @@ from sequitur.consumer.topology import (
 
 if TYPE_CHECKING:
     from sequitur.consumer.topology import Tuple
-    from sequitur.consumer.topology.transactional.topology import TransactionalTopology
+    from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 
 _SETTINGS = ProcessSettings.model_validate({"max_attempts": 3, "retry_delay": "1 ms"})
 

@@ -12,7 +12,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
 )
 from sequitur.consumer.topology.state import TransactionalState
-from sequitur.consumer.topology.step.counted_runs import CountedRuns
+from sequitur.consumer.topology.step.run import CountedRuns
 from tests.support.transactions import (
     GatherAndPassOn,
     Journal,

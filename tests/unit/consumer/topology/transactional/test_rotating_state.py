@@ -10,8 +10,8 @@ from sequitur.consumer.topology import TransactionMetadataError, TransactionOrde
 from sequitur.consumer.topology.transactional.metadata_store import (
     FolderMetadataStore,
     MemoryMetadataStore,
+    RotatingTransactionalState,
 )
-from sequitur.consumer.topology.transactional.rotating_state import RotatingTransactionalState
 from tests.support.transactional_spouts import KilledError, KilledStore
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Root
     from sequitur.kafka.record_format import RecordLimit
 
+
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 

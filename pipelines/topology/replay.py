@@ -13,6 +13,7 @@ none is given twice.
 from __future__ import annotations
 
 import io
+import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
-from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.documents import check_format, read_document
 from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
 from sequitur.pipelines.store.files import files_in, open_file, write_whole
 from sequitur.pipelines.store.job_identity import check_identity
@@ -30,11 +31,12 @@ from sequitur.pipelines.store.part_files import is_rows_file
 from sequitur.pipelines.store.storage import storage_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from sequitur.consumer import ReorderSettings
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.store.storage import Storage
+
 
 REPLAYS_FOLDER: Final = "replays"
 _REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
@@ -124,3 +126,65 @@ def read_request(path: Location) -> pa.Table:
         return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} is not a replay request: {error}") from error
+
+
+# Which dead letters the job was given back: in `replayed/<number>` of its checkpoint.
+#
+# A document is created exclusively, before the request it is about. So of two commands at once one
+# sees what the other has taken; and a command that dies in between has its letters told as
+# replayed the next time, where they would be put out twice in the other order.
+
+_FOLDER: Final = "replayed"
+_FORMAT: Final = 1
+
+Letter = tuple[int, int]
+"""Its partition and offset in the dead-letter topic."""
+
+
+class ReplayedLetters:
+    """The dead letters of one topic that were replayed."""
+
+    def __init__(self, storage: Storage, topic_id: str) -> None:
+        self._storage = storage
+        self._topic_id = topic_id
+
+    def take(self, letters: Collection[Letter]) -> set[Letter]:
+        """Note letters as replayed, and return those that were not before."""
+        self._storage.make_folder(_FOLDER)
+        known: set[Letter] = set()
+        read: set[str] = set()
+        while True:
+            names = set(self._storage.names(_FOLDER))
+            for name in names - read:
+                spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
+                known.update(one for one in letters if _is_in(one, spans))
+            read |= names
+            new = set(letters) - known
+            number = 1 + max((int(name) for name in read), default=-1)
+            if not new or self._storage.create(f"{_FOLDER}/{number:06d}", self._document(new)):
+                return new
+
+    def _document(self, letters: Iterable[Letter]) -> str:
+        said = {"format": _FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
+        return json.dumps(said)
+
+    def _spans(self, document: dict[str, Any]) -> list[list[int]]:
+        check_format(document, _FORMAT)
+        spans: list[list[int]] = document["letters"]
+        return spans if document["topic"] == self._topic_id else []
+
+
+def _spans_of(letters: Iterable[Letter]) -> list[list[int]]:
+    """Return letters as spans: partition, first and last offset of each."""
+    spans: list[list[int]] = []
+    for partition, offset in sorted(letters):
+        if spans and spans[-1][0] == partition and spans[-1][2] == offset - 1:
+            spans[-1][2] = offset
+        else:
+            spans.append([partition, offset, offset])
+    return spans
+
+
+def _is_in(letter: Letter, spans: Iterable[list[int]]) -> bool:
+    partition, offset = letter
+    return any(one == partition and first <= offset <= last for one, first, last in spans)

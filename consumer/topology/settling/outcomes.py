@@ -1,35 +1,151 @@
-"""Settling a batch: which of its events are done, tried again, held or dead.
+"""What becomes of events that are not done: retry, wait, end.
 
-One rule for all topologies: the executor settles its trees by it where no tuple leaves the process,
-and the driver where ackers tell what became of trees.
-
-An event is held when an earlier one of its key has failed and will be tried again; and when it
-shares an output with an event that is not done, since that output cannot go out, and would be lost
-if one of them were taken as done. Either holds back others in turn. Pure, and in columns: events
-stand in the order of the stream, and a key is a number.
+Pure, and in columns of small values: events stand in the order of the stream in all of them, and
+a key is a number, as `numbered` gives it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.consumer.topology.settling.pending import numbered
+from sequitur.base.retry import Backoff
+from sequitur.consumer.dead_letters import FailReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sequitur.consumer.dead_letters import FailReason
-    from sequitur.consumer.topology.settling.retry import RetryPolicy
     from sequitur.consumer.topology.settling.root import Root
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Longs = np.ndarray[Any, np.dtype[np.int64]]
     Outcomes = np.ndarray[Any, np.dtype[np.int8]]
     Places = np.ndarray[Any, np.dtype[np.intp]]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff with jitter, and an end to it.
+
+    Attributes:
+        delay_ms: Before the second attempt.
+        factor: Each further delay is so many times the one before.
+        maximum_ms: No delay is longer, but for the jitter.
+        jitter: A delay is up to this share shorter or longer.
+        max_attempts: After so many the event is dead-lettered; 0 for never.
+    """
+
+    delay_ms: int = 100
+    factor: float = 2.0
+    maximum_ms: int = 60_000
+    jitter: float = 0.2
+    max_attempts: int = 5
+
+    def gives_up(self, attempt: int, reason: FailReason) -> bool:
+        """Return whether a failed event is given up. The one rule for it.
+
+        Args:
+            attempt: The attempt that failed; the first is 1.
+            reason: Why. What kills its process is given up at once.
+        """
+        return 0 < self.max_attempts <= attempt or reason is FailReason.CRASH
+
+    def latest_ms(self, now_ms: int) -> int:
+        """Return the latest time at which an event that failed up to now is tried again.
+
+        A later retry time was set by another clock, or by other settings.
+
+        Args:
+            now_ms: Now.
+        """
+        return now_ms + math.ceil(self.maximum_ms * (1 + self.jitter))
+
+    def retry_at_ms(self, attempt: int, now_ms: int, random: float) -> int:
+        """Return when to try again.
+
+        Args:
+            attempt: The attempt that failed; the first is 1.
+            now_ms: Now.
+            random: Drawn from [0, 1).
+        """
+        delay = Backoff(self.delay_ms, self.maximum_ms, self.jitter, self.factor)
+        return now_ms + round(delay.delay_ms(attempt, random))
+
+
+# Events that wait: which of them run in a batch, and which keep waiting.
+#
+# An event waits for its retry; or it is held, because an earlier one of its key waits, or one that
+# it shares an output with. A batch runs those whose time has come, in their order, and then new
+# events. Pure, and in columns of small values; events stand in their order in all of them, and a
+# key is a number, as `numbered` gives it.
+
+
+def numbered(keys: Iterable[bytes | None]) -> Longs:
+    """Number keys: equal numbers for equal keys; -1 for none."""
+    numbers: dict[bytes, int] = {}
+    return np.array(
+        [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys], np.int64
+    )
+
+
+def runs_now(
+    keys: Longs,
+    retry_at_ms: Longs,
+    now_ms: int,
+    *,
+    policy: RetryPolicy,
+    keeps_order: bool = True,
+) -> Bools:
+    """Select the waiting events that run now.
+
+    The keys of the others are blocked: new events of these keys are held at once. An event that
+    would wait longer than the longest delay runs now: the clock was set back.
+    """
+    is_due: Bools = (retry_at_ms <= now_ms) | (retry_at_ms > policy.latest_ms(now_ms))
+    if not keeps_order:
+        return is_due
+    _, codes = np.unique(keys, return_inverse=True)
+    places = np.arange(len(keys))
+    first = np.full(len(keys), len(keys))
+    blocking = ~is_due & (keys >= 0)
+    np.minimum.at(first, codes[blocking], places[blocking])
+    return is_due & ((keys < 0) | (places < first[codes]))
+
+
+def next_due_ms(keys: Longs, retry_at_ms: Longs, *, keeps_order: bool = True) -> int | None:
+    """Return when the next waiting event runs; None if none waits.
+
+    The first event of a key holds back the others, whenever these might run; one without a key
+    waits for no other.
+    """
+    if not len(keys):
+        return None
+    decides = np.ones(len(keys), np.bool_)
+    if keeps_order:
+        _, first = np.unique(keys, return_index=True)
+        decides = keys < 0
+        decides[first] = True
+    return int(retry_at_ms[decides].min())
+
+
+def due_ms(next_ms: int | None, now_ms: int, *, policy: RetryPolicy) -> int | None:
+    """Correct what `next_due_ms` gave: now, if it is later than the longest delay."""
+    return now_ms if next_ms is not None and next_ms > policy.latest_ms(now_ms) else next_ms
+
+
+# Settling a batch: which of its events are done, tried again, held or dead.
+#
+# One rule for all topologies: the executor settles its trees by it where no tuple leaves the
+# process, and the driver where ackers tell what became of trees.
+#
+# An event is held when an earlier one of its key has failed and will be tried again; and when it
+# shares an output with an event that is not done, since that output cannot go out, and would be
+# lost if one of them were taken as done. Either holds back others in turn. Pure, and in columns:
+# events stand in the order of the stream, and a key is a number.
 
 
 class EventOutcome(IntEnum):

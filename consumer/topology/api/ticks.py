@@ -14,6 +14,7 @@ from sequitur.consumer.topology.api.tuple import SYSTEM_COMPONENT, TRANSACTION_F
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 TICK_STREAM: Final = "__tick"
 TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
 """The stream of tick tuples, by Storm's names."""

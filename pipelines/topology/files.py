@@ -1,0 +1,362 @@
+"""The files of a step: events, tuples for later stages, acks for ackers, records for the sink."""
+
+from __future__ import annotations
+
+import heapq
+import io
+import itertools
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.consumer.topology.engine.targets import Sent, order_of
+from sequitur.consumer.topology.settling.acker import acker_of
+from sequitur.consumer.topology.step.batch import PendingEvent
+from sequitur.kafka.partition import KeyPartitioner
+from sequitur.pipelines.rows.columns import outputs_of
+from sequitur.pipelines.rows.limits import ROW_LIMITS
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, in_row_groups
+from sequitur.pipelines.store.files import is_remote, new_file, open_file
+from sequitur.pipelines.store.part_files import PartFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from sequitur.consumer.topology import OutputRecord
+    from sequitur.consumer.topology.step.batch import Sources
+    from sequitur.pipelines.store.files import Location
+
+
+EVENT_COLUMNS: Final = (
+    "key", "value", "headers", "event_time_ms", "topic", "partition", "offset", "timestamp_ms",
+)  # fmt: skip
+EVENT_SCHEMA: Final = pa.schema([RUN_ARROW_SCHEMA.field(name) for name in EVENT_COLUMNS])
+PENDING_SCHEMA: Final = pa.schema(
+    [
+        *EVENT_SCHEMA,
+        ("attempts", pa.int32()),
+        ("retry_at_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("path", pa.string()),
+    ]
+)
+"""An event that waits: `retry_at_ms` of one that failed, null of one that is held for another."""
+
+_TOLD: Final = PENDING_SCHEMA.names[len(EVENT_SCHEMA) :]
+_ROWS_AT_ONCE: Final = 1 << 16
+
+
+def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a table as the values of events, in the order of `EventValues`."""
+    headers = rows["headers"]
+    lists: Iterable[Any] = itertools.repeat((), len(rows))
+    if headers.null_count < len(rows):
+        lists = (
+            () if not several else [(one["key"], one["value"]) for one in several]
+            for several in headers.to_pylist()
+        )
+    return zip(
+        # By NumPy, which makes no scalar of Arrow's for each.
+        rows["key"].to_numpy().tolist(),
+        rows["value"].to_numpy().tolist(),
+        lists,
+        rows["event_time_ms"].to_numpy().tolist(),
+        _texts(rows["topic"]),
+        rows["partition"].to_numpy().tolist(),
+        rows["offset"].to_numpy().tolist(),
+        rows["timestamp_ms"].to_numpy().tolist(),
+        strict=True,
+    )
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Texts of a column, each different one made once."""
+    encoded = column.combine_chunks().dictionary_encode()
+    different = encoded.dictionary.to_pylist()
+    if len(different) == 1:
+        same: list[str] = different * len(column)
+        return same
+    texts: list[str] = [different[place] for place in encoded.indices.to_numpy().tolist()]
+    return texts
+
+
+def table_of(given: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Make a table of `EVENT_SCHEMA`, of the values of at least one event."""
+    key, value, headers, *rest = zip(*given, strict=True)
+    lists: Sequence[Any] = [None] * len(headers)
+    if any(headers):
+        lists = [[{"key": name, "value": said} for name, said in several] for several in headers]
+    columns = zip((key, value, lists, *rest), EVENT_SCHEMA.types, strict=True)
+    return pa.table([pa.array(column, of) for column, of in columns], schema=EVENT_SCHEMA)
+
+
+def write_waiting(folder: Location, waiting: Sequence[PendingEvent]) -> Location | None:
+    """Write events that wait into a file of a folder; where it is."""
+    with PartFile(folder, PENDING_SCHEMA) as file:
+        for begin in range(0, len(waiting), _ROWS_AT_ONCE):
+            some = waiting[begin : begin + _ROWS_AT_ONCE]
+            _, *told = zip(*some, strict=True)
+            rows = table_of([one.event for one in some])
+            for name, column in zip(_TOLD, told, strict=True):
+                of = PENDING_SCHEMA.field(name)
+                rows = rows.append_column(of, pa.array(column, of.type))
+            file.write(rows)
+    return file.location
+
+
+def read_pending(paths: Iterable[Location]) -> list[PendingEvent]:
+    """Read the events of some files of `write_waiting`, in their order."""
+    found = []
+    for path in paths:
+        with open_file(path) as file, pq.ParquetFile(file) as parquet:
+            rows = parquet.read(use_threads=False)
+        told = zip(*(rows[name].to_pylist() for name in _TOLD), strict=True)
+        found += [
+            PendingEvent(event, *rest) for event, rest in zip(events(rows), told, strict=True)
+        ]
+    return sorted(found, key=lambda one: one.event[3:7])
+
+
+ACKS_SCHEMA: Final = pa.schema(
+    [("root", pa.uint64()), ("value", pa.uint64()), ("flags", pa.uint8())]
+)
+_TUPLES_AT_ONCE: Final = 1 << 12
+_BYTES_AT_ONCE: Final = 32 << 20
+"""So much waits at most to be written, of all tasks of readers together."""
+_TUPLES_A_FRAME: Final = 1 << 6
+"""So many tuples of each stretch of a file are read at once, of the `_TUPLES_AT_ONCE` it has."""
+_BYTES_A_FRAME: Final = 1 << 18
+"""And so much of them, or one that is larger."""
+_LENGTH_BYTES: Final = 4
+_READ_AHEAD: Final = 1 << 18
+"""Of a stretch that is far away so many bytes are read at once, where a frame has less."""
+
+
+class ExchangeFile:
+    """A task's tuples for tasks of later stages."""
+
+    def __init__(self, folder: Location) -> None:
+        self.path = folder / f"tuples-{uuid4().hex}.pickle"
+        self.index: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._waiting: dict[tuple[str, int], list[Sent]] = {}
+        self._bytes: dict[tuple[str, int], int] = {}
+        self._all_bytes = 0
+        self._file: pa.NativeFile | None = None
+
+    def send(self, component: str, task: int, sent: Sent) -> None:
+        """Take a tuple in."""
+        place, size = (component, task), len(sent.values)
+        waiting = self._waiting.setdefault(place, [])
+        waiting.append(sent)
+        self._bytes[place] = self._bytes.get(place, 0) + size
+        self._all_bytes += size
+        if len(waiting) >= _TUPLES_AT_ONCE:
+            self._flush(place)
+        elif self._all_bytes >= _BYTES_AT_ONCE:
+            self._flush(max(self._bytes, key=self._bytes.__getitem__))
+
+    def close(self) -> None:
+        """Write what is left."""
+        for place in self._waiting:
+            self._flush(place)
+        if self._file is not None:
+            self._file.close()
+
+    def _flush(self, place: tuple[str, int]) -> None:
+        waiting = self._waiting[place]
+        if not waiting:
+            return
+        self._waiting[place] = []
+        self._all_bytes -= self._bytes[place]
+        self._bytes[place] = 0
+        waiting.sort(key=order_of)
+        if self._file is None:
+            self._file = new_file(self.path)
+        begin = self._file.tell()
+        for tuples in _in_frames(waiting):
+            frame = pickle.dumps([tuple(sent) for sent in tuples], 5)
+            self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.write(frame)
+        length = self._file.tell() - begin
+        self.index.setdefault(place, []).append((begin, length))
+
+
+def _in_frames(tuples: Sequence[Sent]) -> Iterator[Sequence[Sent]]:
+    """Return tuples in stretches that are read at once; of a large tuple each is one."""
+    begin = size = 0
+    for at, sent in enumerate(tuples):
+        size += len(sent.values)
+        if at > begin and (at - begin == _TUPLES_A_FRAME or size > _BYTES_A_FRAME):
+            yield tuples[begin:at]
+            begin, size = at, len(sent.values)
+    yield tuples[begin:]
+
+
+def tuples_in_order(sources: Sources) -> Iterator[tuple[str, Sent]]:
+    """Read tuples of some files in the order of their events, each with its component.
+
+    Each stretch of a file is in order, so they are merged: of each only a frame is in memory.
+    """
+    return heapq.merge(
+        *(
+            _stretch(path, component, begin, begin + length)
+            for path, blobs in sources
+            for component, places in blobs.items()
+            for begin, length in places
+        ),
+        key=lambda one: order_of(one[1]),
+    )
+
+
+def _stretch(path: Location, component: str, begin: int, end: int) -> Iterator[tuple[str, Sent]]:
+    while begin < end:
+        for frame in _frames(path, begin, end):
+            begin += _LENGTH_BYTES + len(frame)
+            tuples = pickle.load(io.BytesIO(frame))  # noqa: S301 - our own tasks' tuples; values are packed
+            for sent in tuples:
+                yield component, Sent(*sent)
+
+
+def _frames(path: Location, begin: int, end: int) -> list[bytes]:
+    """Read the next frames of a stretch: one, or as many as are read ahead; the file is closed."""
+    with open_file(path) as file:
+        ahead = file.read_at(min(_READ_AHEAD, end - begin), begin) if is_remote(path) else b""
+        frames: list[bytes] = []
+        while begin < end:
+            if frames and len(ahead) < _LENGTH_BYTES:
+                break
+            head, ahead = ahead[:_LENGTH_BYTES], ahead[_LENGTH_BYTES:]
+            length = int.from_bytes(head or file.read_at(_LENGTH_BYTES, begin), "big")
+            if frames and len(ahead) < length:
+                break
+            frame, ahead = ahead[:length], ahead[length:]
+            begin += _LENGTH_BYTES
+            frames.append(frame + file.read_at(length - len(frame), begin + len(frame)))
+            begin += length
+            if not ahead:
+                break
+    return frames
+
+
+def write_acks(folder: Location, roots: Any, values: Any, flags: Any, ackers: int) -> Location:
+    """Write what a task knows of roots, a record batch for each acker; where the file is."""
+    which = acker_of(roots, ackers)
+    order = np.argsort(which, kind="stable")
+    ends = np.searchsorted(which[order], np.arange(ackers + 1))
+    path = folder / f"acks-{uuid4().hex}.arrow"
+    with new_file(path) as file, pa.ipc.new_file(file, ACKS_SCHEMA) as writer:
+        for own in np.split(order, ends[1:-1]):
+            columns = [pa.array(roots[own]), pa.array(values[own]), pa.array(flags[own])]
+            writer.write_batch(pa.record_batch(columns, schema=ACKS_SCHEMA))
+    return path
+
+
+def read_acks(path: Location, acker: int) -> tuple[Any, Any, Any]:
+    """Read what a task knows of an acker's roots: ids, values, flags."""
+    with open_file(path) as file:
+        batch = pa.ipc.open_file(file).get_batch(acker)
+        roots, values, flags = (column.to_numpy().copy() for column in batch.columns)
+    return roots, values, flags
+
+
+# The files of records that a topology's outputs write, and of dead letters.
+#
+# A task writes into files of its own, and nobody reads one who is not told its name
+# (`store.part_files`): so nobody reads half a file, nor one of an attempt that was given up.
+
+OUTPUT_SCHEMA: Final = pa.schema(
+    [
+        *EVENT_SCHEMA,
+        ("output_partition", pa.int32()),
+        ("reason", pa.string()),
+        ("emission", pa.int64()),
+        ("root", pa.uint64()),
+    ]
+)
+"""A record that an output wrote; place and timestamp are those of the event it came from, `root`
+is the id of that event's root in the step, 0 where no event's verdict decides about the record."""
+OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
+_RECORDS_AT_ONCE: Final = 1 << 16
+"""So many records of an output wait at most to be written."""
+_RECORD_BYTES_AT_ONCE: Final = 16 << 20
+"""And of all outputs together so much; a task holds two or three times that."""
+
+
+class OutputFiles:
+    """A task's files of records, one for each topic that it writes to."""
+
+    def __init__(
+        self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
+    ) -> None:
+        self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
+        self._bytes = dict.fromkeys(topics, 0)
+        self._all_bytes = 0
+        self._place = {name: place for name, (place, _) in topics.items()}
+        self._files = {
+            place: PartFile(folder / place, OUTPUT_SCHEMA) for place in self._place.values()
+        }
+        known = {count: KeyPartitioner(count) for _, count in topics.values()}
+        self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
+        self._emissions = emissions
+        self._failed: Exception | None = None
+
+    def write(self, output: str, record: OutputRecord) -> None:
+        """Take a record in."""
+        rows, (_, key, value, headers) = self._rows[output], record
+        rows.append(record)
+        size = len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(len(name) + len(held or b"") for name, held in headers)
+        self._bytes[output] += size
+        self._all_bytes += size
+        if len(rows) >= _RECORDS_AT_ONCE:
+            self._flush(output)
+        elif self._all_bytes >= _RECORD_BYTES_AT_ONCE:
+            self._flush(max(self._bytes, key=self._bytes.__getitem__))
+
+    def close(self) -> dict[str, Location | None]:
+        """Write what is left; where the files are, by their topic's folder."""
+        for output in self._rows:
+            self._flush(output)
+        if self._failed is not None:
+            raise self._failed
+        for file in self._files.values():
+            file.close()
+        return {place: file.location for place, file in self._files.items()}
+
+    @property
+    def count(self) -> int:
+        """How many records the files have, once they are closed."""
+        return sum(file.rows for file in self._files.values())
+
+    def _flush(self, output: str) -> None:
+        records, self._rows[output] = self._rows[output], []
+        self._all_bytes -= self._bytes[output]
+        self._bytes[output] = 0
+        try:
+            if records:
+                self._write_out(output, records)
+        except Exception as error:
+            self._failed = self._failed or error
+            raise
+
+    def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
+        keys = [one.key for one in records]
+        events = [(one.key, one.value, one.headers, *one.root.event[3:8]) for one in records]
+        rows = table_of(events)
+        outputs = outputs_of(self._partitioners[output], keys, rows["partition"].to_numpy())
+        more = {
+            "output_partition": pa.array(outputs, pa.int32()),
+            "reason": pa.nulls(len(records), pa.string()),
+            "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
+            "root": pa.array([one.root.id for one in records], pa.uint64()),
+        }
+        for name, column in more.items():
+            rows = rows.append_column(name, column)
+        for some in in_row_groups(rows, ROW_LIMITS):
+            self._files[self._place[output]].write(some)
