@@ -56,6 +56,7 @@ def sort_words(event: Event) -> Iterator[Any]:
 
 @bolt
 def returns_list(event: Event) -> Any:
+    """What is returned counts as well as what is yielded."""
     return [event.value, b"twice"]
 
 
