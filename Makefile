@@ -18,7 +18,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota/states.py,*/numbered_slots.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count format clean
+.PHONY: help setup jars demo test test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -41,7 +41,7 @@ demo: setup ## The main job on this machine's CPU readings: a table, and demo.pn
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
 test: setup ## All tests; those against containers where Docker's engine can run
-	@$(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+	@$(BIN)/python -m pytest tests --promises --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
 	@tests/containers/run
 
 test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all cores; fewer examples
@@ -104,6 +104,10 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.house.face
+	@$(BIN)/python -m tests.house.promises
+
+failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
+	@$(BIN)/python -m tests.house.promises --write
 
 count: $(INSTALLED) ## Lines of code, files, rooms, longest functions, beside what stood before the house was put in order
 	@$(BIN)/python -m tests.house.count

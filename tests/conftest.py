@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
 from tests.support.postgres import PostgresServer
+from tests.support.promised import Promised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,9 +60,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("SEQUITUR_TEST_BROKER", "embedded"),
         help="where Kafka runs for the tests that need it",
     )
+    parser.addoption(
+        "--promises",
+        action="store_true",
+        help="fail if all tests of a promise were skipped; for runs of all tests",
+    )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach the programs that tests start, where this one is told to ignore it.
 
     A shell without job control starts what goes to the background so, and a child inherits it.
@@ -69,6 +75,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's would reach all that tests start
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--promises"):
+        config.pluginmanager.register(Promised(), "promised")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from tests.support.readme import pasted
 from tests.support.tree import ROOT
 
 
+@pytest.mark.promise("cli-readme-md-pasted")
 @pytest.mark.slow  # builds, and makes a virtual environment
 def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
     """It gives an environment with the commands; dependencies are those of these tests."""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.house.promises import Promise, marks, page, problems
+from tests.support.promised import Promised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KEPT = Promise(section="Order", condition="rows | late", promise="kept", price="none")
+_MODULE = """
+@pytest.mark.slow
+@pytest.mark.promise("a", "b")
+def test_one(): ...
+
+class TestThree:
+    @pytest.mark.promise("b")
+    async def test_two(self): ...
+
+TestMachine = pytest.mark.promise("c")(Machine.TestCase)
+"""
+
+
+def test_marks_are_read_without_importing() -> None:
+    assert sorted(marks(ast.parse(_MODULE))) == [
+        ("TestMachine", "c"),
+        ("test_one", "a"),
+        ("test_one", "b"),
+        ("test_two", "b"),
+    ]
+
+
+def test_a_promise_without_a_test_and_a_mark_without_a_promise_are_told() -> None:
+    assert problems({"kept": _KEPT}, {"kept": ["test_one"]}) == []
+    assert problems({"kept": _KEPT}, {"other": ["test_one"]}) == [
+        "kept: no test is marked with it",
+        "test_one: no promise other",
+    ]
+
+
+def test_the_page_has_a_row_for_each_promise() -> None:
+    told = page({"kept": _KEPT}, {"kept": ["test_two", "test_one", "test_two"]})
+    row = "| `kept` | rows \\| late | kept | none | `test_one`, `test_two` |\n"
+    assert told.endswith(row)
+
+
+class _Report:
+    """What the plugin reads of a report."""
+
+    def __init__(self, promise: str, *, skipped: str | None = None) -> None:
+        self.user_properties = [("promise", promise)]
+        self.skipped = skipped is not None
+        self.longrepr = ("file", 1, skipped)
+        self.when = "setup" if self.skipped else "call"
+
+
+def _unshown(*reports: Any) -> dict[str, str]:
+    plugin = Promised()
+    for report in reports:
+        plugin.pytest_runtest_logreport(report)
+    return plugin.unshown()
+
+
+def _runs() -> Iterator[tuple[list[_Report], dict[str, str]]]:
+    skipped = _Report("kept", skipped="Skipped: too slow today")
+    yield [skipped], {"kept": "Skipped: too slow today"}
+    yield [skipped, _Report("other")], {"kept": "Skipped: too slow today"}
+    yield [skipped, _Report("kept")], {}
+    yield [_Report("kept", skipped="Skipped: only root may mount a small disk")], {}
+
+
+@pytest.mark.parametrize(("reports", "unshown"), [*_runs()])
+def test_a_promise_whose_tests_were_all_skipped_is_told(
+    reports: list[_Report], unshown: dict[str, str]
+) -> None:
+    assert _unshown(*reports) == unshown
