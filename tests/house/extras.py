@@ -199,7 +199,8 @@ def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
     _tell("spark")
 
     far = f"s3://{BUCKET}/checkpoint"
-    spark.run("-c", _CHECKPOINT, far, fails_with="pip install 'sequitur[s3]'")
+    region = {"AWS_REGION": "us-east-1"}  # else the bucket's is asked for
+    spark.run("-c", _CHECKPOINT, far, fails_with="pip install 'sequitur[s3]'", **region)
     spark.run("-c", _CHECKPOINT, "hdfs://h:1/c", fails_with="pip install 'sequitur[hdfs]'")
     spark.install(f"{wheel}[s3,hdfs]")
     with S3Server() as server:
