@@ -87,6 +87,7 @@ async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[None]:
     return sending
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_hold_ends_with_the_time_for_delivery(
         assert producer.statistics().accepted == 1
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 async def test_a_record_has_sends_raise_until_it_is_lifted(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_proximity_is_told_before_the_quota_is_reached(
     await _until(lambda: _quota(producer).proximity is None)
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 async def test_a_record_counts_for_its_time_alone(
     broker: Broker, control: ControlTopic, topic: str
 ) -> None:
@@ -172,6 +175,7 @@ async def test_a_record_counts_for_its_time_alone(
     await reader.close(1)
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 async def test_a_held_send_goes_on_when_the_record_is_stale(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
@@ -182,6 +186,7 @@ async def test_a_held_send_goes_on_when_the_record_is_stale(
     assert _quota(producer).held == 1
 
 
+@pytest.mark.promise("in-control-topic-created")
 async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -> None:
     """Until then nothing is limited; the producer started without it, and has not created it."""
     broker = make_broker({"auto.create.topics.enable": "true"})
@@ -200,6 +205,7 @@ async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -
         await held
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 @pytest.mark.parametrize("value", [b"{", b'{"format":9}', b""])
 async def test_a_bad_record_is_passed_over(
     producer: IdempotentProducer, control: ControlTopic, topic: str, value: bytes
@@ -217,6 +223,7 @@ async def test_a_bad_record_is_passed_over(
     await held
 
 
+@pytest.mark.promise("in-control-topic-created")
 async def test_records_of_aborted_transactions_are_not_read(
     producer: IdempotentProducer, control: ControlTopic, topic: str
 ) -> None:
@@ -250,6 +257,7 @@ async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
     await reader.close(1)
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) -> None:
     broker = make_broker()
     _create_topic(broker)
@@ -271,6 +279,7 @@ async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) ->
         await held
 
 
+@pytest.mark.promise("in-control-topic-created")
 async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeBroker) -> None:
     """What the former one said does not count any more."""
     broker = make_broker()

@@ -95,6 +95,7 @@ def test_rows_are_there_in_order_and_counted(output: JobOutput) -> None:
     assert life.planned(1).plan.topics[output.topic].ends == (100, 101, 102, 103)
 
 
+@pytest.mark.promise("order-keys-values-headers")
 def test_payloads_are_opaque(output: JobOutput) -> None:
     """Keys, values and headers arrive byte for byte; null stays null."""
     rows: list[tuple[bytes | None, bytes | None, tuple[Header, ...]]] = [
@@ -128,6 +129,7 @@ def test_large_rows_are_cut_to_what_the_topic_takes(broker: Broker, make_topic: 
     assert output.values(_PARTITION) == values + large
 
 
+@pytest.mark.promise("order-max-message-bytes")
 def test_limit_that_is_lowered_costs_one_attempt(broker: Broker, make_topic: MakeTopic) -> None:
     """What is refused as too large is cut anew by the next attempt, under the same sequences."""
     topic = make_topic()
@@ -157,6 +159,7 @@ def _set_limit(kafka: KafkaSettings, topic: str, max_bytes: int) -> None:
         time.sleep(POLL_S)
 
 
+@pytest.mark.promise("order-backfill-years-ago")
 def test_oldest_timestamps_that_are_given_are_taken(broker: Broker, make_topic: MakeTopic) -> None:
     """Records as old as the topic's limits allow by our rule are not past them on arrival."""
     topic = make_topic(message_timestamp_before_max_ms=3_600_000, retention_ms=-1)
@@ -168,6 +171,7 @@ def test_oldest_timestamps_that_are_given_are_taken(broker: Broker, make_topic: 
     assert output.values(_PARTITION) == [b"old"]
 
 
+@pytest.mark.promise("order-job-dies-output")
 def test_repeated_step_writes_nothing_and_counts(output: JobOutput) -> None:
     """A step whose rows are there is left out and counted; the next one is written."""
     life = output.life()
@@ -198,6 +202,7 @@ def test_task_without_rows_leaves_no_trace(output: JobOutput) -> None:
     assert output.values(_PARTITION) == expected(10)
 
 
+@pytest.mark.promise("order-step-run-fewer")
 def test_repeated_step_with_fewer_rows_is_refused(output: JobOutput) -> None:
     """A repeat that counts differently is not the same step: nobody's rows go missing for it."""
     life = output.life()
@@ -207,6 +212,7 @@ def test_repeated_step_with_fewer_rows_is_refused(output: JobOutput) -> None:
     assert output.values(_PARTITION) == expected(100)
 
 
+@pytest.mark.promise("order-attempts-task-run")
 @pytest.mark.usefixtures("_as_they_come")
 def test_older_attempt_goes_on_beside_a_newer_one(output: JobOutput) -> None:
     """A task that was given up while it wrote: whoever sends a row, it is there once."""
@@ -226,6 +232,7 @@ def test_older_attempt_goes_on_beside_a_newer_one(output: JobOutput) -> None:
     assert output.values(_PARTITION) == expected(500)
 
 
+@pytest.mark.promise("order-task-dies-sends")
 @pytest.mark.usefixtures("_as_they_come")
 def test_next_attempt_goes_on_where_a_dead_one_was(output: JobOutput) -> None:
     """What it had sent, and what was on its way, counts; the rest is written."""
@@ -250,6 +257,7 @@ class _DiedError(Exception):
     """The task dies here."""
 
 
+@pytest.mark.promise("order-answers-brokers-lost", "order-attempts-task-run")
 @pytest.mark.usefixtures("_as_they_come")
 @pytest.mark.parametrize("seed", range(_ROUNDS))
 def test_attempts_at_once_over_bad_connections_write_each_row_once(
@@ -284,6 +292,7 @@ def _until_death(tables: Tables, chance: random.Random) -> Iterator[pa.Table]:
         yield table
 
 
+@pytest.mark.promise("order-answers-brokers-lost")
 @pytest.mark.either_broker
 @pytest.mark.usefixtures("_as_they_come")
 def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
@@ -308,6 +317,7 @@ def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
     assert output.values(_PARTITION) == expected(1000)
 
 
+@pytest.mark.promise("in-sequence-goes-negative")
 def test_sequences_go_from_the_largest_to_zero(output: JobOutput) -> None:
     """2^31 - 1 is followed by 0, within a batch, too."""
     life = output.life()
@@ -340,6 +350,7 @@ def test_first_step_goes_behind_what_others_have_written(output: JobOutput) -> N
     assert found.count(b"last") == 1
 
 
+@pytest.mark.promise("order-driver-thought-dead")
 def test_driver_thought_dead_goes_on_and_doubles_nothing(output: JobOutput) -> None:
     """Its tasks and the newer driver's finish the step it began; behind it they are refused."""
     older = output.life()

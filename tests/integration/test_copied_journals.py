@@ -90,6 +90,7 @@ def lives(broker: Broker, make_topic: MakeTopic) -> Iterator[Lives]:
     broker.start()
 
 
+@pytest.mark.promise("in-journal-restored-copy")
 def test_a_journal_put_back_from_a_copy_loses_and_doubles_nothing(
     lives: Lives, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_journal_put_back_from_a_copy_loses_and_doubles_nothing(
     lives.check(also_lost=gone)
 
 
+@pytest.mark.promise("in-processes-run-copies")
 def test_two_hosts_on_copies_lose_and_double_nothing(lives: Lives, tmp_path: Path) -> None:
     """Both send what the journal held, and events of their own, until one is refused by name."""
     journal, copy = tmp_path / "journal", tmp_path / "copy"
@@ -129,6 +131,7 @@ def test_two_hosts_on_copies_lose_and_double_nothing(lives: Lives, tmp_path: Pat
     lives.check(also_lost=frozenset(refused.values()) - refused.places.keys())
 
 
+@pytest.mark.promise("in-lives-begin-killed")
 def test_lives_that_were_killed_while_kafka_was_away_lose_and_double_nothing(
     lives: Lives, tmp_path: Path
 ) -> None:

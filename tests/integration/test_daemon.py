@@ -106,6 +106,7 @@ def test_real_readings_arrive_once_and_in_order(
     assert {event_id.sequence for event_id in ids} == set(range(report["persisted"]))
 
 
+@pytest.mark.promise("in-ctrl-sigterm-sighup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_drains_it(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, number: signal.Signals
@@ -120,6 +121,7 @@ def test_a_signal_drains_it(
     assert len(read_partitions(broker.bootstrap_servers, topic)[0]) == report["accepted"]
 
 
+@pytest.mark.promise("in-ctrl-sigterm-sighup")
 def test_it_outlives_its_terminal_where_nohup_says_so(
     make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_signal_ends_it_while_it_looks_for_a_broker(start_daemon: StartDaemon)
     assert daemon.end()["accepted"] == 0
 
 
+@pytest.mark.promise("cli-produce-events-given")
 def test_a_wrong_port_is_told_with_the_cause(start_daemon: StartDaemon) -> None:
     """Before a user loses patience; it goes on trying, since Kafka may come up later."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -187,6 +190,7 @@ def test_it_waits_for_kafka_to_come_up(
     assert report["persisted"] == report["accepted"] > 0
 
 
+@pytest.mark.promise("in-second-signal")
 def test_a_second_signal_ends_it_at_once(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -213,6 +217,7 @@ def test_a_second_signal_ends_it_at_once(
     assert report["accepted"] == _told_of(report)
 
 
+@pytest.mark.promise("in-closing-hangs-kafka")
 def test_a_drain_keeps_its_limit(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -273,6 +278,7 @@ def test_a_log_for_people_is_no_json(start_daemon: StartDaemon) -> None:
     assert "\x1b" not in daemon.log
 
 
+@pytest.mark.promise("in-setting-address-folder")
 def test_settings_that_are_refused_end_it_with_2(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--source", "tape", "--health", "nowhere")
     daemon.process.wait(60)
@@ -294,6 +300,7 @@ def test_a_source_that_cannot_be_read_ends_it_with_3(
     assert report["accepted"] == 0
 
 
+@pytest.mark.promise("in-setting-address-folder")
 def test_an_address_in_use_ends_it_before_kafka_is_asked(start_daemon: StartDaemon) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -317,6 +324,7 @@ def test_a_health_address_in_use_ends_it_with_3(start_daemon: StartDaemon) -> No
     assert f"cannot listen on {address}" in daemon.log
 
 
+@pytest.mark.promise("in-events-accepted-kafka")
 def test_it_is_not_ready_while_nothing_is_taken(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:

@@ -35,6 +35,7 @@ def _numbers(broker: Broker, topic: str) -> list[int]:
     return [json.loads(message.value())["n"] for message in messages]
 
 
+@pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 @pytest.mark.parametrize("durability", ["journal", "none"])
 def test_the_source_waits_until_the_quota_is_kept(
@@ -68,6 +69,7 @@ def test_the_source_waits_until_the_quota_is_kept(
     assert _numbers(broker, topic) == list(range(100))
 
 
+@pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
     broker: Broker,
@@ -102,6 +104,7 @@ def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
     assert _numbers(broker, topic) == list(range(20))
 
 
+@pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 def test_http_clients_are_told_to_try_again(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, policy: str

@@ -61,6 +61,7 @@ def _stop(daemon: DaemonProcess) -> dict[str, Any]:
     return daemon.end()
 
 
+@pytest.mark.promise("in-kafka-away-events")
 @pytest.mark.either_broker
 def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
@@ -84,6 +85,7 @@ def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     assert _numbers(broker, topic) == list(range(30))
 
 
+@pytest.mark.promise("in-kafka-away-events")
 @pytest.mark.either_broker
 def test_it_starts_and_takes_events_while_kafka_is_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
@@ -166,6 +168,7 @@ def test_what_a_drain_leaves_is_sent_by_the_next_start(
     assert _numbers(broker, topic) == list(range(50_000))
 
 
+@pytest.mark.promise("in-line-malformed-utf")
 def test_an_event_that_the_topic_does_not_take_goes_to_the_dead_letter_file(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
@@ -185,6 +188,7 @@ def test_an_event_that_the_topic_does_not_take_goes_to_the_dead_letter_file(
     assert "max.message.bytes is 2000" in letter.reason
 
 
+@pytest.mark.promise("in-processes-take-journal")
 def test_two_daemons_cannot_have_one_name(make_topic: MakeTopic, start_daemon: StartDaemon) -> None:
     """The second is told who has it, and ends with 3."""
     topic = make_topic()

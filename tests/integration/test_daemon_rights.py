@@ -24,6 +24,7 @@ _TOPIC = "guarded"
 _LINES = 2_000
 
 
+@pytest.mark.promise("in-right-write-topic")
 @pytest.mark.parametrize(
     "denied",
     [

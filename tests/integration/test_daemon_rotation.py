@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.daemon_process import read_partitions
 from tests.support.held import held
 
@@ -60,6 +62,7 @@ class _ContainerLog:
         new.rename(self.link)
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 def test_killing_it_between_rotations_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

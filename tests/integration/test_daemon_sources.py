@@ -41,6 +41,7 @@ def _stop(daemon: DaemonProcess) -> dict[str, Any]:
     return daemon.end()
 
 
+@pytest.mark.promise("in-line-malformed-utf")
 def test_what_is_no_event_goes_to_the_dead_letter_file(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_recording_is_replayed_with_its_pauses(
     assert 480 <= sent_ms[-1] - sent_ms[0] < 5_000
 
 
+@pytest.mark.promise("in-dead-letter-file")
 def test_a_full_dead_letter_file_ends_it_and_loses_nothing(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_full_dead_letter_file_ends_it_and_loses_nothing(
     assert found == {f"{lines} line {n} byte {20 + 9 * (n - 2)}" for n in (2, 3, 4)}
 
 
+@pytest.mark.promise("in-line-malformed-utf")
 def test_a_kill_before_the_position_is_journaled_doubles_no_dead_letter(
     make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
@@ -234,6 +237,7 @@ def test_a_kill_before_the_position_is_journaled_doubles_no_dead_letter(
     assert report["dead_lettered"] == 1
 
 
+@pytest.mark.promise("in-http-client-sends-invalid")
 def test_a_client_cannot_fill_the_dead_letter_file(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
@@ -289,6 +293,7 @@ def test_what_curl_sends_and_a_token_are_all_it_takes(
     assert "tell-nobody" not in daemon.log
 
 
+@pytest.mark.promise("in-events-come-http")
 def test_without_a_journal_no_event_is_promised_that_nothing_keeps(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:

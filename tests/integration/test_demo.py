@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.promise("cli-make-demo-fresh")
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # ends a hang, also on a slow machine
 def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
@@ -63,6 +64,7 @@ def test_a_delay_that_is_none_is_refused_before_anything_starts(tmp_path: Path) 
         run_demo(seconds=1, rate_hz=1, delay="10 parsecs", plot=tmp_path / "demo.png")
 
 
+@pytest.mark.promise("cli-sequitur-demo-ended")
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
     """Neither its broker nor its three daemons outlive it, and its folder is gone."""
     environ = {k: v for k, v in os.environ.items() if k != "KAFKA_BOOTSTRAP_SERVERS"}

@@ -185,6 +185,7 @@ async def test_a_file_that_cannot_be_opened_holds_up_no_other(
     assert source.statistics().files_unreadable == 1
 
 
+@pytest.mark.promise("in-entry-folder-read")
 @pytest.mark.parametrize("name", ["loop", "b\udcff", "unreadable"])
 async def test_an_entry_that_nobody_can_read_holds_up_no_other(tmp_path: Path, name: str) -> None:
     """A link to itself, a name that no position can hold, a file that fails: told once."""

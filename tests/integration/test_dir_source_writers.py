@@ -97,6 +97,7 @@ def _assert_all_read(folder: Path, journal: FakeJournal) -> None:
     assert [line for line in done if line not in journal.values] == []
 
 
+@pytest.mark.promise("in-writer-replaces-file")
 async def test_a_file_that_is_replaced_at_any_moment_is_read(tmp_path: Path, steps: _Steps) -> None:
     """The new content is read, once, whenever it came; the old one was read or was never ours."""
     met = 0
@@ -122,6 +123,7 @@ async def test_a_file_that_is_replaced_at_any_moment_is_read(tmp_path: Path, ste
     assert met > 10
 
 
+@pytest.mark.promise("in-writer-replaces-file")
 async def test_a_file_that_is_written_on_at_any_moment_is_read_to_its_end(
     tmp_path: Path, steps: _Steps
 ) -> None:
@@ -139,6 +141,7 @@ async def test_a_file_that_is_written_on_at_any_moment_is_read_to_its_end(
         assert journal.values in ([b"1", b"2", b"3"], [b"1", b"2"])
 
 
+@pytest.mark.promise("in-writer-replaces-file")
 @pytest.mark.parametrize("content", [b"3\n4\n", b"1\n2\n", b"1\n2\n3\n"])
 async def test_a_replacement_and_a_crash_at_any_moment_lose_nothing(
     tmp_path: Path, steps: _Steps, content: bytes

@@ -130,6 +130,7 @@ def test_show_tells_all_of_one(dlq: Dlq) -> None:
     assert (found["value"], found["topology"]) == ("x", "words")
 
 
+@pytest.mark.promise("process-dead-letters-replayed")
 def test_replay_requests_events_in_the_order_of_their_time(dlq: Dlq) -> None:
     """All dead letters, as first they came; the stranger's record is passed over and told."""
     run = dlq.run("replay", "--all")
@@ -149,6 +150,7 @@ def test_replay_requests_events_in_the_order_of_their_time(dlq: Dlq) -> None:
         assert not {header["key"] for header in row["headers"]} & set(DEAD_HEADERS)
 
 
+@pytest.mark.promise("process-dlq-replay-run")
 def test_replay_takes_what_was_chosen_and_was_not_replayed_before(dlq: Dlq) -> None:
     """By record, by reason, by key: each a request of its own."""
     for chosen in (
@@ -201,6 +203,7 @@ def test_replay_has_to_be_told_which(dlq: Dlq, chosen: tuple[str, ...]) -> None:
     assert requests(dlq.replays) == ()
 
 
+@pytest.mark.promise("process-dead-letters-replayed")
 def test_replay_for_another_job_is_refused(dlq: Dlq) -> None:
     run = dlq.run("replay", "--all", "--output-topic", "other")
     assert run.returncode == 3

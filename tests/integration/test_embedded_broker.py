@@ -77,6 +77,7 @@ def test_another_program_finds_it_by_its_folder(directory: Path) -> None:
     assert "running           no" in gone.stdout
 
 
+@pytest.mark.promise("cli-sequitur-broker-dir")
 def test_a_foreign_broker_in_the_environment_is_used(directory: Path) -> None:
     """Then none is started, and that is said."""
     address = f"127.0.0.1:{_ports.choose_free()}"
@@ -89,6 +90,7 @@ def test_a_foreign_broker_in_the_environment_is_used(directory: Path) -> None:
     assert "answering         no" in status.stdout
 
 
+@pytest.mark.promise("cli-sequitur-broker-dir")
 def test_its_folder_by_a_flag_is_meant_whatever_the_environment_says(directory: Path) -> None:
     other = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{_ports.choose_free()}"}
     status = _sequitur(Path("unused"), "status", "--json", "--dir", str(directory), **other)
@@ -135,6 +137,7 @@ def test_an_occupied_port_is_avoided_unless_it_was_asked_for(directory: Path) ->
                 EmbeddedBroker(directory, port=port).start()
 
 
+@pytest.mark.promise("cli-sequitur-broker")
 def test_the_usual_port_is_taken_when_it_is_free(directory: Path) -> None:
     """Also where the broker had another before, since settings name the usual one."""
     usual = _ports.choose_free()
@@ -145,6 +148,7 @@ def test_the_usual_port_is_taken_when_it_is_free(directory: Path) -> None:
         assert broker.bootstrap_servers == f"127.0.0.1:{usual}"
 
 
+@pytest.mark.promise("cli-sequitur-broker")
 @pytest.mark.parametrize(("port", "is_told"), [(9092, False), (9093, True)])
 def test_a_port_that_is_not_the_usual_one_is_told(
     directory: Path, monkeypatch: pytest.MonkeyPatch, port: int, is_told: bool

@@ -318,6 +318,7 @@ async def test_a_position_needs_its_first_and_its_last_bytes(log: LogFile, chang
         await read(log, journal, on_lost_file="fail")
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 @pytest.mark.parametrize("rotated_numbers", ["higher-is-older", "higher-is-newer"])
 async def test_a_clock_set_back_between_two_rotations(
     log: LogFile, rotated_numbers: RotatedNumbers
@@ -342,6 +343,7 @@ async def test_a_clock_set_back_between_two_rotations(
     assert source.statistics().files_passed_over == 0
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
     """What was there before is not read; what cannot be placed is neither guessed nor silent."""
     journal = FakeJournal()
@@ -369,6 +371,7 @@ async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
     assert journal.values == numbers(1, 8)
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 async def test_a_generation_compressed_before_it_was_read_is_told(log: LogFile) -> None:
     journal = FakeJournal()
     log.write(1, 3)
@@ -430,6 +433,7 @@ async def test_a_position_without_a_list_of_what_is_older_goes_on(log: LogFile) 
     assert journal.values == numbers(3, 7)
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 class TestBehindALink:
     """As the log of a container in Kubernetes: a link to `0.log` in another folder."""
 

@@ -147,6 +147,7 @@ def lives(
     return make_lives(broker, make_topic(partitions=1))
 
 
+@pytest.mark.promise("in-broker-state-producer")
 async def test_an_expired_producer_id_doubles_nothing_after_a_restart(forgotten: Lives) -> None:
     """What the log holds is found there by event id; what it does not hold is sent."""
     await forgotten.live_and_leave_a_doubt()
@@ -156,6 +157,7 @@ async def test_an_expired_producer_id_doubles_nothing_after_a_restart(forgotten:
     assert forgotten.values() == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("in-broker-state-producer")
 async def test_an_expired_producer_id_doubles_nothing_in_a_running_producer(
     forgotten: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ async def test_an_expired_producer_id_doubles_nothing_in_a_running_producer(
     assert forgotten.values() == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("in-topic-deleted-recreated")
 async def test_a_truncated_log_and_an_expired_id_lose_nothing(forgotten: Lives) -> None:
     """Nobody can tell any more what was there: what has no answer is there again, once."""
     await forgotten.live_and_leave_a_doubt()
@@ -184,6 +187,7 @@ async def test_a_truncated_log_and_an_expired_id_lose_nothing(forgotten: Lives) 
     assert forgotten.values() == [b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("in-topic-deleted-recreated")
 async def test_a_truncated_log_costs_nothing_while_the_broker_knows_us(lives: Lives) -> None:
     """What it had taken before is not sent again, although the log holds it no more."""
     await lives.live_and_leave_a_doubt()
@@ -192,6 +196,7 @@ async def test_a_truncated_log_costs_nothing_while_the_broker_knows_us(lives: Li
     assert lives.values() == [b"3", b"4"]
 
 
+@pytest.mark.promise("in-topic-deleted-recreated")
 async def test_a_topic_made_anew_gets_what_has_no_answer(lives: Lives) -> None:
     """Between two lives: the new topic holds nothing, and its broker knows nobody."""
     await lives.live_and_leave_a_doubt()
@@ -201,6 +206,7 @@ async def test_a_topic_made_anew_gets_what_has_no_answer(lives: Lives) -> None:
     assert lives.values() == [b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("in-topic-deleted-recreated")
 async def test_a_topic_made_anew_under_a_running_producer_goes_on(lives: Lives) -> None:
     """What was told as persisted went with the old topic; the rest is in the new one, in order."""
     async with lives.producer() as producer:
@@ -215,6 +221,7 @@ async def test_a_topic_made_anew_under_a_running_producer_goes_on(lives: Lives) 
     assert lives.values() == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.promise("in-topic-gets-partitions")
 async def test_a_topic_made_anew_with_fewer_partitions_is_followed(lives: Lives) -> None:
     """What was for a partition that is gone is told of; flush ends, and new events go on."""
     lives.delete_topic()
@@ -234,6 +241,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_is_followed(lives: Lives)
     del lost
 
 
+@pytest.mark.promise("in-sequence-goes-negative")
 async def test_sequences_go_from_the_largest_to_zero(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def _truncate(output: JobOutput) -> None:
     admin.delete_records([everything])[everything].result(_TIMEOUT_S)
 
 
+@pytest.mark.promise("order-broker-forgotten-job")
 @pytest.mark.parametrize("is_foreign_between", [False, True])
 def test_rows_whose_sender_is_forgotten_are_found_in_the_log(
     output: JobOutput, *, is_foreign_between: bool
@@ -135,6 +136,7 @@ def test_rows_whose_sender_is_forgotten_are_found_in_the_log(
     assert found == expected(100, of="first") + expected(_ROWS, of="step 1")
 
 
+@pytest.mark.promise("order-broker-forgotten-job")
 def test_forgotten_rows_that_are_deleted_are_refused_by_name(output: JobOutput) -> None:
     """Nobody can tell what was there: the next attempt would write it again."""
     life = output.life()
@@ -146,6 +148,7 @@ def test_forgotten_rows_that_are_deleted_are_refused_by_name(output: JobOutput) 
     assert output.values(0) == []
 
 
+@pytest.mark.promise("order-broker-forgotten-job")
 def test_steps_go_on_behind_a_rest(output: JobOutput) -> None:
     """Forgotten between two steps, with records deleted: there is nothing to know of the next."""
     life = output.life()
@@ -165,6 +168,7 @@ def test_steps_go_on_behind_a_rest(output: JobOutput) -> None:
         assert output.values(0) == rows
 
 
+@pytest.mark.promise("order-broker-restarts-records")
 def test_broker_that_restarts_without_a_record_takes_nothing_of_a_paused_attempt(
     make_broker: MakeBroker,
 ) -> None:

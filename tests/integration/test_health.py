@@ -139,6 +139,7 @@ async def test_the_server_takes_a_free_port_and_gives_it_back() -> None:
                 pass
 
 
+@pytest.mark.promise("in-clients-open-connections")
 async def test_probes_that_say_nothing_take_few_files() -> None:
     """Beyond the limit it is 503 at once; who does not ask in time is closed."""
     application = _Daemon().application()

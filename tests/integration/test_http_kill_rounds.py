@@ -73,6 +73,7 @@ def _wait_for_an_answer(client: Client, posting: Future[None]) -> None:
         time.sleep(_POLL_S)
 
 
+@pytest.mark.promise("in-daemon-reads-folder")
 @pytest.mark.timeout(_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_under_posts_loses_nothing_that_it_answered_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path

@@ -268,6 +268,7 @@ async def test_the_bodies_held_at_the_same_time_are_bounded(intake: FakeIntake) 
             assert response.status == 202
 
 
+@pytest.mark.promise("in-http-clients-slow")
 async def test_a_compressed_body_holds_what_is_in_it(intake: FakeIntake) -> None:
     """Two that are small on the way and large in memory are too much at the same time."""
     headers = {"Content-Type": _NDJSON, "Content-Encoding": "gzip"}
@@ -280,6 +281,7 @@ async def test_a_compressed_body_holds_what_is_in_it(intake: FakeIntake) -> None
         assert response.status == 503
 
 
+@pytest.mark.promise("in-http-client-waits")
 @pytest.mark.parametrize("query", ["", "?wait=persisted"])
 async def test_who_waits_for_kafka_or_the_disk_holds_no_body(
     post: Post, intake: FakeIntake, query: str
@@ -301,6 +303,7 @@ async def test_who_waits_for_kafka_or_the_disk_holds_no_body(
     assert {(await request)[0] for request in requests} == {201 if query else 202}
 
 
+@pytest.mark.promise("in-http-client-waits")
 @pytest.mark.usefixtures("client")
 async def test_a_client_that_goes_away_waits_no_longer(
     source: HttpSource, post: Post, intake: FakeIntake
@@ -320,6 +323,7 @@ async def test_a_client_that_goes_away_waits_no_longer(
     assert intake.values == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-header-request-utf")
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("header", [b"Content-Encoding: \xff", b"Content-Encoding: gz\xc3ip"])
 async def test_a_header_that_is_no_utf_8_is_refused_by_name(
@@ -395,6 +399,7 @@ async def test_a_request_whose_body_comes_while_it_stops_is_answered_503(
     assert intake.values == [b"1"]
 
 
+@pytest.mark.promise("in-http-clients-open")
 async def test_clients_that_say_nothing_keep_nobody_out(intake: FakeIntake) -> None:
     """Beyond the limit it is 503 at once; who sends no head in time is closed."""
     limits = HttpLimits(connections=3, body_timeout_s=0.2)
@@ -418,6 +423,7 @@ async def test_clients_that_say_nothing_keep_nobody_out(intake: FakeIntake) -> N
     await run
 
 
+@pytest.mark.promise("in-http-clients-open")
 async def test_a_client_that_goes_away_is_no_error(
     client: Client,
     source: HttpSource,
@@ -436,6 +442,7 @@ async def test_a_client_that_goes_away_is_no_error(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.promise("in-http-clients-slow")
 async def test_slow_clients_hold_no_more_than_they_sent(
     client: Client, source: HttpSource, post: Post
 ) -> None:
@@ -447,6 +454,7 @@ async def test_slow_clients_hold_no_more_than_they_sent(
         writer.close()
 
 
+@pytest.mark.promise("in-http-clients-slow")
 async def test_a_body_that_does_not_come_in_time_is_answered_408(intake: FakeIntake) -> None:
     limits = HttpLimits(body_timeout_s=0.05)
     source = HttpSource("127.0.0.1", 0, EventParser(None, 100), limits)
@@ -455,6 +463,7 @@ async def test_a_body_that_does_not_come_in_time_is_answered_408(intake: FakeInt
     assert intake.values == []
 
 
+@pytest.mark.promise("in-http-clients-slow")
 async def test_a_body_that_swells_is_cut_off_at_the_limit(client: Client) -> None:
     data = gzip.compress(b" " * (64 << 20))
     tracemalloc.start()
@@ -486,6 +495,7 @@ async def test_a_body_is_opened_as_it_says(
     assert intake.values == ([b"1", b"2"] if status == 202 else [])
 
 
+@pytest.mark.promise("in-http-client-sends-invalid")
 async def test_garbage_is_counted_and_kept_in_part(intake: FakeIntake) -> None:
     """The dead-letter file does not grow by what a client likes to send."""
     source = HttpSource("127.0.0.1", 0, EventParser(None, 1 << 20))
@@ -503,6 +513,7 @@ async def test_garbage_is_counted_and_kept_in_part(intake: FakeIntake) -> None:
     assert kept[-1][2] == f"{50_000 - MAX_KEPT} more invalid events of this request: not stored"
 
 
+@pytest.mark.promise("in-http-client-sends-invalid")
 async def test_a_large_body_leaves_others_their_turn(intake: FakeIntake) -> None:
     """It is taken apart in slices, between which the loop goes round."""
     events = BodyEvents(intake, "here")
@@ -529,6 +540,7 @@ async def test_garbage_that_cannot_be_kept_is_still_counted(post: Post, intake: 
     assert answer["dead_lettered"] == 0
 
 
+@pytest.mark.promise("in-client-right-sends")
 @pytest.mark.parametrize(
     ("authorization", "status"),
     [
@@ -585,6 +597,7 @@ async def test_text_is_taken_by_the_line(intake: FakeIntake) -> None:
     assert intake.values == [b"one two", b"3", b"one two", b"3", b"one two\n3"]
 
 
+@pytest.mark.promise("in-client-right-sends")
 async def test_a_form_of_a_browser_is_refused(post: Post, intake: FakeIntake) -> None:
     """Any page could send one here, without being asked."""
     assert (await post(b"1", _FORM, Origin="https://example.org"))[0] == 403
@@ -592,6 +605,7 @@ async def test_a_form_of_a_browser_is_refused(post: Post, intake: FakeIntake) ->
     assert intake.values == []
 
 
+@pytest.mark.promise("in-events-come-http")
 async def test_without_a_journal_the_answer_is_the_outcome(post: Post, intake: FakeIntake) -> None:
     """202 would promise what nothing keeps."""
     intake.journals = False
@@ -616,6 +630,7 @@ async def test_a_port_that_is_taken_is_an_error(source: HttpSource, intake: Fake
     await run
 
 
+@pytest.mark.promise("in-http-client-sends")
 @pytest.mark.parametrize(
     "head",
     [

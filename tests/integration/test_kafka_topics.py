@@ -40,6 +40,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.promise("order-partitions-added-job")
 def test_ends_of_a_partition_that_was_just_added(broker: Broker, topic: str) -> None:
     """A partition created after our client looked last has an end like any other."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
@@ -65,6 +66,7 @@ def test_ends_of_a_partition_that_does_not_come_are_an_error(
         topics.high_watermarks([SourcePartition(topic, 7)])
 
 
+@pytest.mark.promise("order-input-topic-deleted")
 def test_a_topic_that_is_made_anew_has_another_id(broker: Broker, topic: str) -> None:
     """By it a topic is known from an older one of its name; one that is not there has none."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
@@ -81,6 +83,7 @@ def test_a_topic_that_is_made_anew_has_another_id(broker: Broker, topic: str) ->
     assert topics.ids([topic]) != before
 
 
+@pytest.mark.promise("order-backfill-years-ago")
 def test_what_topics_do_with_timestamps_is_known(broker: Broker, make_topic: MakeTopic) -> None:
     """Whether they keep them, how old they may be and how new: half of each limit is left free."""
     topics = KafkaTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))

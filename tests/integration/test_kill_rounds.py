@@ -260,6 +260,7 @@ def rounds(make_rounds: MakeRounds, tmp_path: Path) -> Rounds:
     return make_rounds(GrowingFile(tmp_path / "events.jsonl", Random(_SEED)))
 
 
+@pytest.mark.promise("in-daemon-producer-killed")
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_the_daemon_loses_and_doubles_nothing(rounds: Rounds) -> None:
     """Half the times while it starts, half the times under load."""
@@ -269,6 +270,7 @@ def test_killing_the_daemon_loses_and_doubles_nothing(rounds: Rounds) -> None:
     rounds.check()
 
 
+@pytest.mark.promise("in-broker-paused-killed")
 @pytest.mark.either_broker
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: Rounds) -> None:
@@ -296,6 +298,7 @@ def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: 
     rounds.check()
 
 
+@pytest.mark.promise("in-daemon-reads-folder")
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_between_files_loses_and_doubles_nothing(
     make_rounds: MakeRounds, tmp_path: Path
@@ -311,6 +314,7 @@ def test_killing_it_between_files_loses_and_doubles_nothing(
     assert {path.suffix for path in folder.iterdir()} == {".done"}
 
 
+@pytest.mark.promise("in-daemon-reads-folder")
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_with_an_async_journal_loses_and_doubles_nothing(
     make_rounds: MakeRounds, tmp_path: Path
@@ -340,6 +344,7 @@ def test_killing_it_while_the_file_is_rotated_loses_and_doubles_nothing(
     rounds.check()
 
 
+@pytest.mark.promise("in-daemon-reads-folder")
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_a_replay_loses_and_doubles_nothing(
     make_rounds: MakeRounds, tmp_path: Path

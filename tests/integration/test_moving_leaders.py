@@ -48,6 +48,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
     started.close()
 
 
+@pytest.mark.promise("in-broker-restarts-leader")
 async def test_leaders_that_move_under_load_cost_nothing(brokers: ThreeBrokers) -> None:
     """Two brokers in turn give up what they lead, and get it back, while events are sent."""
     topic = "moving"
@@ -81,6 +82,7 @@ async def _send_while_leaders_move(brokers: ThreeBrokers, topic: str) -> list[Ou
         return list(await asyncio.gather(*deliveries))
 
 
+@pytest.mark.promise("order-answers-brokers-lost")
 def test_rows_are_written_once_while_leaders_move(
     brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def _name(step: int, partition: int) -> str:
     return f"step {step} partition {partition}"
 
 
+@pytest.mark.promise("order-answers-brokers-lost")
 async def test_rows_that_a_leader_alone_has_are_not_done(
     brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
 
+@pytest.mark.promise("cli-job-run-broker", "order-output-topic-compacted")
 def test_topics_are_looked_at_before_spark_starts(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def _producer(broker: Any, **settings: Any) -> IdempotentProducer:
     return IdempotentProducer(broker.bootstrap_servers, ProducerSettings(**settings))
 
 
+@pytest.mark.promise("in-tasks-send-once")
 async def test_many_tasks_send_once_and_in_order(
     broker: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -101,6 +102,7 @@ async def test_many_tasks_send_once_and_in_order(
         assert all(numbers == list(range(each)) for numbers in by_task.values())
 
 
+@pytest.mark.promise("in-headers-dropped")
 @pytest.mark.parametrize("compression", get_args(Compression))
 async def test_what_goes_in_comes_out(
     broker: Any, make_topic: Callable[..., str], compression: Compression
@@ -144,6 +146,7 @@ async def test_keys_go_where_java_sends_them(broker: Any, make_topic: Callable[.
         assert {m.key() for m in by_us[partition]} == {m.key() for m in by_them[partition]}
 
 
+@pytest.mark.promise("in-event-large-topic")
 async def test_an_event_over_the_topics_limit_fails_alone(
     broker: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -158,6 +161,7 @@ async def test_an_event_over_the_topics_limit_fails_alone(
     assert [m.value() for m in _read(broker, topic)[0]] == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-broker-refuses-batch-large")
 async def test_a_batch_over_a_lowered_limit_is_split(
     broker: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -187,6 +191,7 @@ async def test_a_batch_over_a_lowered_limit_is_split(
     assert [m.value() for m in messages] == [b"0", *events * len(outcomes)]
 
 
+@pytest.mark.promise("in-topic-missing")
 async def test_a_topic_that_is_not_there_is_told(broker: Any) -> None:
     """No event is accepted for it, none is silently dropped, and nobody asks for it any more."""
     async with _producer(broker, topic_timeout=timedelta(seconds=1)) as producer:
@@ -196,6 +201,7 @@ async def test_a_topic_that_is_not_there_is_told(broker: Any) -> None:
         assert "no-such-topic" not in producer._wire._client._topics
 
 
+@pytest.mark.promise("in-topic-missing")
 async def test_a_missing_topic_is_created_if_that_is_wanted(broker: Any) -> None:
     topic = f"wanted-{uuid.uuid4().hex}"
     async with _producer(broker, create_topics=True) as producer:
@@ -230,6 +236,7 @@ async def test_a_topic_is_created_once(broker: Any, make_topic: Callable[..., st
     assert len(_read(broker, topic)) == 3
 
 
+@pytest.mark.promise("in-answer-lost-connection")
 async def test_a_broker_that_pauses_costs_nothing(
     broker: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -252,6 +259,7 @@ async def test_a_broker_that_pauses_costs_nothing(
     _check_numbers(_read(broker, topic), 2_000)
 
 
+@pytest.mark.promise("in-broker-restarts-leader")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_broker_that_restarts_costs_nothing(
     broker: Any, make_topic: Callable[..., str], how: str
@@ -293,6 +301,7 @@ def _check_numbers(found: dict[int, list[Message]], count: int) -> None:
     assert everything - {-1} == set(range(count))
 
 
+@pytest.mark.promise("in-event-topic-name")
 async def test_a_name_that_no_topic_has_harms_no_other(
     broker: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -306,6 +315,7 @@ async def test_a_name_that_no_topic_has_harms_no_other(
         await producer.send_and_wait(known, b"3")
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 async def test_a_clock_that_is_hours_ahead_costs_no_event(
     broker: Any, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def _tester(store: SQLStore) -> TransactionTester:
     return TransactionTester(builder.build())
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_the_database_leads_to_the_events_that_it_refuses(
     latin: SQLStore, postgres: PostgresServer
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_database_of_unicode_is_not_asked_for_letters(
     engine_of(store).dispose()
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_a_stream_that_the_database_refuses_is_not_given_up(
     latin: SQLStore, postgres: PostgresServer
 ) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
 
+@pytest.mark.promise("order-rows-large-900")
 @pytest.mark.parametrize(
     ("size", "rows", "at_most"),
     [(100, 20, MOST_POLLED), (600_000, 20, 112), (900_000, 1_100, 74)],

@@ -108,6 +108,7 @@ async def test_a_broker_that_wants_our_certificate_gets_it(
     assert "CERTIFICATE" in refusal
 
 
+@pytest.mark.promise("in-broker-refuses-login")
 @pytest.mark.parametrize("user", [USER, "mallory"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_a_refused_login_is_told_at_once(
@@ -137,6 +138,7 @@ async def test_a_mechanism_that_is_not_offered_is_told_at_once(secured: SecuredB
     assert "UnsupportedSaslMechanism" in refusal
 
 
+@pytest.mark.promise("in-broker-refuses-login")
 @pytest.mark.parametrize("trusted", ["other_ca", None])
 @pytest.mark.parametrize(("protocol", "mechanism"), [("SSL", None), ("SASL_SSL", "PLAIN")])
 async def test_a_broker_that_is_not_trusted_is_not_talked_to(
@@ -156,6 +158,7 @@ async def test_a_name_that_is_not_in_the_certificate_is_refused(secured: Secured
     assert "Hostname mismatch" in refusal
 
 
+@pytest.mark.promise("in-broker-refuses-login")
 async def test_a_password_that_is_changed_under_a_producer_is_told(
     secured: SecuredBroker, topic: str
 ) -> None:
@@ -212,6 +215,7 @@ def test_the_daemon_logs_in(secured: SecuredBroker, tmp_path: Path) -> None:
     assert _values(secured, "daemon") == [b'{"n":1}', b'{"n":2}']
 
 
+@pytest.mark.promise("in-password-settings")
 def test_the_daemon_ends_at_once_when_its_login_is_refused(
     secured: SecuredBroker, tmp_path: Path
 ) -> None:
@@ -228,6 +232,7 @@ def _valid_token() -> str:
     return token({"sub": USER, "iat": int(time.time()), "exp": int(time.time()) + 600})
 
 
+@pytest.mark.promise("in-login-token-key")
 async def test_a_token_lets_us_in(secured: SecuredBroker, topic: str, tmp_path: Path) -> None:
     """From code, which is asked at the login, and from a file, by the daemon's topic check, too."""
     asked = 0
@@ -255,6 +260,7 @@ async def test_a_token_lets_us_in(secured: SecuredBroker, topic: str, tmp_path: 
     assert _values(secured, topic) == [b"1", b"1", b"2", b"3"]
 
 
+@pytest.mark.promise("in-token-oauthbearer-expired")
 async def test_a_token_that_has_expired_is_refused_at_once(
     secured: SecuredBroker, topic: str
 ) -> None:
@@ -280,6 +286,7 @@ async def test_a_token_that_has_expired_is_refused_at_once(
     assert _values(secured, topic) == [b"1"]
 
 
+@pytest.mark.promise("in-login-token-key")
 async def test_a_key_may_have_a_password(secured: SecuredBroker, topic: str) -> None:
     """Without it nobody is asked on the terminal: the files that cannot be read are named."""
     files = secured.files

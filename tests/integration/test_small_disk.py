@@ -40,6 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.promise("in-journal-disk-smaller")
 @pytest.mark.usefixtures("small_disk")
 @pytest.mark.timeout(240)
 def test_killing_it_on_a_small_disk_loses_and_doubles_nothing(rounds: Rounds) -> None:

@@ -77,6 +77,7 @@ def _repeated(txid: int, state: State, keys: list[str]) -> list[Any]:
     raise AssertionError
 
 
+@pytest.mark.promise("state-commit-tried-already", "state-key-taken-transaction")
 def test_each_transaction_counts_once(store: SQLStore) -> None:
     """Whatever fails, is repeated or comes late: the rows are those of one attempt at each."""
     numbers = itertools.count()
@@ -132,6 +133,7 @@ def test_keys_come_back(store: SQLStore, kind: type, keys: list[Any]) -> None:
     assert list(range(len(keys))) == values(state, keys, txid=2)
 
 
+@pytest.mark.promise("state-key-taken-transaction")
 @pytest.mark.parametrize(
     ("key_type", "keys"),
     [(str, ["NULL", "x" * 2_000]), (int, [-1, 1 << 40]), (bytes, [b"\0", b"\xff" * 2_000])],
@@ -155,6 +157,7 @@ def test_keys_are_taken_out(store: SQLStore, key_type: type, keys: list[Any]) ->
         assert connection.exec_driver_sql("SELECT count(*) FROM kept").scalar() == 1
 
 
+@pytest.mark.promise("state-version-changed-step")
 def test_a_database_of_fb84216_takes_keys_out(store: SQLStore, postgres: PostgresServer) -> None:
     """The first start of this version lets its tables have keys without a value."""
     for statement in golden_text("states.sql").replace("WITHOUT ROWID", "").split(";")[1:-2]:
@@ -196,6 +199,7 @@ def test_many_keys(store: SQLStore, kind: type[State]) -> None:
     assert values(state, keys, txid=3) == [repeated] * _MANY
 
 
+@pytest.mark.promise("state-tasks-committer-update")
 def test_conflict_in_a_late_page_leaves_nothing(
     store: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +230,7 @@ def test_many_create_at_once(store: SQLStore) -> None:
     assert add(writer(1), states[2], ["a"]) == [1]
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_lost_answer_to_a_commit_is_found_out(
     store: SQLStore, postgres: PostgresServer, kind: type[State]
@@ -243,6 +248,7 @@ def test_lost_answer_to_a_commit_is_found_out(
         engine_of(far).dispose()
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_lost_commit_is_found_out(
     store: SQLStore, postgres: PostgresServer, kind: type[State]
@@ -260,6 +266,7 @@ def test_lost_commit_is_found_out(
         engine_of(far).dispose()
 
 
+@pytest.mark.promise("state-postgresql-says-nothing")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_commit_to_a_server_that_hangs_counts_once(
     store: SQLStore, postgres: PostgresServer, kind: type[State], monkeypatch: pytest.MonkeyPatch
@@ -309,6 +316,7 @@ def test_commit_to_a_server_that_hangs_counts_once(
         engine_of(far).dispose()
 
 
+@pytest.mark.promise("state-older-life-older")
 def test_who_gives_a_try_up_waits_for_what_is_being_committed(
     store: SQLStore, postgres: PostgresServer
 ) -> None:
@@ -358,6 +366,7 @@ def test_large_values_go_over_in_pages(store: SQLStore, monkeypatch: pytest.Monk
     assert values(state, keys, txid=2) == given
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 @pytest.mark.parametrize("what", ["request", "answer"])
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_commit_that_nobody_knows_of_is_settled_by_its_repeat(
@@ -396,6 +405,7 @@ def test_connection_that_broke_while_it_rested_is_made_anew(
     assert values(state, ["a"], txid=2) == [1]
 
 
+@pytest.mark.promise("state-driver-python-worker")
 @pytest.mark.kill
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_killed_server_keeps_what_was_committed(
@@ -447,6 +457,7 @@ def test_server_that_is_away_is_worth_another_try(
     engine_of(store).dispose()
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 def test_deadlock_is_worth_another_try(store: SQLStore, postgres: PostgresServer) -> None:
     """With a stranger, who locks rows in another order: nothing is written, then everything."""
     state = TransactionalState(store, "counts")
@@ -559,6 +570,7 @@ def test_forks_have_connections_of_their_own(store: SQLStore) -> None:
     assert add(writer(3), state, ["a"]) == [3]
 
 
+@pytest.mark.promise("state-fail-standby-applied")
 def test_a_standby_is_waited_for_until_it_is_promoted(
     make_postgres: Callable[..., PostgresServer],
 ) -> None:

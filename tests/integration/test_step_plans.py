@@ -102,6 +102,7 @@ def test_a_life_goes_on_behind_the_one_before(output: JobOutput) -> None:
     assert output.values(0) == [row for step in range(6) for row in expected(10, of=f"step {step}")]
 
 
+@pytest.mark.promise("order-brokers-lose-rows")
 def test_a_partition_that_lost_rows_of_a_done_step_is_refused(output: JobOutput) -> None:
     """As by a disk that was restored: the leader has fewer rows than the done mark says."""
     life = output.life()
@@ -126,6 +127,7 @@ def test_an_unfinished_step_is_finished_as_it_was_begun(output: JobOutput) -> No
     assert output.values(0) == expected(10, of="step 0") + expected(60, of="step 1")
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_checkpoint_keeps_to_its_app(output: JobOutput) -> None:
     """Another name has another producer id, and rows would double: it is refused."""
     folder = output.life().documents
@@ -137,6 +139,7 @@ def test_checkpoint_keeps_to_its_app(output: JobOutput) -> None:
         output.life(folder)
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_new_checkpoint_under_a_used_name_is_refused(output: JobOutput) -> None:
     """Another checkpoint's rows are there, and the new one would write them again."""
     _write(output.life(), 0)
@@ -146,6 +149,7 @@ def test_new_checkpoint_under_a_used_name_is_refused(output: JobOutput) -> None:
     assert output.values(0) == expected(10, of="step 0")
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 @pytest.mark.parametrize("is_another_life", [False, True])
 def test_older_copy_of_the_checkpoint_is_refused(
     output: JobOutput, *, is_another_life: bool
@@ -175,6 +179,7 @@ def test_older_copy_within_a_step_is_refused_by_its_tasks(output: JobOutput) -> 
     assert len(output.values(0)) == 20
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_copy_within_a_step_is_refused_where_the_step_writes_nothing(output: JobOutput) -> None:
     """Its tasks do not look at the other partitions: they are looked at once it is written."""
     life = output.life()
@@ -190,6 +195,7 @@ def test_copy_within_a_step_is_refused_where_the_step_writes_nothing(output: Job
     assert (len(output.values(0)), len(output.values(1))) == (10, 20)
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 @pytest.mark.parametrize(("newest", "done"), [(0, -1), (3, 3)])
 def test_copy_of_before_the_first_rows_is_refused(
     output: JobOutput, newest: int, done: int
@@ -220,6 +226,7 @@ def test_driver_that_slept_over_many_steps_follows_no_plan_of_its_own(output: Jo
         del documents["plans/000000000000"]
 
 
+@pytest.mark.promise("order-input-topic-deleted", "order-output-checkpoint-new")
 def test_topic_that_was_made_anew_is_refused(broker: Broker, make_topic: MakeTopic) -> None:
     """What it held is gone: at the start, and between two steps."""
     output = JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), make_topic())
@@ -251,6 +258,7 @@ def test_topic_made_anew_is_refused_whoever_wrote_it_last(
         plans.open(topics, newest=1, done=1, sent=sent)
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_another_cluster_is_refused(output: JobOutput, make_broker: MakeBroker) -> None:
     """Of the same topics: nothing of what is out is there."""
     life = output.life()
@@ -264,6 +272,7 @@ def test_another_cluster_is_refused(output: JobOutput, make_broker: MakeBroker) 
         moved.life(life.documents, newest=0, done=0, sent=life.plans.sent)
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 @pytest.mark.parametrize("is_done", [False, True])
 def test_plan_or_done_mark_of_another_cluster_is_refused(
     output: JobOutput, *, is_done: bool
@@ -282,6 +291,7 @@ def test_plan_or_done_mark_of_another_cluster_is_refused(
         output.life(life.documents, newest=1, done=0, sent=sent)
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> None:
     """To take the producer id, and to read: without READ no leader tells what is there."""
     broker = make_broker(
@@ -325,6 +335,7 @@ def test_rights_that_are_missing_are_told_by_name(make_broker: MakeBroker) -> No
         output.life()
 
 
+@pytest.mark.promise("order-late-quarantine-topic")
 def test_topic_that_gets_partitions_is_followed_behind_a_step(output: JobOutput) -> None:
     """Not within one: its rows would go elsewhere. It is finished with those that it began with."""
     life = output.life()
@@ -352,6 +363,7 @@ def test_step_that_was_begun_with_more_partitions_than_there_are_is_refused(
         life.plans.of_step(0, {output.topic: 3})
 
 
+@pytest.mark.promise("process-output-added-topology")
 def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
     output: JobOutput, make_topic: MakeTopic
 ) -> None:
@@ -372,6 +384,7 @@ def _of_older_version(output: JobOutput) -> DocumentFolder:
     return DocumentFolder(documents=documents)
 
 
+@pytest.mark.promise("order-job-version-wrote")
 def test_transactions_of_an_older_version_never_end(output: JobOutput) -> None:
     """A task of it that lives on cannot commit, and what it left open holds up no reader."""
     alive = Producer(
@@ -389,6 +402,7 @@ def test_transactions_of_an_older_version_never_end(output: JobOutput) -> None:
     assert found == expected(10, of="step 5")
 
 
+@pytest.mark.promise("order-job-version-wrote")
 def test_unfinished_step_of_an_older_version_is_refused(output: JobOutput) -> None:
     """Nobody but that version knows what of it is out: it has to finish it."""
     folder = _of_older_version(output)

@@ -57,6 +57,7 @@ def _places(records: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(one["partition"], one["offset"]) for one in records]
 
 
+@pytest.mark.promise("cli-records-topic-looked")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -77,6 +78,7 @@ def test_it_begins_where_it_is_told(
     assert sorted(_places(_tail(broker, topic, *words))) == sorted(expected)
 
 
+@pytest.mark.promise("cli-records-topic-looked")
 def test_the_newest_are_found_behind_what_was_aborted(
     broker: Broker, make_topic: MakeTopic
 ) -> None:
@@ -88,6 +90,7 @@ def test_the_newest_are_found_behind_what_was_aborted(
     assert len(_tail(broker, topic)) == len(_tail(broker, topic, "--from-earliest")) == 5
 
 
+@pytest.mark.promise("cli-records-topic-looked")
 def test_what_comes_is_shown_until_ctrl_c(broker: Broker, make_topic: MakeTopic) -> None:
     """After the newest that were there, each record as it is written; Ctrl-C says nothing."""
     topic = make_topic(2)

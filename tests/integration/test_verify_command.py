@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import Producer
 
 from sequitur.producer import EVENT_ID_HEADER, encode_event_id
@@ -65,6 +66,7 @@ def test_what_is_wrong_is_counted_and_told_by_the_status(
     assert (found["missing"], found["duplicates"], found["holds"]) == (1, 1, False)
 
 
+@pytest.mark.promise("cli-sequitur-verify-finds")
 def test_a_producer_of_two_topics_has_no_gap_in_both_together(
     broker: Broker, make_topic: MakeTopic
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_producer_of_two_topics_has_no_gap_in_both_together(
     )  # by event time it is not in order
 
 
+@pytest.mark.promise("cli-sequitur-verify-reads")
 def test_an_empty_topic_does_not_hold(broker: Broker, make_topic: MakeTopic) -> None:
     """Whoever checks a topic expects something in it."""
     run = _verify(broker, make_topic(1))

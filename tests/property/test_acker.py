@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,6 +213,7 @@ def _executors_verdict(root: Root) -> Verdict:
     return Verdict.OPEN if is_open else Verdict.FAILED
 
 
+@pytest.mark.promise("process-acks-come-order")
 @given(data=st.data())
 def test_all_agree_with_a_tracker_of_sets(data: st.DataObject) -> None:
     """The executor's roots and the acker: done, failed or open, of each root."""

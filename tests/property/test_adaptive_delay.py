@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_the_promise_holds_for_the_rows_learned_from(
         assert over > policy.late_target * len(lateness)
 
 
+@pytest.mark.promise("order-events-take-longer")
 @given(_steps, _policies)
 def test_whatever_is_learned_the_frontier_never_moves_back(
     steps: list[tuple[SourcePartition, int, list[int], bool]], policy: DelayPolicy

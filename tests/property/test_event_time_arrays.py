@@ -69,6 +69,7 @@ _FIELD = st.builds(
 _SIMPLE = st.lists(_FIELD, min_size=1, max_size=4).map(lambda fields: f"{{{','.join(fields)}}}")
 
 
+@pytest.mark.promise("order-event-times-seconds")
 @given(
     st.lists(documents() | damaged() | _TIMED | _SIMPLE, max_size=8),
     st.sampled_from(_NAMES),

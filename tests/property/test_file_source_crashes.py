@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,6 +190,7 @@ async def _all_lives(folder: Path, lives: list[_Life]) -> None:
     assert journal.values == writer.expected()
 
 
+@pytest.mark.promise("in-file-followed-rotated")
 @settings(max_examples=examples(0.6))
 @given(lives=_LIVES)
 def test_each_line_is_accepted_once_and_in_order(lives: list[_Life]) -> None:

@@ -234,6 +234,7 @@ def test_what_is_acked_is_out_once_and_what_comes_again_is_counted(
     assert len(world.out) - len(rows) <= world.stored.state.repeated
 
 
+@pytest.mark.promise("sub-subscription-registered-nothing")
 def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() -> None:
     """It takes the subscription from nobody; a checkpoint knows where it has got to."""
     world: Any = _World(Random(1), 0, set())

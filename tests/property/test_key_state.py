@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def _model(*, delay_ms: int, ttl_ms: int) -> ReorderModel:
     )
 
 
+@pytest.mark.promise("order-event-arrives-later")
 @given(_batches, st.integers(0, 30), st.integers(1, 60))
 def test_rescue_keeps_the_order_of_each_key(
     batches: list[list[tuple[int, str | None]]], delay_ms: int, ttl_ms: int
@@ -121,6 +123,7 @@ def _entry(model: ReorderModel, runs: tuple[Run, ...]) -> StepEntry:
     )
 
 
+@pytest.mark.promise("order-key-silent-longer")
 @given(_batches, st.integers(0, 30), st.integers(1, 60), st.integers(1, 4))
 def test_what_is_kept_decides_as_if_all_were_kept(
     batches: list[list[tuple[int, str | None]]], delay_ms: int, ttl_ms: int, folded_runs: int

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ async def _run(wire: FakeWire, clock: StampClock) -> dict[bytes, Outcome]:
     return outcomes
 
 
+@pytest.mark.promise("in-answer-lost-connection", "in-leader-appends-batch")
 @settings(max_examples=examples(1.5))
 @given(st.lists(_FAULTS, max_size=60))
 def test_every_event_has_the_outcome_that_the_log_shows(script: list[Fault]) -> None:
@@ -72,6 +74,7 @@ def test_every_event_has_the_outcome_that_the_log_shows(script: list[Fault]) -> 
     _check(wire, asyncio.run(_run(wire, StampClock())))
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 @settings(max_examples=examples(1.0))
 @given(st.lists(st.tuples(_CLOCK_FAULTS, st.booleans()), max_size=40))
 def test_a_clock_far_ahead_changes_nothing_of_that(script: list[tuple[Fault, bool]]) -> None:

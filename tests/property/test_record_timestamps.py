@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ _RULES = st.builds(
 )
 
 
+@pytest.mark.promise("order-consumer-seeks-time", "order-step-completed-days")
 @given(
     st.lists(_TIMES),
     st.lists(st.integers(-100_000, 1_000), min_size=1, max_size=3),
@@ -54,6 +56,7 @@ def test_timestamps_fall_where_rows_fall_and_nowhere_else(
     assert given_out == sorted(given_out)
 
 
+@pytest.mark.promise("order-machine-clock-hours")
 @given(_TIMES, _TIMES)
 def test_now_of_a_step_is_near_the_clock(clock_ms: int, before_ms: int) -> None:
     """It goes back only where the step before took what is minutes ahead: of a clock put right."""
@@ -62,6 +65,7 @@ def test_now_of_a_step_is_near_the_clock(clock_ms: int, before_ms: int) -> None:
     assert now_ms >= before_ms or before_ms > clock_ms + 300_000
 
 
+@pytest.mark.promise("order-consumer-seeks-time")
 @given(_TIMES, _TIMES, _RULES)
 def test_no_event_time_is_lost(event_time: int, source: int, rule: TimestampRule) -> None:
     timestamp_ms, is_told = replace(rule, tells_event_time=True).of(event_time, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ _EARLIEST_MS = 946_684_800_000
 _SOURCES = [SourcePartition("t", number) for number in PARTITIONS]
 
 
+@pytest.mark.promise("order-random-disorder-silence")
 @given(histories(max_steps=12, max_sent=8), st.booleans())
 def test_the_pure_parts_put_out_what_the_reference_does(history: History, is_bounded: bool) -> None:
     """Frontier, released, late and quarantined rows agree row for row, restarts at any step."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -55,8 +56,6 @@ from tests.support.staged_rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
     from sequitur.kafka.record_batch import StoredRecord
     from sequitur.pipelines.rows.record_layout import KafkaBatch
@@ -289,6 +288,7 @@ def _looked_at(counts: PartitionCounts | None, first: int, last: int) -> tuple[i
     return () if counts is None else counts.within(BASE_MS + first, BASE_MS + last)
 
 
+@pytest.mark.promise("order-output-topic-gains")
 @_SLOW
 @given(rows=rows_of_sources(), cut=st.integers(-1, 30))
 def test_rows_up_to_a_cut_go_by_the_older_number(
@@ -448,6 +448,7 @@ def test_newer_rows_of_a_key_pass_in_latest_mode(
         )
 
 
+@pytest.mark.promise("order-task-dies-written")
 def test_files_that_are_not_named_are_not_read(tmp_path: Path) -> None:
     """What a task that was given up leaves behind counts for nothing."""
     rows = [Row("t", 0, number, b"a", number) for number in range(5)]

@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -295,4 +296,4 @@ class SequencerMachine(RuleBasedStateMachine):
 
 
 SequencerMachine.TestCase.settings = settings(max_examples=examples(3), stateful_step_count=40)
-TestSequencer = SequencerMachine.TestCase
+TestSequencer = pytest.mark.promise("in-request-producer-killed")(SequencerMachine.TestCase)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.promise("state-commit-tried-already", "state-key-taken-transaction")
 def test_each_transaction_counts_once(tmp_path: Path) -> None:
     """Whatever fails, is repeated or comes late: the rows are those of one attempt at each."""
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")

@@ -48,6 +48,7 @@ def _events(partitions: int, *values: bytes, first: int = 1) -> list[EventValues
     ]
 
 
+@pytest.mark.promise("process-topology-run-tester")
 @_SHAPES
 @_PARTITIONS
 def test_what_goes_right(tmp_path: Path, shape: Shape, partitions: int) -> None:
@@ -63,6 +64,7 @@ def test_what_goes_right(tmp_path: Path, shape: Shape, partitions: int) -> None:
     assert any(b"+" in (value or b"") for _, value in pair.tester.records("join-out"))
 
 
+@pytest.mark.promise("process-topology-run-tester")
 @_SHAPES
 @pytest.mark.parametrize("how", ["fail {} before", "forget {} after", "raise {} below"])
 def test_what_fails(tmp_path: Path, shape: Shape, how: str) -> None:
@@ -77,6 +79,7 @@ def test_what_fails(tmp_path: Path, shape: Shape, how: str) -> None:
     assert pair.tester.made_acked > 0
 
 
+@pytest.mark.promise("process-topology-run-tester")
 @_PARTITIONS
 @pytest.mark.parametrize("how", ["dump", "load"])
 def test_what_cannot_be_pickled(tmp_path: Path, partitions: int, how: str) -> None:
@@ -89,6 +92,7 @@ def test_what_cannot_be_pickled(tmp_path: Path, partitions: int, how: str) -> No
         assert pair.dead_events == (name == "several")
 
 
+@pytest.mark.promise("process-topology-run-tester")
 @_SHAPES
 @pytest.mark.parametrize("given", [
     {"ackers": 0}, {"ackers": 5}, {"outputs": "immediate"}, {"max_spout_pending": 2},
@@ -131,6 +135,7 @@ def test_records_of_no_event_keep_the_order_of_the_waves(tmp_path: Path) -> None
     pair.to_the_end()
 
 
+@pytest.mark.promise("process-topology-run-tester")
 @hypothesis_settings(max_examples=examples(0.2))
 @hypothesis_given(
     groupings=st.fixed_dictionaries(dict.fromkeys(_BOLTS, _GROUPINGS)),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +163,7 @@ def _waits(batches: Sequence[Any]) -> st.SearchStrategy[list[float]]:
 _MOST = st.sampled_from([None, None, 1, 3])
 
 
+@pytest.mark.promise("process-random-failures-retries")
 @given(batches=_BATCHES, ordering=st.sampled_from(Ordering), most=_MOST, data=st.data())
 def test_each_event_is_processed_to_its_end(
     batches: Any, ordering: Ordering, most: int | None, data: st.DataObject
@@ -188,6 +190,7 @@ def _check_order(plans: Sequence[Plan], written: Sequence[int]) -> None:
         assert key is None or numbers == sorted(numbers)
 
 
+@pytest.mark.promise("process-several-events-share")
 @given(batches=_BATCHES, ordering=st.sampled_from(Ordering), most=_MOST, data=st.data())
 def test_joined_events_are_in_one_output_each(
     batches: Any, ordering: Ordering, most: int | None, data: st.DataObject
@@ -206,6 +209,7 @@ def test_joined_events_are_in_one_output_each(
     assert Counter(parts) == Counter((number, part) for number in acked for part in (0, 1))
 
 
+@pytest.mark.promise("process-random-failures-retries")
 @given(batches=_BATCHES, data=st.data())
 def test_a_tree_that_was_acked_came_to_zero(batches: Any, data: st.DataObject) -> None:
     tester = TopologyTester(_ALONE, _settings(Ordering.KEY, None))

@@ -151,6 +151,7 @@ class _World:
             self.commit(0)
 
 
+@pytest.mark.promise("state-random-against-plain")
 @pytest.mark.parametrize("kind", [SourceSpout, OpaqueSourceSpout])
 @given(events=st.lists(_events, max_size=60), partitions=st.lists(st.integers(0, 9), max_size=4))
 def test_each_tuple_is_in_one_committed_batch(

@@ -283,6 +283,7 @@ def _records(tester: TransactionTester) -> list[dict[str, Any]]:
     return [json.loads(value or b"") for _, value in tester.records("out")]
 
 
+@pytest.mark.promise("state-random-against-plain")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 @settings(max_examples=examples(0.4))
 @given(lives=st.lists(_lives, min_size=1, max_size=3), tasks=st.sampled_from([1, 1, 2]))

@@ -87,6 +87,7 @@ def _change(spark: Path) -> None:
     planned.write_text("\n".join((*head, re.sub(r":\d+", ":10", offsets))))
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 @pytest.mark.parametrize(("lives", "lose"), [(1, _lose_all), (2, _lose_newest), (1, _change)])
 def test_batch_that_is_planned_anew_is_refused(
     job: Job, lives: int, lose: Callable[[Path], None]
@@ -104,6 +105,7 @@ def test_batch_that_is_planned_anew_is_refused(
     assert _times(job) == [*range(20 * lives), *range(1000, 1020)]
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     """Cut short in a step or behind the reset, it loses and doubles nothing, and goes on."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
@@ -122,6 +124,7 @@ def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     assert not (_folder(job) / "spark").exists()
 
 
+@pytest.mark.promise("order-file-rows-held")
 def test_file_of_held_rows_that_is_lost_is_refused_at_the_start(job: Job) -> None:
     """Also while another run is half out, so that counts alone would not tell."""
     for life in range(2):
@@ -136,6 +139,7 @@ def test_file_of_held_rows_that_is_lost_is_refused_at_the_start(job: Job) -> Non
     assert report.totals.read == report.totals.released + report.totals.late == 40
 
 
+@pytest.mark.promise("order-marks-gone-newest")
 def test_step_whose_done_mark_is_lost_is_finished_again(
     job: Job, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +155,7 @@ def test_step_whose_done_mark_is_lost_is_finished_again(
     assert "has no done mark" in capfd.readouterr().err
 
 
+@pytest.mark.promise("order-job-ends-spark")
 def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
     """Spark refuses what it had begun of its first plan: the next start of the job goes on."""
     begun = _folder(job) / "spark" / "offsets"
@@ -177,6 +182,7 @@ def _recreate(job: Job) -> None:
     wait_until(has_leaders)
 
 
+@pytest.mark.promise("order-input-topic-deleted", "order-output-checkpoint-new")
 def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
     """Grown past the old offsets it looks the same: its id tells. A reset reads all of it."""
     old, new = [range(40), range(5000, 5100)]
@@ -192,6 +198,7 @@ def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
     assert _times(job) == [*old, *new]
 
 
+@pytest.mark.promise("order-input-topic-deleted")
 def test_topic_that_is_made_anew_under_a_running_job_is_refused(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +219,7 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
     assert job.steps[-1][1].totals.read == 40
 
 
+@pytest.mark.promise("order-second-job-started")
 def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
     """Before anything is read, and by name of the process that has it."""
     with job.running() as running:
@@ -223,6 +231,7 @@ def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
     job.run()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.slow
 def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
     """Paused in a step, taken for dead and overtaken, it stops by name; the newer loses nothing."""
@@ -255,6 +264,7 @@ def _runs(folder: Path) -> list[Path]:
     return list((folder / "runs").iterdir())
 
 
+@pytest.mark.promise("order-checkpoint-moved-folder")
 def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
     """Runs, events that wait and what bolts keep are found where the folder is now."""
     here = job.running_topology(bolts.word_count(), retry_delay="5 s")
@@ -272,6 +282,7 @@ def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
     assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
 
 
+@pytest.mark.promise("process-bolt-keeps-state")
 def test_state_of_a_step_that_is_processed_and_not_done_is_checked(job: Job) -> None:
     """The parallelism of a bolt that keeps state has to stay, however the job has died."""
     job = job.with_settings(delay="0 s")
@@ -289,6 +300,7 @@ def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: Ha
     assert not hadoop_only.path.exists()
 
 
+@pytest.mark.promise("order-job-killed-makes")
 @pytest.mark.parametrize("kind", [LocalStorage, RemoteStorage])
 def test_storage_creates_once_and_replaces_what_nothing_rests_on(
     spark: SparkSession,
@@ -321,6 +333,7 @@ def test_storage_creates_once_and_replaces_what_nothing_rests_on(
     assert storage.names("") == []
 
 
+@pytest.mark.promise("process-output-added-topology")
 def test_an_output_may_be_added_while_a_step_is_processed_and_not_done(
     job: Job, make_topic: MakeTopic
 ) -> None:

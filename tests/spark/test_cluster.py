@@ -191,6 +191,7 @@ def kinds(
     return Kinds(kafka, make_topic, tmp_path, cluster.url, database)
 
 
+@pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.parametrize("kind", [one for one in _KINDS if one is not Kinds.transactions])
 def test_job_runs_on_the_cluster(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, kind: Callable[[Kinds], ClusterJob]
@@ -207,6 +208,7 @@ def test_job_runs_on_the_cluster(
     assert {*log.tasks()} == {*log.executors} == {"0", "1"}
 
 
+@pytest.mark.promise("order-spark-page-spark")
 def test_passwords_are_nowhere_to_be_seen(
     kinds: Kinds,
     cluster: SparkCluster,
@@ -254,6 +256,7 @@ def test_passwords_are_nowhere_to_be_seen(
     assert [secret for secret in (_PASSWORD, "tell-nobody") for one in shown if secret in one] == []
 
 
+@pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
 @pytest.mark.parametrize("kind", [Kinds.reorder, Kinds.transactions])
 def test_disturbed_job_loses_doubles_and_disorders_nothing(
@@ -263,6 +266,7 @@ def test_disturbed_job_loses_doubles_and_disorders_nothing(
     outlive(kind(kinds), cluster, tmp_path, *_EACH)
 
 
+@pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
 @pytest.mark.timeout(300 + 240 * _LIVES)
 @pytest.mark.skipif(not _ROUNDS, reason="24 lives of Spark; make test-kill runs them")
@@ -284,6 +288,7 @@ def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
     outlive(kind(kinds), cluster, tmp_path, *lives, *[()] * (disturbance is DRIVER_KILLED))
 
 
+@pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
 @pytest.mark.timeout(300 + 90 * _ROUNDS)
 @pytest.mark.skipif(not _ROUNDS, reason="many lives of Spark; make test-kill runs them")
@@ -317,6 +322,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return without_it(tmp_path_factory.mktemp("bare") / "environment") / "bin" / "python"
 
 
+@pytest.mark.promise("order-workers-cluster-lack")
 def test_wheel_by_another_name_is_shipped_to_workers(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, bare_python: Path
 ) -> None:
@@ -331,6 +337,7 @@ def test_wheel_by_another_name_is_shipped_to_workers(
     assert {*life.events().tasks()} == {"0", "1"}
 
 
+@pytest.mark.promise("order-workers-cluster-lack")
 def test_workers_without_the_package_are_told_of_in_one_sentence(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, bare_python: Path
 ) -> None:
@@ -376,6 +383,7 @@ def python_of_nobody(two_users: Path) -> Path:
     pytest.skip("the user 'nobody' can run no Python of this version with these packages")
 
 
+@pytest.mark.promise("order-workers-cluster-run")
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_workers_of_another_user_need_a_folder_of_a_common_group(
     kinds: Kinds, two_users: Path, python_of_nobody: Path, tmp_path: Path, is_shared: bool

@@ -35,6 +35,7 @@ def _delete_records(job: Job, partition: int, before: int) -> None:
     admin.delete_records([place])[place].result(30)
 
 
+@pytest.mark.promise("order-rows-deleted-read")
 def test_retention_past_unread_rows_is_refused_or_counted(
     job: Job, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +69,7 @@ def test_retention_past_unread_rows_is_refused_or_counted(
     ]
 
 
+@pytest.mark.promise("order-partition-new-last")
 @pytest.mark.parametrize("reset_input", [False, True])
 def test_new_partition_whose_first_rows_are_gone_is_refused_or_counted(
     job: Job, *, reset_input: bool
@@ -89,6 +91,7 @@ def test_new_partition_whose_first_rows_are_gone_is_refused_or_counted(
     assert found == [*range(20), *range(5006, 5010)]
 
 
+@pytest.mark.promise("order-job-dies-first")
 def test_first_batch_whose_rows_are_gone_is_begun_anew_by_a_reset(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_first_batch_whose_rows_are_gone_is_begun_anew_by_a_reset(
     assert (report.totals.read, report.totals.released) == (5, 5)
 
 
+@pytest.mark.promise("order-rows-deleted-read")
 def test_topic_of_a_pattern_that_is_deleted_is_refused_or_counted(
     job: Job, make_topic: MakeTopic
 ) -> None:

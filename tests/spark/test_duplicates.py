@@ -26,6 +26,7 @@ def _frontier_at(job: Job, time_ms: int) -> None:
     assert job.run().frontier_ms == T0 + time_ms
 
 
+@pytest.mark.promise("order-producer-sends-event")
 def test_repeats_are_dropped_wherever_their_original_is(job: Job) -> None:
     """In the same batch, held from an earlier one, at the frontier, behind it: one of each."""
     job = job.with_settings(duplicates="event-id")
@@ -76,6 +77,7 @@ def test_repeat_that_a_tick_releases_is_dropped(job: Job) -> None:
     assert job.report.totals.held == 0
 
 
+@pytest.mark.promise("order-producer-sends-event")
 @pytest.mark.parametrize(
     "place",
     [

@@ -38,6 +38,7 @@ _ROWS = 5000
 _SUBMIT_TIMEOUT_S = 600
 
 
+@pytest.mark.promise("order-attempts-task-run")
 @pytest.mark.slow
 def test_speculative_copy_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
@@ -91,6 +92,7 @@ class _Failing(BlockWriter):
         return {record.partition for record in read_output(self.kafka, self.topic)} == {0, 1, 2}
 
 
+@pytest.mark.promise("order-job-dies-output")
 def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job dies when some partitions have the step's rows: its next life writes the others."""
     events = [event(T0 + n, key=f"k{n}") for n in range(400)]
@@ -106,6 +108,7 @@ def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.Mo
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
 
 
+@pytest.mark.promise("order-late-quarantine-topic")
 def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
     assert {record.partition for record in job.quarantined()} == {*range(6)}
 
 
+@pytest.mark.promise("order-step-completed-days")
 def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that is completed days later gives timestamps that brokers take and keep then.
 
@@ -158,6 +162,7 @@ def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.Mo
             assert max(repeated) <= days_ago
 
 
+@pytest.mark.promise("order-output-checkpoint-new")
 def test_two_jobs_of_one_name_do_not_mix(job: Job, tmp_path: Path) -> None:
     """A job with a new checkpoint finds the rows of the old one, and is told to take a name."""
     job.produce([event(T0, partition=p) for p in range(4)])

@@ -45,6 +45,7 @@ def _take_any_timestamp(job: Job) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
+@pytest.mark.promise("order-record-kafka-timestamp")
 def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job) -> None:
     """It comes out in its order with all others; what is read after it, too, by Spark again."""
     _take_any_timestamp(job)
@@ -78,6 +79,7 @@ def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job) -> None:
     assert job.run(drain=True).totals.released == 222
 
 
+@pytest.mark.promise("order-record-kafka-timestamp")
 def test_timestamp_in_nanoseconds_is_no_event_time(job: Job) -> None:
     """With `kafka-timestamp` the row is quarantined, and says what it had."""
     _take_any_timestamp(job)

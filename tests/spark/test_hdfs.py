@@ -44,6 +44,7 @@ def root(hdfs_folder: str) -> HdfsPath:
     return found
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_of_many_that_create_one_document_in_hdfs_one_wins(
     hdfs: HdfsCluster, root: HdfsPath
 ) -> None:
@@ -65,6 +66,7 @@ def test_of_many_that_create_one_document_in_hdfs_one_wins(
     assert storages[0].names("frontier") == ["0", "1", "2"]
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 @pytest.mark.parametrize(("refused", "lost"), [(2, 0), (0, 1), (1, 3)])
 @pytest.mark.parametrize("of", ["rename2", "create", "complete"])
 def test_document_in_hdfs_whose_answer_is_lost_is_ours(
@@ -82,6 +84,7 @@ def test_document_in_hdfs_whose_answer_is_lost_is_ours(
     assert storage.read("done/1") == "anew"
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_writer_that_dies_before_its_rename_leaves_nothing_that_is_seen(root: HdfsPath) -> None:
     """What it wrote aside goes with the next life, whose own document is then created."""
     storage = RemoteStorage(root)
@@ -96,6 +99,7 @@ def test_writer_that_dies_before_its_rename_leaves_nothing_that_is_seen(root: Hd
     assert storage.create("frontier/7", "whole")
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_restart_of_the_cluster_is_waited_for(hdfs: HdfsCluster, root: HdfsPath) -> None:
     """By whoever writes a document, and by a task that writes a file; what was there stays."""
     storage = RemoteStorage(root)
@@ -111,6 +115,7 @@ def test_restart_of_the_cluster_is_waited_for(hdfs: HdfsCluster, root: HdfsPath)
     assert (root / "runs" / "rows").read_bytes() == b"rows"
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_cluster_that_does_not_come_back_is_named(
     root: HdfsPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +132,7 @@ def test_cluster_that_does_not_come_back_is_named(
         RemoteStorage(other).create("done/1", "text")
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_name_service_of_several_namenodes_is_asked_in_turn(
     hdfs: HdfsCluster, root: HdfsPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +156,7 @@ def test_name_service_of_several_namenodes_is_asked_in_turn(
         assert RemoteStorage(root).read("done/1") == uri
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_files_in_hdfs_are_written_and_read_by_whoever_is_told_of_them(root: HdfsPath) -> None:
     """In another process, too: where they are is pickled, with how to get there."""
     write_and_read(root)
@@ -167,16 +174,19 @@ def far(job: Job, hdfs_folder: str) -> Job:
     return job.with_settings(checkpoint=f"{hdfs_folder}/job")
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_rows_held_in_hdfs_go_out_in_later_lives(far: Job, hdfs: HdfsCluster) -> None:
     """In order, and are shown until then, though requests are cut off, and answers to others."""
     hold_rows_for_a_later_life(far, hdfs)
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_topology_runs_on_hdfs_and_takes_its_dead_letters_back(far: Job, hdfs: HdfsCluster) -> None:
     """Its states, events that wait, and requests to replay are there, too."""
     take_dead_letters_back(far, hdfs)
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 @pytest.mark.kill
 @pytest.mark.timeout(300 + 120 * _ROUNDS)
 def test_killing_the_driver_of_a_checkpoint_on_hdfs_loses_doubles_and_disorders_nothing(
@@ -198,6 +208,7 @@ def test_killing_the_driver_of_a_checkpoint_on_hdfs_loses_doubles_and_disorders_
     hdfs.fault()
 
 
+@pytest.mark.promise("order-checkpoint-hdfs-create")
 def test_cluster_with_kerberos_is_refused_by_name() -> None:
     settings = {"hadoop.security.authentication": "kerberos"}
     with pytest.raises(CheckpointError, match="hdfs://name/job: its cluster asks for kerberos"):

@@ -51,6 +51,7 @@ class _WatchedRuns(RunWriter):
         return super().__call__(map(_looked_at, batches))
 
 
+@pytest.mark.promise("order-rows-large-900")
 @pytest.mark.parametrize("make", [_large, _with_large_headers])
 def test_large_rows_go_to_python_by_their_size(
     job: Job, monkeypatch: pytest.MonkeyPatch, make: Any

@@ -56,6 +56,7 @@ def _at_frontier_4000(job: Job) -> None:
     assert _times(job.released(), "a") == [1000, 3000]
 
 
+@pytest.mark.promise("order-event-arrives-later")
 def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
     """Behind the frontier, but not older than its key's last released: released, in order."""
     _at_frontier_4000(job)
@@ -94,6 +95,7 @@ def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
     assert _times(job.released(), "a") == [1000, 3000, 3000, 3500, 4500]
 
 
+@pytest.mark.promise("order-key-silent-longer")
 def test_rows_beyond_the_horizon_are_late_whatever_their_key(job: Job) -> None:
     """Older than the TTL, a row is late: its key may have been forgotten."""
     job = job.with_settings(key_ttl="2 s")
@@ -116,6 +118,7 @@ def test_rescue_that_is_switched_on_late_knows_nothing_of_the_past(job: Job) -> 
     assert _times(job.released(), "b") == [6999]
 
 
+@pytest.mark.promise("order-event-arrives-later-delay")
 def test_emitted_late_rows_are_flagged_in_place(job: Job, storage: StorageFolder) -> None:
     """Late rows go to the output, sorted before what the step releases, and headers tell them."""
     job = job.with_settings(checkpoint=storage.uri, late_policy="emit", rescue=False)
@@ -129,6 +132,7 @@ def test_emitted_late_rows_are_flagged_in_place(job: Job, storage: StorageFolder
     assert job.late() == []
 
 
+@pytest.mark.promise("order-event-arrives-later-delay")
 def test_dropped_late_rows_are_counted(job: Job) -> None:
     """Under drop a late row is in no topic, and in the report."""
     job = job.with_settings(late_policy="drop", rescue=False)
@@ -140,6 +144,7 @@ def test_dropped_late_rows_are_counted(job: Job) -> None:
     assert job.late() == []
 
 
+@pytest.mark.promise("order-event-arrives-later-delay")
 def test_late_row_fails_the_job_if_that_is_wanted(job: Job) -> None:
     """The error names the row and how late it is; nothing of its step is out; it can go on."""
     strict = job.with_settings(late_policy="fail")
@@ -167,6 +172,7 @@ def _crash(*_: object, **__: object) -> None:
     raise _Crash
 
 
+@pytest.mark.promise("order-job-dies-writes")
 @pytest.mark.parametrize(
     ("place", "storage"),
     [
@@ -212,6 +218,7 @@ def test_crash_changes_no_verdict(
     assert files_in(storage.location / "behind") == []
 
 
+@pytest.mark.promise("order-event-arrives-later", "order-producer-sends-event")
 @pytest.mark.parametrize(
     ("duplicates", "storage"), [("keep", "local"), ("event-id", "s3")], indirect=["storage"]
 )

@@ -42,6 +42,7 @@ def _event_of(row: Row) -> Event:
     return Event(value=value, key=key or None, partition=row.source.partition)
 
 
+@pytest.mark.promise("order-event-older-last")
 def test_newest_of_each_key_passes_at_once(job: Job, storage: StorageFolder) -> None:
     """Over several lives and folds, the rows out and stale are the reference's, none is held."""
     job.fold_limits = FoldLimits(runs=2)
@@ -72,6 +73,7 @@ def test_newest_of_each_key_passes_at_once(job: Job, storage: StorageFolder) -> 
     assert sorted(_identity(row) for row in model.stale) == stale
 
 
+@pytest.mark.promise("order-event-older-last")
 def test_stale_rows_go_aside_with_what_they_missed(job: Job) -> None:
     """In the stale topic: the reason, what is out of the key, and how much older the row is."""
     job = job.with_settings(mode="latest")
@@ -102,6 +104,7 @@ def test_latest_mode_keeps_to_the_late_policy(job: Job) -> None:
     assert job.with_settings(mode="latest", late_policy="drop").run().totals.late == 1
 
 
+@pytest.mark.promise("order-event-older-last")
 @pytest.mark.parametrize(
     "place",
     [

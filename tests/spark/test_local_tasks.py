@@ -72,6 +72,7 @@ class _DyingAfter(BlockWriter):
         return told
 
 
+@pytest.mark.promise("order-task-dies-sends", "order-task-python-process")
 @pytest.mark.parametrize("writer_class", [_DyingBefore, _DyingAfter])
 def test_killed_task_sends_its_rows_once(
     spark: SparkSession,
@@ -116,6 +117,7 @@ class _DyingWriter(RunWriter):
         yield from told
 
 
+@pytest.mark.promise("order-task-dies-written")
 def test_killed_task_leaves_nothing_that_is_read(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

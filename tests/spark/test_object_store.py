@@ -35,6 +35,7 @@ def _environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
 def test_rows_held_on_s3_go_out_in_later_lives(far: Job, s3_server: S3Server) -> None:
     """In order, and are shown until then, though requests are refused, and answers lost."""
@@ -47,12 +48,14 @@ def test_store_that_spark_has_no_jars_for_is_named(far: Job) -> None:
         job.run()
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
 def test_topology_runs_on_s3_and_takes_its_dead_letters_back(far: Job, s3_server: S3Server) -> None:
     """Its states, events that wait, and requests to replay are there, too."""
     take_dead_letters_back(far, s3_server)
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
 def test_checkpoint_on_s3_can_be_looked_into_and_moved(far: Job, s3_folder: str) -> None:
     """By its copy, object for object, the next life goes on: nothing in it says where it is."""

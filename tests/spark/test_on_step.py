@@ -101,6 +101,7 @@ def test_rows_on_time_are_given_up_to_the_frontier(job: Job) -> None:
     assert max(times) <= frontier_ms < max(times) + 10
 
 
+@pytest.mark.promise("on-step-function-raises")
 def test_a_step_is_given_again_when_the_function_raised(job: Job) -> None:
     """The job ends with the step's name; the next life gives the same id and rows, then more."""
     job.produce(_events(200))
@@ -138,6 +139,7 @@ class _Crash(Exception):  # noqa: N818 - it stands for a kill
     """The process dies here."""
 
 
+@pytest.mark.promise("on-step-job-killed-step")
 @pytest.mark.parametrize(
     ("place", "calls"),
     [
@@ -166,6 +168,7 @@ def test_a_step_is_given_again_after_a_crash(
     assert taken.all(slice(calls, None)) == _released(job)
 
 
+@pytest.mark.promise("on-step-job-begun-anew")
 def test_another_checkpoint_has_other_ids(job: Job, tmp_path: Path) -> None:
     """A job that begins anew counts steps from 0 again; what it gives is not taken for the old."""
     job.produce(_events(100))
@@ -235,6 +238,7 @@ def _in_database(path: Path) -> list[tuple[int, bytes]]:
         return database.execute("SELECT at, value FROM readings ORDER BY rowid").fetchall()
 
 
+@pytest.mark.promise("on-step-job-killed-step")
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(400)

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 T0 = 1_700_000_000_000
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 def test_kafka_that_is_away_is_waited_for(
     job: Job, make_broker: MakeBroker, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_kafka_that_is_away_is_waited_for(
     assert "Kafka answers again, after " in said
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 @pytest.mark.parametrize("restarts", [1, 0])
 def test_query_is_started_anew_as_often_as_it_may(
     job: Job, monkeypatch: pytest.MonkeyPatch, restarts: int
@@ -84,6 +86,7 @@ def test_query_is_started_anew_as_often_as_it_may(
     assert len(job.released()) == 200
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 def test_step_whose_writing_failed_is_finished_by_a_new_query(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_step_whose_writing_failed_is_finished_by_a_new_query(
     assert len(job.released()) == 800
 
 
+@pytest.mark.promise("order-tick-fails")
 def test_other_error_of_a_tick_ends_the_query(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, and no query is left running behind the job's back."""
 
@@ -117,6 +121,7 @@ def test_other_error_of_a_tick_ends_the_query(job: Job, monkeypatch: pytest.Monk
     assert job.spark.streams.active == []
 
 
+@pytest.mark.promise("order-partition-far-behind")
 def test_held_bytes_are_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """A partition a day behind is named and overruled; what it gives is late, and counted."""
     job = job.with_settings(max_held_bytes=1, rescue=False, max_offsets_per_trigger=40)

@@ -51,6 +51,7 @@ def _sent_shuffled(job: Job, times: list[int]) -> None:
     job.produce([event(time, key=f"k{n}", partition=n % 4) for n in range(8) for time in mixed])
 
 
+@pytest.mark.promise("order-consumer-seeks-time")
 def test_seeking_by_time_finds_what_happened_then(job: Job, spark: SparkSession) -> None:
     """By librdkafka and by Kafka's own consumer, which Spark reads with."""
     begin = _now_ms() - 20 * _MINUTE_MS
@@ -78,6 +79,7 @@ def test_seeking_by_time_finds_what_happened_then(job: Job, spark: SparkSession)
     assert read.count() == sum(time_of(record) >= wanted for record in records)
 
 
+@pytest.mark.promise("order-backfill-years-ago")
 def test_backfill_stays_within_the_floor(job: Job) -> None:
     """Rows of years ago and of a moment ahead are clamped, never fall, and say when they were."""
     begun = _now_ms()
@@ -100,6 +102,7 @@ def test_backfill_stays_within_the_floor(job: Job) -> None:
     assert len(clamped) < len(records) - 40
 
 
+@pytest.mark.promise("order-consumer-seeks-time")
 def test_kafka_timestamps_are_not_lost(job: Job) -> None:
     stamped = job.with_settings(event_time="kafka-timestamp")
     begin = _now_ms() - _MINUTE_MS
@@ -130,6 +133,7 @@ def test_timestamps_of_the_source_and_of_now(job: Job) -> None:
     assert _told(last) == begin + _MINUTE_MS
 
 
+@pytest.mark.promise("order-consumer-seeks-time")
 def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic: MakeTopic) -> None:
     """With `message.timestamp.type = LogAppendTime` ours are thrown away."""
     output = make_topic(partitions=2, message_timestamp_type="LogAppendTime")
@@ -142,6 +146,7 @@ def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic:
     assert all(record.timestamp_ms > begin + 20 for record in records)
 
 
+@pytest.mark.promise("order-consumer-seeks-time")
 def test_late_rows_that_are_emitted_get_a_timestamp_that_brokers_take(
     job: Job, storage: StorageFolder
 ) -> None:
@@ -161,6 +166,7 @@ def test_late_rows_that_are_emitted_get_a_timestamp_that_brokers_take(
     assert all(record.timestamp_ms >= begin - _FLOOR_MS for record in records)
 
 
+@pytest.mark.promise("order-machine-clock-hours")
 def test_clock_that_was_ahead_and_is_put_right_stops_nothing(
     job: Job, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def _in_order(job: Job) -> bool:
     return times == sorted(times)
 
 
+@pytest.mark.promise("order-next-batch-read")
 def test_next_batch_is_staged_while_rows_go_out(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step 0 waits, before it writes, for step 1 to be staged; steps are done in their order."""
     job = _fill(job)
@@ -70,6 +71,7 @@ def test_next_batch_is_staged_while_rows_go_out(job: Job, monkeypatch: pytest.Mo
     assert _in_order(job)
 
 
+@pytest.mark.promise("order-next-batch-read")
 def test_staged_steps_are_finished_by_the_next_life(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_staged_steps_are_finished_by_the_next_life(
     assert runs == {run.name for run in job.steps[-1][0].kept_runs}
 
 
+@pytest.mark.promise("order-next-batch-read")
 def test_step_that_fails_ends_a_quiet_query(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch comes that could tell: the job ends all the same, and loses nothing."""
     job.produce([event(T0 + 2000 * n, partition=n % 4, n=n) for n in range(8)])

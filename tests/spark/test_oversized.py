@@ -71,6 +71,7 @@ def _aside(record: TopicRecord, event_time_ms: int | None) -> str:
     return (headers[-1][1] or b"").decode()
 
 
+@pytest.mark.promise("order-late-bad-row", "order-row-larger-output")
 def test_rows_too_large_for_their_topics_go_aside(wide: Job, storage: StorageFolder) -> None:
     """Bad, late or good: what is added makes it too large, or it was before; the file has it."""
     wide = wide.with_settings(checkpoint=storage.uri)
@@ -99,6 +100,7 @@ def test_rows_too_large_for_their_topics_go_aside(wide: Job, storage: StorageFol
     assert [time_of(record) - T0 for record in wide.released()] == [0, 2, 10_000]
 
 
+@pytest.mark.promise("order-late-row-read")
 def test_late_row_that_is_too_large_with_its_headers_is_emitted_without(wide: Job) -> None:
     """It was staged when late rows were to end the job, so no room was left for them."""
     _send(wide, _value(T0), _value(T0 + 10_000))
@@ -113,6 +115,7 @@ def test_late_row_that_is_too_large_with_its_headers_is_emitted_without(wide: Jo
     assert late == [(large, None), (_value(T0 + 2), LATE.encode())]
 
 
+@pytest.mark.promise("process-dead-letter-larger", "process-output-larger-topic")
 def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
     """The event of an output too large is given up; the file of its dead letter has it whole."""
     job = wide.running_topology(bolts.chain(), max_attempts=1)
@@ -136,6 +139,7 @@ def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
     assert again == [large, large]
 
 
+@pytest.mark.promise("order-output-topic-compacted")
 def test_rows_without_a_key_pass_by_a_compacted_topic(
     job: Job, make_topic: MakeTopic, storage: StorageFolder
 ) -> None:

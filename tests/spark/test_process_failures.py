@@ -38,6 +38,7 @@ def _balanced(job: Job) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.promise("process-process-task-dies")
 @_BOTH
 @pytest.mark.parametrize(("times", "crashes"), [(1, 0), (_SPARKS_OWN, 1)])
 def test_process_that_dies_costs_a_retry(
@@ -55,6 +56,7 @@ def test_process_that_dies_costs_a_retry(
     assert (counts["crashes"], counts["dead"], counts["acked"]) == (crashes, 0, 40)
 
 
+@pytest.mark.promise("process-process-acker-dies")
 def test_acker_that_dies_is_run_again(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_acker_that_dies_is_run_again(
     assert _balanced(job)["acked"] == 40
 
 
+@pytest.mark.promise("process-job-stopped-events")
 @_BOTH
 def test_pending_events_outlive_a_restart(job: Job, make: Callable[[], Topology]) -> None:
     """A failed event and those it holds wait on disk, and are processed by the next run."""
@@ -90,6 +93,7 @@ def test_pending_events_outlive_a_restart(job: Job, make: Callable[[], Topology]
     assert (after["acked"], after["pending"], after["failed"]) == (10, 0, 1)
 
 
+@pytest.mark.promise("process-events-wait")
 @_BOTH
 def test_no_new_events_are_read_while_too_many_wait(job: Job, make: Callable[[], Topology]) -> None:
     """With max_pending events waiting, these are settled before the next batch is begun."""
@@ -105,6 +109,7 @@ def test_no_new_events_are_read_while_too_many_wait(job: Job, make: Callable[[],
     assert max(waits) <= 2 + 10
 
 
+@pytest.mark.promise("process-dead-letters-replayed")
 @_BOTH
 def test_dead_letters_are_given_back(job: Job, make: Callable[[], Topology]) -> None:
     """A replayed dead letter is processed as a new event, once, with its own headers."""
@@ -127,6 +132,7 @@ def test_dead_letters_are_given_back(job: Job, make: Callable[[], Topology]) -> 
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.promise("process-events-tracked-ackers")
 @_BOTH
 def test_without_ackers_each_event_is_acked_at_once(job: Job, make: Callable[[], Topology]) -> None:
     """With ackers = 0 a failure is counted, and nothing is tried again or held."""
@@ -138,6 +144,7 @@ def test_without_ackers_each_event_is_acked_at_once(job: Job, make: Callable[[],
     assert (counts["acked"], counts["failed"], counts["untracked_failures"]) == (4, 0, 1)
 
 
+@pytest.mark.promise("process-event-fails-later")
 @_BOTH
 def test_without_ordering_others_of_the_key_go_on(job: Job, make: Callable[[], Topology]) -> None:
     """With ordering = "none" what failed comes out when it succeeds, behind later ones."""
@@ -148,6 +155,7 @@ def test_without_ordering_others_of_the_key_go_on(job: Job, make: Callable[[], T
     assert _balanced(job)["acked"] == 4
 
 
+@pytest.mark.promise("process-tree-fails-behind")
 @pytest.mark.parametrize(("outputs", "copies"), [("finished", 1), ("immediate", 2)])
 def test_outputs_of_a_failed_tree(job: Job, outputs: str, copies: int) -> None:
     """A tree that failed behind an output has written nothing, or, with immediate, twice in all."""
@@ -158,6 +166,7 @@ def test_outputs_of_a_failed_tree(job: Job, outputs: str, copies: int) -> None:
     assert _balanced(job)["acked"] == 1
 
 
+@pytest.mark.promise("process-number-open-trees")
 @_BOTH
 def test_trees_in_flight_are_bounded(job: Job, make: Callable[[], Topology]) -> None:
     """With max_spout_pending a batch is processed in several goes, with the same outcome."""
@@ -176,6 +185,7 @@ def test_trees_in_flight_are_bounded(job: Job, make: Callable[[], Topology]) -> 
     assert _balanced(job)["dead"] == len(dead)
 
 
+@pytest.mark.promise("process-bolt-get-ready")
 def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
     """There is no event to blame: the job ends, says whose error it is, and loses nothing."""
     broken = job.running_topology(bolts.one_bolt(bolts.Unready(), tasks=None))
@@ -187,6 +197,7 @@ def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
     assert [time_of(record) for record in mended.released()] == [T0]
 
 
+@pytest.mark.promise("process-several-events-share")
 @pytest.mark.parametrize("make", [bolts.pairs_and_more, bolts.pairs_here])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_events_that_share_an_output_are_tried_again_together(
@@ -216,6 +227,7 @@ def test_what_a_bolt_keeps_no_more_is_gone(job: Job) -> None:
     assert [record.value for record in job.released()] == [b"1", b"2", b"1"]
 
 
+@pytest.mark.promise("process-bolt-keeps-state")
 def test_tasks_that_keep_state_stay_as_many(job: Job) -> None:
     """Another parallelism would part tuples from what was kept of them: it is refused by name."""
     job.produce([event(T0, key="k")])
@@ -226,6 +238,7 @@ def test_tasks_that_keep_state_stay_as_many(job: Job) -> None:
             other.run()
 
 
+@pytest.mark.promise("process-bolt-calls-sys")
 @_BOTH
 def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) -> None:
     """A bolt that calls `sys.exit` ends neither the task nor the job."""
@@ -237,6 +250,7 @@ def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) 
     assert dict(letter.headers)["sequitur-dlq-reason"] == b"exception"
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
     """A `finish_batch` that does not return in call_timeout fails what it was given."""
     topology = bolts.one_bolt(bolts.Endless(), tasks=None)
@@ -265,6 +279,7 @@ def test_topology_is_given_what_the_job_releases(
     assert [time_of(record) - T0 for record in job.released()] == expected
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @pytest.mark.parametrize("tasks", [None, 2])
 def test_batch_that_cannot_be_finished_fails_what_it_was_given(job: Job, tasks: int | None) -> None:
     """What `finish_batch` raised stands in the dead letter of the event that it raises for."""
@@ -280,6 +295,7 @@ def test_batch_that_cannot_be_finished_fails_what_it_was_given(job: Job, tasks: 
     assert b"ConnectionResetError: database gone" in (headers["sequitur-dlq-traceback"] or b"")
 
 
+@pytest.mark.promise("process-topology-fit-settings")
 def test_topology_must_go_with_the_job(job: Job) -> None:
     """Settings that do not go with a topology are refused by name, before anything is read."""
     running = job.running_topology(bolts.chain())

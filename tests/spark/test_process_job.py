@@ -32,6 +32,7 @@ def _balanced(job: Job) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.promise("process-event-fails-later")
 @_BOTH
 def test_each_event_is_processed_once_in_order(job: Job, make: Callable[[], Topology]) -> None:
     """Events shuffled on the way in come out of the bolts once, each key's in event-time order."""
@@ -48,6 +49,7 @@ def test_each_event_is_processed_once_in_order(job: Job, make: Callable[[], Topo
     assert {json.loads(record.value or b"")["attempt"] for record in found} == {1}
 
 
+@pytest.mark.promise("process-bolt-raises-fails", "process-event-fails-later")
 @_BOTH
 def test_failed_event_is_tried_again_and_holds_its_key(
     job: Job, make: Callable[[], Topology]
@@ -68,6 +70,7 @@ def test_failed_event_is_tried_again_and_holds_its_key(
     assert (counts["acked"], counts["failed"], counts["pending"]) == (40, 2, 0)
 
 
+@pytest.mark.promise("process-event-keeps-failing")
 @_BOTH
 def test_event_that_keeps_failing_is_dead_lettered(job: Job, make: Callable[[], Topology]) -> None:
     """After max_attempts it is told about with all there is to know, and its key goes on."""
@@ -85,6 +88,7 @@ def test_event_that_keeps_failing_is_dead_lettered(job: Job, make: Callable[[], 
     assert (_balanced(job)["acked"], job.processed()["dead"]) == (2, 1)
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 @_BOTH
 def test_call_that_hangs_is_ended(job: Job, make: Callable[[], Topology]) -> None:
     """A call that does not return in call_timeout fails its event with that reason."""
@@ -97,6 +101,7 @@ def test_call_that_hangs_is_ended(job: Job, make: Callable[[], Topology]) -> Non
     assert _balanced(job)["late_acks"] >= 1
 
 
+@pytest.mark.promise("process-process-dies-event")
 @_BOTH
 def test_event_that_kills_its_process_is_found(job: Job, make: Callable[[], Topology]) -> None:
     """A segmentation fault costs a retry; the event that makes it is dead-lettered, no other."""
@@ -114,6 +119,7 @@ def test_event_that_kills_its_process_is_found(job: Job, make: Callable[[], Topo
     assert _balanced(job)["crashes"] >= 2
 
 
+@pytest.mark.promise("process-bolt-raises-fails", "process-bolts-keep-state")
 def test_words_are_counted_over_batches(job: Job) -> None:
     """Equal words meet in one task, and what it counted is there in the next batch."""
     job = job.running_topology(bolts.word_count(), retry_delay="10 ms")
@@ -131,6 +137,7 @@ def test_words_are_counted_over_batches(job: Job) -> None:
     assert _balanced(job)["failed"] == 1
 
 
+@pytest.mark.promise("process-several-events-share")
 def test_join_is_out_when_all_its_events_are_done(job: Job) -> None:
     """An output of several events goes out once; an event that nobody acks fails as never-acked."""
     job = job.running_topology(bolts.pairs(), max_attempts=1)
@@ -145,6 +152,7 @@ def test_join_is_out_when_all_its_events_are_done(job: Job) -> None:
     assert _balanced(job)["acked"] == 8
 
 
+@pytest.mark.promise("process-event-comes")
 def test_windows_close_in_silence_by_bolts_that_are_prepared_once(job: Job, tmp_path: Path) -> None:
     """Ticks come and the watermark goes on without events; steps go on with the bolts they have."""
     job = job.with_settings(idle_timeout="1 s").running_topology(bolts.silent_windows(tmp_path))

@@ -28,6 +28,7 @@ _PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 
 
+@pytest.mark.promise("process-bolt-fails-behind", "process-driver-killed-kill")
 @pytest.mark.timeout(300 + 120 * _ROUNDS)
 def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -41,6 +42,7 @@ def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     _outlived(rounds, _ROUNDS, made)
 
 
+@pytest.mark.promise("order-checkpoint-s3-topology")
 @pytest.mark.skipif(
     "SEQUITUR_DRIVER_KILL_ROUNDS" not in os.environ,
     reason="two lives of Spark more, a minute; make test-kill runs it",

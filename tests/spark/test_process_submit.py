@@ -85,6 +85,7 @@ def test_example_runs_by_a_config_file(job: Job, make_topic: MakeTopic, tmp_path
     assert report["processed"]["acked"] == report["processed"]["taken"] == 3
 
 
+@pytest.mark.promise("process-topology-invalid-file")
 def test_file_that_is_no_topology_is_refused(job: Job, tmp_path: Path) -> None:
     """What is wrong with a topology is told by name, before Spark is started."""
     wrong = tmp_path / "wrong.py"

@@ -35,6 +35,7 @@ def _disordered(*ways_ms: int, each: int, seed: int = 1) -> list[Event]:
     ]
 
 
+@pytest.mark.promise("order-events-take-longer")
 def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> None:
     """It shrinks from the longest to what the rows need, grows with them, and few rows are late."""
     job = job.with_settings(**_AUTO)
@@ -65,6 +66,7 @@ def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> N
     assert all(record.header(LATE_BY_HEADER) for record in job.late())
 
 
+@pytest.mark.promise("order-events-take-longer")
 def test_learned_delay_survives_a_restart(job: Job) -> None:
     """The next life begins with what this one learned, also when a fixed delay came between."""
     job = job.with_settings(**_AUTO)

@@ -67,6 +67,7 @@ def _assert_ordered(records: Iterable[TopicRecord]) -> None:
         assert sorted(times) == times
 
 
+@pytest.mark.promise("order-events-arrive-order")
 def test_order_is_restored(job: Job) -> None:
     """Every event comes out once, in event-time order, in the partition its key came from."""
     events = _shuffled(600, seed=1)
@@ -98,6 +99,7 @@ def test_rows_within_the_delay_are_held(job: Job) -> None:
     _assert_ordered(job.released())
 
 
+@pytest.mark.promise("order-event-time-missing")
 def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
     """A row without a usable event time goes aside with the reason; no other is affected."""
     good = [event(T0 + n, partition=n % 4) for n in range(40)]
@@ -136,6 +138,7 @@ def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
     assert job.late() == []
 
 
+@pytest.mark.promise("order-keys-values-headers")
 def test_payloads_are_opaque(job: Job) -> None:
     """Key, value and headers come out byte for byte, in the output and in the side topics."""
     at = ("at", str(T0).encode())
@@ -171,6 +174,7 @@ def test_payloads_are_opaque(job: Job) -> None:
     )
 
 
+@pytest.mark.promise("order-nothing-released")
 def test_bounded_run_does_without_empty_partitions(job: Job) -> None:
     """Two of four partitions have rows: these come out, and it is told what the rest waits for."""
     job.produce([event(T0 + 100 * n, partition=n % 2) for n in range(101)])
@@ -184,6 +188,7 @@ def test_bounded_run_does_without_empty_partitions(job: Job) -> None:
     assert "waits_for" not in job.run(drain=True).as_json()
 
 
+@pytest.mark.promise("order-event-times-seconds")
 def test_seconds_are_named_and_read(job: Job, tmp_path: Path) -> None:
     """Taken for milliseconds they would be times of 1970: none is released, and no clock moves."""
     seconds = [T0 // 1000 + n for n in range(40)]
@@ -201,6 +206,7 @@ def test_seconds_are_named_and_read(job: Job, tmp_path: Path) -> None:
     assert sorted(time_of(record) for record in told.released()) == seconds
 
 
+@pytest.mark.promise("order-event-arrives-later-delay")
 def test_late_rows_go_aside_with_what_they_missed(job: Job) -> None:
     """A row behind the frontier is in the late topic, and says by how much; one at it is not."""
     job = job.with_settings(rescue=False)
@@ -224,6 +230,7 @@ def test_late_rows_go_aside_with_what_they_missed(job: Job) -> None:
     assert (report.totals.late, report.totals.released, report.totals.held) == (1, 1, 4)
 
 
+@pytest.mark.promise("order-partitions-read-different")
 def test_slow_partition_is_not_called_late(job: Job) -> None:
     """In a backlog, a partition with many rows is as punctual as those with few."""
     many = [event(T0 + 10 * n, partition=0) for n in range(400)]
@@ -261,6 +268,7 @@ def _crash(*_: object, **__: object) -> None:
     raise _Crash
 
 
+@pytest.mark.promise("order-job-dies-batch")
 @pytest.mark.parametrize(
     "place",
     [
@@ -292,6 +300,7 @@ def test_crash_in_a_batch_is_recovered(
     assert sorted(_rows(job.released())) == sorted(_sent(events))
 
 
+@pytest.mark.promise("order-job-dies-drain")
 def test_drain_cut_short_is_finished_by_the_next_life(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +317,7 @@ def test_drain_cut_short_is_finished_by_the_next_life(
     assert len(job.released()) == 40
 
 
+@pytest.mark.promise("order-checkpoint-job-version")
 def test_checkpoint_is_refused_to_another_job(job: Job, make_topic: MakeTopic) -> None:
     """A job with other topics, another event time or another output does not take it over."""
     job.run()
@@ -321,6 +331,7 @@ def test_checkpoint_is_refused_to_another_job(job: Job, make_topic: MakeTopic) -
             job.with_settings(**changes).run()
 
 
+@pytest.mark.promise("order-checkpoint-job-version", "order-sequitur-reorder-inspect")
 def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> None:
     """A folder of something else, or of a newer version, is left alone."""
     folder = tmp_path / "foreign"
@@ -337,6 +348,7 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
         job.run()
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 def test_lost_spark_checkpoint_is_noticed(job: Job, tmp_path: Path) -> None:
     """A restart from offset 0 over logged batches would double everything: it is refused."""
     job.produce([event(T0 + n) for n in range(10)])
@@ -360,6 +372,7 @@ def test_partitions_other_than_asked_for_are_refused(job: Job) -> None:
         job.with_settings(output_partitions=3).run()
 
 
+@pytest.mark.promise("order-events-arrive-order")
 def test_several_topics_make_one_order(job: Job, make_topic: MakeTopic) -> None:
     """Rows of several topics are merged by event time; equal times by topic."""
     other = make_topic(partitions=1)
@@ -381,6 +394,7 @@ def test_several_topics_make_one_order(job: Job, make_topic: MakeTopic) -> None:
     assert report.totals.read == len(expected)
 
 
+@pytest.mark.promise("order-partition-fall-silent")
 def test_silence_releases_what_is_held(job: Job) -> None:
     """When the whole topic falls silent, ticks release what is held after the idle time-out."""
     job = job.with_settings(idle_timeout="500 ms")
@@ -397,6 +411,7 @@ def test_silence_releases_what_is_held(job: Job) -> None:
     _assert_ordered(job.released())
 
 
+@pytest.mark.promise("order-input-partitions-rows")
 def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic) -> None:
     """A task reads several of them, in turn; its rows are in one file, and in order."""
     topic = make_topic(partitions=40)
@@ -429,6 +444,7 @@ def test_tick_that_moves_nothing_is_no_step(job: Job, monkeypatch: pytest.Monkey
         assert job.steps[-1][1].totals.held > 0
 
 
+@pytest.mark.promise("order-ctrl-sigterm-job")
 def test_stop_ends_the_job_between_two_batches(job: Job, tmp_path: Path) -> None:
     """Asked to stop in the middle, the job commits the running batch; the next life goes on."""
     events = _shuffled(400, seed=5)

@@ -43,6 +43,7 @@ def make_rounds(broker: Broker, make_topic: MakeTopic) -> Callable[[CheckpointPl
     return make
 
 
+@pytest.mark.promise("order-driver-killed-kill")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killing_the_driver_loses_doubles_and_disorders_nothing(
     make_rounds: Callable[[CheckpointPlace], Rounds], tmp_path: Path
@@ -51,6 +52,7 @@ def test_killing_the_driver_loses_doubles_and_disorders_nothing(
     _outlived(make_rounds(CheckpointPlace.on_path(tmp_path / "checkpoint")), _ROUNDS)
 
 
+@pytest.mark.promise("order-checkpoint-s3-topology")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killing_drivers_of_a_checkpoint_on_s3_loses_doubles_and_disorders_nothing(
     make_rounds: Callable[[CheckpointPlace], Rounds], tmp_path: Path

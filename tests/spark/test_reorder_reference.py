@@ -137,6 +137,7 @@ class _Lives:
         return records
 
 
+@pytest.mark.promise("order-random-disorder-silence")
 @pytest.mark.parametrize("storage", _STORAGES, indirect=True)
 @settings(
     max_examples=_EXAMPLES,

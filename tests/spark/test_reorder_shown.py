@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 T0 = 1_700_000_000_000
 
 
+@pytest.mark.promise("order-row-unaccounted")
 def test_metrics_and_state_on_disk_tell_what_the_job_did(job: Job, tmp_path: Path) -> None:
     """A scrape and a look at the folder of a running job both show its newest step."""
     address = f"127.0.0.1:{choose_free()}"

@@ -37,6 +37,7 @@ def _terminate(process: subprocess.Popen[str]) -> None:
     process.terminate()
 
 
+@pytest.mark.promise("order-ctrl-sigterm-job")
 @pytest.mark.parametrize("end", [_ctrl_c, _terminate])
 def test_a_signal_ends_the_job_cleanly(
     job: Job, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
@@ -84,6 +85,7 @@ def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.promise("cli-job-fails-runs")
 def test_error_of_a_running_job_is_one_line(job: Job) -> None:
     """Neither Spark nor Java nor Python shows where it came from; what is wrong is said once."""
     job.produce([event(T0 + 60_000 * (n == 0), partition=n % 4) for n in range(8)])
@@ -99,6 +101,7 @@ def test_error_of_a_running_job_is_one_line(job: Job) -> None:
     assert line.endswith("(late_policy = fail)")
 
 
+@pytest.mark.promise("order-event-time-names")
 def test_a_wrong_event_time_is_no_success(job: Job, tmp_path: Path) -> None:
     """A run all of whose rows were quarantined has a status of its own, and says what rows have."""
     job.produce([event(T0 + n, partition=n % 4, place="roof") for n in range(400)])
@@ -123,6 +126,7 @@ def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None
     assert bytes(output) == b"alive\n"
 
 
+@pytest.mark.promise("cli-job-fails-runs")
 def test_ctrl_c_while_spark_starts_says_nothing() -> None:
     """PySpark's own handler would show two stacks, once there is a session."""
     program = """

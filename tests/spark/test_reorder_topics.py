@@ -34,6 +34,7 @@ def _read(job: Job) -> int:
     return job.steps[-1][1].totals.read if job.steps else 0
 
 
+@pytest.mark.promise("order-partitions-added-job")
 def test_partition_added_while_running_joins(job: Job) -> None:
     """A new partition holds the frontier back until it is idle; its rows come out in place."""
     job = job.with_settings(idle_timeout="2 s")
@@ -59,6 +60,7 @@ def test_partition_added_while_running_joins(job: Job) -> None:
     assert held_back[0].frontier_ms == held_back[0].previous_frontier_ms
 
 
+@pytest.mark.promise("order-partitions-added-job", "order-topic-name-contains")
 def test_topics_of_a_pattern_are_read_also_those_created_later(
     job: Job, make_topic: MakeTopic
 ) -> None:
@@ -126,6 +128,7 @@ class _Progress(StreamingQueryListener):
         self.ended = True
 
 
+@pytest.mark.promise("order-spark-watermark-overtakes")
 def test_watermark_shows_in_sparks_own_progress_and_drops_nothing(
     job: Job, spark: SparkSession
 ) -> None:

@@ -41,6 +41,7 @@ def _kept(spark: SparkSession) -> dict[str, int]:
     }
 
 
+@pytest.mark.promise("on-step-program-calls-reorder")
 def test_no_run_leaves_anything_behind(spark: SparkSession, job: Job, tmp_path: Path) -> None:
     """As much is held after all runs as after three; a query of the program's own goes on."""
     seen: list[int] = []

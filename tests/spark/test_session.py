@@ -91,6 +91,7 @@ def _add(conf: Path, line: str) -> None:
         file.write(line + "\n")
 
 
+@pytest.mark.promise("order-spark-told-master")
 def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path) -> None:
     """In a program of one's own; the driver finds them, and executors are sent each."""
     _add(conf, "spark.master local[3,2]")
@@ -110,6 +111,7 @@ def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path
     assert "spark.sql.session.timeZone is UTC in this job, not Europe/Oslo as given" in found.said
 
 
+@pytest.mark.promise("order-spark-told-master")
 def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -> None:
     """As `sequitur run` gives it, for bolts that wait."""
     with pytest.MonkeyPatch.context() as patched:
@@ -128,6 +130,7 @@ def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -
     assert found.shipped == sorted([*ours, "of-options.jar", "of-the-file.jar"])
 
 
+@pytest.mark.promise("order-spark-told-master", "order-task-python-process")
 def test_master_that_spark_submit_makes_up_gives_way_to_ours(
     conf: Path, spark: SparkSession
 ) -> None:
@@ -139,6 +142,7 @@ def test_master_that_spark_submit_makes_up_gives_way_to_ours(
     assert found.settings["spark.driver.bindAddress"] == "127.0.0.1"
 
 
+@pytest.mark.promise("order-spark-told-master")
 def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
     """Also with the very master that spark-submit makes up. What a job needs stays, and is told."""
     _add(conf, "spark.ui.enabled false")

@@ -33,6 +33,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield {"spark.master": cluster.url, **small_application()}
 
 
+@pytest.mark.promise("order-cluster-room-executor")
 def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
     job: Job, options: dict[str, str]
 ) -> None:
@@ -56,6 +57,7 @@ def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
     assert job.run(drain=True).totals.released == 100
 
 
+@pytest.mark.promise("state-states-file-sqlite")
 def test_sqlite_serves_a_cluster_of_one_host_alone(
     job: Job, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.promise("order-batch-fit-checkpoint")
 def test_batch_that_does_not_fit_leaves_nothing_on_a_full_disk(job: Job, small_disk: Path) -> None:
     """The job ends and says so, again and again; once there is room, it goes on."""
     folder = small_disk / "checkpoint"

@@ -169,6 +169,7 @@ def test_rows_are_sorted_as_spark_sorts(sink: Sink, order: str) -> None:
     assert [int(one.value or b"") for one in sink.records()] == wanted
 
 
+@pytest.mark.promise("sink-topic-take-row")
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
@@ -206,6 +207,7 @@ _REFUSED: Any = [
 ]
 
 
+@pytest.mark.promise("sink-topic-take-row")
 @pytest.mark.parametrize(("config", "column", "told"), _REFUSED)
 def test_a_row_that_the_topic_does_not_take_is_named_before_anything_is_out(
     sink: Sink,

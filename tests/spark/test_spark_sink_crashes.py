@@ -37,6 +37,7 @@ def _die(sink: Sink, monkeypatch: pytest.MonkeyPatch, document: str, *, is_writt
             sink.batch(1, range(200, 400))
 
 
+@pytest.mark.promise("sink-death-documents-stream")
 @pytest.mark.parametrize(
     ("document", "is_written", "is_same_process"),
     [
@@ -68,6 +69,7 @@ def test_death_at_any_document_loses_and_doubles_nothing(
     assert [*(sink.checkpoint / "rows").iterdir()] == []
 
 
+@pytest.mark.promise("sink-dataframe-written-name", "sink-death-documents-stream")
 @pytest.mark.parametrize("is_written", [True, False])
 @pytest.mark.parametrize("document", ["staged", "plans", "names", "done"])
 def test_death_at_any_document_of_a_name_loses_and_doubles_nothing(
@@ -90,6 +92,7 @@ def test_death_at_any_document_of_a_name_loses_and_doubles_nothing(
     sink.check(310)
 
 
+@pytest.mark.promise("sink-death-documents-stream")
 def test_what_a_name_has_begun_is_finished_before_the_next(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_what_a_name_has_begun_is_finished_before_the_next(
     sink.check(150)
 
 
+@pytest.mark.promise("sink-spark-computes-batch")
 def test_batch_that_spark_computes_differently_sends_what_was_staged(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +131,7 @@ def test_batch_that_spark_computes_differently_sends_what_was_staged(
     sink.check(350)
 
 
+@pytest.mark.promise("sink-user-code-passes")
 def test_batch_whose_failure_was_passed_over_is_finished_by_the_next(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +142,7 @@ def test_batch_whose_failure_was_passed_over_is_finished_by_the_next(
     sink.check(500)
 
 
+@pytest.mark.promise("sink-spark-checkpoint-new")
 def test_another_query_is_refused_by_its_id(sink: Sink) -> None:
     """With Spark's checkpoint deleted, batch 0 would look written."""
     sink.batch(0, range(10))
@@ -147,6 +153,7 @@ def test_another_query_is_refused_by_its_id(sink: Sink) -> None:
     sink.check(10)
 
 
+@pytest.mark.promise("sink-spark-checkpoint-new")
 def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> None:
     """Nor is one that is not the first given to an empty checkpoint, but where that is said."""
     with pytest.raises(WrongBatchError, match=r"is empty, .* batch 3: .* say first_batch=3"):
@@ -188,6 +195,7 @@ def _feed(sink: Sink, folder: Path, numbers: range) -> None:
     rows.coalesce(1).write.mode("append").parquet(str(folder / "input"))
 
 
+@pytest.mark.promise("sink-spark-checkpoint-new")
 def test_new_checkpoint_of_sparks_is_refused(sink: Sink, tmp_path: Path) -> None:
     """By a real query, whose id Spark has lost."""
     _feed(sink, tmp_path, range(50))
@@ -198,6 +206,7 @@ def test_new_checkpoint_of_sparks_is_refused(sink: Sink, tmp_path: Path) -> None
     sink.check(50)
 
 
+@pytest.mark.promise("sink-spark-checkpoint-new")
 def test_older_copy_of_sparks_checkpoint_is_refused(sink: Sink, tmp_path: Path) -> None:
     """Also of the batch before alone: what the batch would read now, is more than was staged."""
     _feed(sink, tmp_path, range(50))
@@ -213,6 +222,7 @@ def test_older_copy_of_sparks_checkpoint_is_refused(sink: Sink, tmp_path: Path) 
     sink.check(80)
 
 
+@pytest.mark.promise("sink-second-process-thought")
 def test_second_process_is_refused(sink: Sink) -> None:
     """As long as the first has the checkpoint; then it goes on there."""
     sink.batch(0, range(10))
@@ -224,6 +234,7 @@ def test_second_process_is_refused(sink: Sink) -> None:
     sink.check(20)
 
 
+@pytest.mark.promise("sink-second-process-thought")
 def test_process_that_was_thought_dead_does_nothing_more(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +272,7 @@ def test_process_that_was_thought_dead_does_nothing_more(
     older.close()
 
 
+@pytest.mark.promise("sink-sink-checkpoint-older")
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_older_copy_of_the_sinks_checkpoint_is_refused(
     sink: Sink, tmp_path: Path, batches: int
@@ -280,6 +292,7 @@ def test_older_copy_of_the_sinks_checkpoint_is_refused(
     sink.check(100 * batches + 100)
 
 
+@pytest.mark.promise("sink-sink-checkpoint-older")
 def test_older_copy_with_a_batch_begun_is_refused(
     sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +316,7 @@ def test_older_copy_with_a_batch_begun_is_refused(
     assert len(sink.records()) == 200
 
 
+@pytest.mark.promise("sink-checkpoint-damaged-lacks")
 def test_damaged_and_foreign_checkpoints_are_refused_by_name(
     sink: Sink, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
@@ -335,6 +349,7 @@ def test_damaged_and_foreign_checkpoints_are_refused_by_name(
         )
 
 
+@pytest.mark.promise("sink-checkpoint-damaged-lacks")
 def test_rows_that_are_gone_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that was staged needs its files until it is done."""
     sink.batch(0, range(200))

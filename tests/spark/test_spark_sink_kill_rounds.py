@@ -37,6 +37,7 @@ _MOMENTS: Any = [
 ]
 
 
+@pytest.mark.promise("sink-program-killed-kill")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killing_a_stream_of_a_users_own_loses_doubles_and_disorders_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path

@@ -71,6 +71,7 @@ def _times(job: Job) -> list[int]:
     return [(time_of(record) - T0) // _S for record in job.released()]
 
 
+@pytest.mark.promise("sub-job-subscription-work")
 def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> None:
     """Released, late and quarantined rows are acked; held ones are holes, and Kafka shows them."""
     job = subscribed
@@ -91,6 +92,7 @@ def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> 
     assert _cursor(job).committed_offset == 8
 
 
+@pytest.mark.promise("sub-checkpoint-deleted")
 def test_job_without_its_checkpoint_goes_on_at_the_cursor(subscribed: Job) -> None:
     """Nothing acked is processed again, held rows come, and what is behind the frontier is late."""
     job = subscribed
@@ -107,6 +109,7 @@ def test_job_without_its_checkpoint_goes_on_at_the_cursor(subscribed: Job) -> No
     assert _stored(job).state.repeated == 0
 
 
+@pytest.mark.promise("sub-jobs-subscription-older")
 def test_newer_life_of_a_subscription_stops_the_older(subscribed: Job) -> None:
     """A job whose subscription another one takes ends by name, and writes no cursor behind that."""
     job = subscribed
@@ -128,6 +131,7 @@ def test_newer_life_of_a_subscription_stops_the_older(subscribed: Job) -> None:
     assert _stored(job).state.step == 99
 
 
+@pytest.mark.promise("sub-checkpoint-put-back")
 def test_another_checkpoint_is_refused(subscribed: Job, tmp_path: Path) -> None:
     """A checkpoint with a log, that the cursors were not written by, is not gone on with."""
     job = subscribed
@@ -145,6 +149,7 @@ def test_another_checkpoint_is_refused(subscribed: Job, tmp_path: Path) -> None:
     assert _times(job) == [0, 20]
 
 
+@pytest.mark.promise("sub-messages-older-time")
 def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> None:
     """A time to live acks rows that are held and rows that were not read yet; they are counted."""
     job = subscribed.with_settings(idle_timeout="1 s")  # of the partitions without events
@@ -167,6 +172,7 @@ def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> Non
     assert (totals.read, totals.released, totals.skipped, totals.held) == (8, 4, 4, 0)
 
 
+@pytest.mark.promise("sub-subscription-reset")
 def test_reset_begins_everything_anew(subscribed: Job) -> None:
     """Behind a reset the job has a folder of its own, and gives the rows again from the target."""
     job = subscribed
@@ -189,6 +195,7 @@ def _count(folder: Path) -> tuple[int, int]:
     return value, txid
 
 
+@pytest.mark.promise("sub-transactional-topology")
 @pytest.mark.parametrize("is_opaque", [False, True])
 def test_transactions_go_on_behind_a_lost_checkpoint(
     subscribed: Job, tmp_path: Path, is_opaque: bool
@@ -208,6 +215,7 @@ def test_transactions_go_on_behind_a_lost_checkpoint(
     assert after[1] > before[1]
 
 
+@pytest.mark.promise("sub-transactional-topology")
 @pytest.mark.parametrize("is_opaque", [False, True])
 def test_transaction_that_was_committed_and_not_acked_counts_once(
     subscribed: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_opaque: bool

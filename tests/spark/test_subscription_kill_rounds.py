@@ -32,6 +32,7 @@ _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 _PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
 
 
+@pytest.mark.promise("sub-job-killed-moment")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killed_job_without_its_checkpoint_repeats_nothing_acked_and_loses_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path
@@ -44,6 +45,7 @@ def test_killed_job_without_its_checkpoint_repeats_nothing_acked_and_loses_nothi
     assert any(death.cursors for death in rounds.deaths)
 
 
+@pytest.mark.promise("sub-job-killed-moment")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killed_topology_without_its_checkpoint_repeats_nothing_acked_and_loses_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path

@@ -53,6 +53,7 @@ def _end_behind_staging(checkpoint: str, step: int) -> None:
         Path(checkpoint, folder, step_name(step)).unlink()
 
 
+@pytest.mark.promise("order-output-topic-gains")
 def test_rows_up_to_the_cut_go_by_the_older_number(job: Job) -> None:
     """What is held goes out where it would have gone, what comes later by the new number.
 
@@ -98,6 +99,7 @@ def test_rows_up_to_the_cut_go_by_the_older_number(job: Job) -> None:
     assert sorted(record.key or b"" for record in late) == sorted(b"k%d" % n for n in range(11))
 
 
+@pytest.mark.promise("order-output-topic-gains")
 def test_topic_that_grows_twice_and_late_topic_that_grows_too(job: Job) -> None:
     """Rows go by three numbers; late ones to all partitions that their topic has."""
     job = job.with_settings(rescue=False)
@@ -120,6 +122,7 @@ def test_topic_that_grows_twice_and_late_topic_that_grows_too(job: Job) -> None:
     assert all(record.partition == _place(record.key, 9) for record in late)
 
 
+@pytest.mark.promise("process-job-output-topic")
 def test_topology_that_keeps_state_is_drained_by_the_older_number(job: Job) -> None:
     """Refused at each start, but for the one that releases what is held."""
     job = job.running_topology(bolts.word_count())
@@ -137,6 +140,7 @@ def test_topology_that_keeps_state_is_drained_by_the_older_number(job: Job) -> N
         job.run()
 
 
+@pytest.mark.promise("process-job-output-topic")
 def test_topology_without_state_goes_on(job: Job) -> None:
     """With the tasks that it had; its outputs go to all partitions, each key's in order."""
     builder = TopologyBuilder("passing")

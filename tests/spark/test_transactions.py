@@ -62,6 +62,7 @@ def test_each_step_is_a_transaction(job: Job, tmp_path: Path) -> None:
     assert _row(tmp_path) == (49, found[-1]["before"], len(found))
 
 
+@pytest.mark.promise("state-commit-fails-failbatch")
 @pytest.mark.parametrize("how", ["fail", "raise", "die"])
 def test_a_commit_that_fails_is_tried_again(job: Job, tmp_path: Path, how: str) -> None:
     """Whatever ends a committer's `finish_batch`: the batch is there once, in state and topic."""
@@ -74,6 +75,7 @@ def test_a_commit_that_fails_is_tried_again(job: Job, tmp_path: Path, how: str) 
     assert _row(tmp_path)[0] == 30
 
 
+@pytest.mark.promise("state-batch-keeps-failing")
 def test_job_stops_while_a_batch_keeps_failing(job: Job, tmp_path: Path) -> None:
     """Between two tries; the next start goes on with the batch."""
     job = job.with_settings(idle_timeout="500 ms")
@@ -89,6 +91,7 @@ def test_job_stops_while_a_batch_keeps_failing(job: Job, tmp_path: Path) -> None
     assert _row(tmp_path)[0] == 30
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 def test_database_that_is_away_at_the_start_is_waited_for(
     job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
 ) -> None:
@@ -110,6 +113,7 @@ def test_database_that_is_away_at_the_start_is_waited_for(
     assert server.sql("SELECT value FROM global_count") == [(30,)]
 
 
+@pytest.mark.promise("state-postgresql-says-nothing")
 def test_job_stops_while_a_commit_waits(
     job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
 ) -> None:
@@ -132,6 +136,7 @@ def test_job_stops_while_a_commit_waits(
     assert server.sql("SELECT value FROM global_count") == [(31,)]
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:
     job = job.running_topology(bolts.global_count(tmp_path))
     job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
@@ -146,6 +151,7 @@ def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> 
     assert _row(tmp_path)[0] == 30
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_older_copy_of_a_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:
     """Though it is one transaction older only, and no topic tells that it is."""
     job = job.running_topology(bolts.global_count(tmp_path, is_told=False))
@@ -165,6 +171,7 @@ def test_older_copy_of_a_checkpoint_is_refused_by_the_database(job: Job, tmp_pat
     assert _row(tmp_path) == (31, 30, transactions + 1)
 
 
+@pytest.mark.promise("state-event-fails-batch")
 def test_failed_event_is_taken_out_of_its_batch(job: Job, tmp_path: Path) -> None:
     """The batch is committed without it; it is in that of a later try, or dead-lettered."""
     job = job.running_topology(bolts.global_count(tmp_path), retry_delay="10 ms", max_attempts=3)
@@ -179,6 +186,7 @@ def test_failed_event_is_taken_out_of_its_batch(job: Job, tmp_path: Path) -> Non
     assert (counts["acked"], counts["dead"], counts["pending"]) == (31, 1, 0)
 
 
+@pytest.mark.promise("state-later-batches-processed")
 @pytest.mark.parametrize("how", [None, "fail"])
 def test_later_batches_are_processed_beside_a_commit(
     job: Job, tmp_path: Path, how: str | None
@@ -245,6 +253,7 @@ def test_what_an_older_life_discards_late_is_prepared_still(
     assert _row(tmp_path)[0] == 30
 
 
+@pytest.mark.promise("state-version-changed-step")
 def test_a_prepared_step_of_fb84216_goes_on(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ _CHANGES = (
 )
 
 
+@pytest.mark.promise("sub-subscription-reset-skipped")
 @pytest.mark.parametrize("words", _CHANGES, ids=lambda words: words[0])
 def test_a_command_is_refused_while_there_is_an_owner(
     topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
@@ -93,6 +94,7 @@ def test_a_command_is_refused_while_there_is_an_owner(
     assert topics.committed(name, orders) == 5
 
 
+@pytest.mark.promise("sub-subscription-reset-skipped")
 @pytest.mark.parametrize("words", _CHANGES[:3], ids=lambda words: words[0])
 def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
     topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
@@ -117,6 +119,7 @@ def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
         assert again.stored.cursors[where].cursor.committed_offset == expected
 
 
+@pytest.mark.promise("sub-subscription-reset-skipped")
 def test_a_job_whose_subscription_is_deleted_is_told_so(
     topics: SubscribedTopics, name: str
 ) -> None:
@@ -137,6 +140,7 @@ def _plans(topics: SubscribedTopics, name: str) -> tuple[Plan, Plan]:
     return first, moves.plan_reset(name, Edge.LATEST)
 
 
+@pytest.mark.promise("sub-administrators-change-subscription")
 def test_the_second_of_two_resets_is_told(topics: SubscribedTopics, orders: str, name: str) -> None:
     """It was planned for an epoch that is over, and changes nothing."""
     first, second = _plans(topics, name)
@@ -146,6 +150,7 @@ def test_the_second_of_two_resets_is_told(topics: SubscribedTopics, orders: str,
     assert topics.committed(name, orders) == 2
 
 
+@pytest.mark.promise("sub-administrators-change-subscription")
 def test_a_skip_that_was_planned_for_other_cursors_is_told(
     topics: SubscribedTopics, orders: str, name: str
 ) -> None:
@@ -158,6 +163,7 @@ def test_a_skip_that_was_planned_for_other_cursors_is_told(
     assert topics.committed(name, orders) == 7
 
 
+@pytest.mark.promise("sub-positions-topic-created")
 def test_positions_of_a_topic_made_anew_leave_nothing_acked(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str
 ) -> None:
@@ -178,6 +184,7 @@ def test_positions_of_a_topic_made_anew_leave_nothing_acked(
     assert [topics.committed(name, topic, partition) for partition in range(2)] == [5, 0]
 
 
+@pytest.mark.promise("sub-administrators-change-subscription")
 def test_two_administrators_at_once(topics: SubscribedTopics, orders: str, name: str) -> None:
     """In threads, in any interleaving: what is stored is what one of them has said, whole."""
     plans = _plans(topics, name)
@@ -201,6 +208,7 @@ def test_two_administrators_at_once(topics: SubscribedTopics, orders: str, name:
     assert (record.epoch, stored.state.epoch) == (1, 1)
 
 
+@pytest.mark.promise("sub-administrator-dies-middle")
 def test_a_reset_whose_process_died_is_finished(
     topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +241,7 @@ def test_a_reset_whose_process_died_is_finished(
     assert any(one.holds_producers for one in topics.check().quotas)
 
 
+@pytest.mark.promise("sub-administrator-dies-middle")
 def test_the_next_command_finishes_it(
     topics: SubscribedTopics, orders: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

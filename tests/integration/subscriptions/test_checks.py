@@ -137,6 +137,7 @@ def test_a_state_that_another_process_has_left_is_deleted(
     assert topics.told(topic) is None
 
 
+@pytest.mark.promise("sub-quota-evicts-messages")
 def test_eviction_moves_the_slowest_below_nine_tenths(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str
 ) -> None:
@@ -221,6 +222,7 @@ def test_a_group_that_cannot_be_deleted_stops_no_other_check(
     assert not topics.surveyor.registry.read().subscriptions
 
 
+@pytest.mark.promise("sub-copy-evicted-messages")
 def test_a_copy_that_is_refused_stops_no_other_check(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str
 ) -> None:
@@ -286,6 +288,7 @@ def test_a_time_to_live_leaves_what_a_reset_asked_for(topics: SubscribedTopics, 
     assert topics.check(after_s=600).acked == ()
 
 
+@pytest.mark.promise("sub-owner-subscription-idle")
 def test_a_subscription_that_is_held_is_left_to_its_owner(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -306,6 +309,7 @@ def test_a_subscription_that_is_held_is_left_to_its_owner(
     assert topics.check(after_s=90).expired == ("used",)
 
 
+@pytest.mark.promise("sub-owner-subscription-idle")
 def test_an_owner_that_is_paused_is_taken_over_from_once_its_lease_is_over(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -372,6 +376,7 @@ def test_an_ack_hole_and_a_slow_subscription_are_found(
     assert found.to_document()["backlogs"][0]["isEstimate"]
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_what_was_read_counts_as_it_is_stored(topics: SubscribedTopics, topic: str) -> None:
     """Compressed, and no more than what nobody has read."""
     topics.fill(topic, 1_000, size=1_000, codec="zstd")
@@ -386,6 +391,7 @@ def test_what_was_read_counts_as_it_is_stored(topics: SubscribedTopics, topic: s
         topics.reads("sub1", topic, 1_000, size=1_000_000)
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_what_a_job_holds_for_its_frontier_holds_no_producer(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -414,6 +420,7 @@ def test_what_a_job_holds_for_its_frontier_holds_no_producer(
     assert check.evicts
 
 
+@pytest.mark.promise("sub-timestamps-topic-order")
 def test_each_cursor_has_the_age_of_its_first_message(
     topics: SubscribedTopics, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +453,7 @@ def test_each_cursor_has_the_age_of_its_first_message(
     assert 0 < len(asked) < 12
 
 
+@pytest.mark.promise("sub-copy-evicted-messages")
 def test_an_open_transaction_of_a_producer_stops_no_check(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -577,6 +585,7 @@ def test_a_leader_that_was_cut_off_may_not_tell_producers(
     new.close()
 
 
+@pytest.mark.promise("sub-topic-retention-somebody")
 def test_what_a_topics_own_retention_deletes_is_told(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str
 ) -> None:
@@ -602,6 +611,7 @@ def test_what_a_topics_own_retention_deletes_is_told(
     assert FindingKind.LOST not in {one.kind for one in topics.check().findings}
 
 
+@pytest.mark.promise("sub-job-pattern-comes")
 def test_topics_that_a_pattern_comes_to_match_are_registered(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str
 ) -> None:

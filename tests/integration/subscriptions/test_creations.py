@@ -51,6 +51,7 @@ def _delete(topics: SubscribedTopics, name: str, _topic: str) -> None:
     SubscriptionAdmin(topics.surveyor).delete(name, force=True)
 
 
+@pytest.mark.promise("sub-process-dies-creates")
 @pytest.mark.parametrize(
     ("act", "is_there_before"),
     [(_create, False), (_open, False), (_open, True), (_delete, True)],
@@ -100,6 +101,7 @@ def test_wherever_its_process_dies_it_is_there_whole_or_not_at_all(
         assert places(receive(subscription, 5 - first)) == [(0, n) for n in range(first, 5)]
 
 
+@pytest.mark.promise("sub-subscription-registered-nothing")
 def test_one_of_which_nothing_is_stored_begins_nowhere(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
@@ -125,6 +127,7 @@ def test_one_of_which_nothing_is_stored_begins_nowhere(
     assert run_retention(topics.surveyor, [topic]).records == 5
 
 
+@pytest.mark.promise("sub-process-dies-creates")
 def test_of_two_that_create_one_at_once_the_second_is_told(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def _committed(
     return found.offset, found.metadata or ""
 
 
+@pytest.mark.promise("sub-job-subscription-work")
 def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: str) -> None:
     """State, cursors and sizes are read as they were written; Kafka's tools show the offset."""
     store = CursorStore(kafka)
@@ -89,6 +90,7 @@ def test_what_is_written_is_read_back(kafka: KafkaSettings, name: str, topic: st
     assert store.read_all([name]).stored[name].state == state
 
 
+@pytest.mark.promise("sub-cursor-larger-096")
 def test_a_large_cursor_is_kept_whole_in_chunks(
     kafka: KafkaSettings, name: str, topic: str
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_large_cursor_is_kept_whole_in_chunks(
     )
 
 
+@pytest.mark.promise("sub-jobs-subscription-older")
 def test_former_owner_is_fenced(kafka: KafkaSettings, name: str, topic: str) -> None:
     """Whoever had a subscription before writes nothing any more, and learns why."""
     store = CursorStore(kafka)
@@ -187,6 +190,7 @@ def test_an_owner_that_writes_while_it_is_replaced_does_not_stay(
     first.close()
 
 
+@pytest.mark.promise("sub-owner-subscription-idle")
 def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
     kafka: KafkaSettings, name: str, topic: str
 ) -> None:
@@ -208,6 +212,7 @@ def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
         assert other.stored.state.step == 2
 
 
+@pytest.mark.promise("sub-consumer-group-subscription")
 def test_a_claim_of_fb84216_is_held_while_its_group_has_a_member(
     topics: SubscribedTopics, name: str, topic: str
 ) -> None:
@@ -234,6 +239,7 @@ def test_a_claim_of_fb84216_is_held_while_its_group_has_a_member(
     assert claim.owner == ProcessIdentity.own()
 
 
+@pytest.mark.promise("sub-owner-subscription-dies")
 def test_transaction_that_a_dead_owner_left_is_not_read(
     kafka: KafkaSettings, name: str, topic: str
 ) -> None:
@@ -258,6 +264,7 @@ def test_transaction_that_a_dead_owner_left_is_not_read(
         dying.commit_transaction(30)
 
 
+@pytest.mark.promise("sub-owner-subscription-dies")
 def test_open_transaction_of_another_subscription_hides_nothing(
     kafka: KafkaSettings, name: str, topic: str
 ) -> None:
@@ -320,6 +327,7 @@ def test_cursor_of_another_subscription_is_refused(
         owner.write(SubscriptionState(), [PartitionCursor(_cursor("other", topic, 0, 0))])
 
 
+@pytest.mark.promise("sub-brokers-restart-killed")
 def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str) -> None:
     """A cursor that is written while the broker is away is written once it is back."""
     broker = make_broker()
@@ -342,6 +350,7 @@ def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str)
     assert stored.state.step == 2
 
 
+@pytest.mark.promise("sub-brokers-restart-killed")
 def test_each_write_beside_restarts_of_the_broker_is_stored(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +377,7 @@ def test_each_write_beside_restarts_of_the_broker_is_stored(
     assert stored.state.step == written
 
 
+@pytest.mark.promise("sub-sequitur-cursors-gets")
 def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: MakeBroker) -> None:
     """Which partition new names go to changes with the number; what is stored stays where it is."""
     kafka = KafkaSettings(bootstrap_servers=make_broker().bootstrap_servers)
@@ -402,6 +412,7 @@ def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: Ma
         assert store.read(name) is None
 
 
+@pytest.mark.promise("sub-brokers-restart-killed")
 def test_transaction_that_brokers_ended_is_no_takeover(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

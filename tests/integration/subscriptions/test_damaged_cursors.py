@@ -59,6 +59,7 @@ def _keys(topics: SubscribedTopics, name: str) -> list[bytes]:
     return [key for key in table.read() if name.encode() in key]
 
 
+@pytest.mark.promise("sub-stored-subscription-damaged")
 @pytest.mark.parametrize("kind", ["state", "cursor"])
 def test_damage_of_one_stops_no_other(
     topics: SubscribedTopics, topic: str, name: str, kind: str
@@ -107,6 +108,7 @@ def test_damage_of_one_stops_no_other(
     assert topics.start_of(topic) == 100
 
 
+@pytest.mark.promise("sub-stored-subscription-damaged")
 def test_a_damaged_one_is_created_anew_once_it_is_deleted(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_damaged_one_is_created_anew_once_it_is_deleted(
     assert topics.committed(name, topic) == 0
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
 def test_a_registered_subscription_of_a_newer_version_stops_no_other(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
@@ -155,6 +158,7 @@ def test_a_registered_subscription_of_a_newer_version_stops_no_other(
     assert run_retention(topics.surveyor, [topic]).records == 10
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
 def test_a_group_that_may_not_be_described_stops_no_other(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_group_that_may_not_be_described_stops_no_other(
     assert topics.committed(name, topic) == 1
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
 def test_a_topic_that_may_not_be_described_stops_no_other(make_broker: MakeBroker) -> None:
     """It is named, as one that is gone would be; checks of others go on."""
     broker = make_broker(AUTHORIZER)
@@ -200,6 +205,7 @@ def test_a_topic_that_may_not_be_described_stops_no_other(make_broker: MakeBroke
     assert topics.committed("on-secret", "secret") == 1
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
 def test_a_partition_without_a_leader_stops_no_other(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

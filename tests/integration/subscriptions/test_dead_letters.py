@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
 
 
+@pytest.mark.promise("sub-message-open-subscription")
 def test_one_that_fails_too_often_is_a_dead_letter(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
@@ -53,6 +54,7 @@ def test_one_that_fails_too_often_is_a_dead_letter(
         assert subscription.receive(0.2) is None
 
 
+@pytest.mark.promise("sub-message-open-subscription")
 def test_deliveries_are_counted_over_lives(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
@@ -76,6 +78,7 @@ def test_deliveries_are_counted_over_lives(
     assert [(one.source.offset, one.reason) for one in dead] == [(0, "crash"), (1, "crash")]
 
 
+@pytest.mark.promise("sub-dead-letters-subscription")
 def test_letter_that_is_refused_is_written_later(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +104,7 @@ def test_letter_that_is_refused_is_written_later(
     assert [DeadLetter.of(found).source.offset for found in read_topic(kafka, letters)] == [1]
 
 
+@pytest.mark.promise("sub-dead-letters-subscription")
 def test_letter_that_is_refused_takes_no_other_with_it(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:

@@ -46,6 +46,7 @@ def _refused(topics: SubscribedTopics, name: str, topic: str, error: type[Except
     assert topics.surveyor.cursors.read(name) is None
 
 
+@pytest.mark.promise("sub-subscription-created-opened")
 @pytest.mark.parametrize("prefix", ["", "sequitur-"])
 def test_a_group_of_others_with_offsets_keeps_its_name(
     topics: SubscribedTopics, topic: str, name: str, prefix: str
@@ -57,6 +58,7 @@ def test_a_group_of_others_with_offsets_keeps_its_name(
     assert group_commit(topics.kafka, group, topic).offset == 3
 
 
+@pytest.mark.promise("sub-subscription-created-opened")
 def test_a_live_group_of_others_keeps_its_partitions(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_live_group_of_others_keeps_its_partitions(
         assert member.assignment() == [TopicPartition(topic, 0)]
 
 
+@pytest.mark.promise("sub-subscription-created-opened")
 def test_a_share_group_keeps_its_name(topics: SubscribedTopics, topic: str, name: str) -> None:
     shares = ShareConsumer({**topics.kafka.librdkafka(), "group.id": name})
     shares.subscribe([topic])
@@ -82,6 +85,7 @@ def test_a_share_group_keeps_its_name(topics: SubscribedTopics, topic: str, name
         wait_until(lambda: is_group_deleted(admin, name))
 
 
+@pytest.mark.promise("sub-subscription-created-opened")
 @pytest.mark.parametrize("name", ["subscription-checks", "sequitur-reader", "sequitur-"])
 def test_names_of_groups_of_sequitur_itself_are_refused(
     topics: SubscribedTopics, topic: str, name: str
@@ -90,6 +94,7 @@ def test_names_of_groups_of_sequitur_itself_are_refused(
     _refused(topics, name, topic, SubscriptionError)
 
 
+@pytest.mark.promise("sub-subscription-created-opened")
 def test_a_subscription_of_another_kind_or_topic_keeps_its_name(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str
 ) -> None:
@@ -116,6 +121,7 @@ def test_a_subscription_of_another_kind_or_topic_keeps_its_name(
     assert take(_EXCLUSIVE, topic, "third", grows=True)
 
 
+@pytest.mark.promise("sub-process-dies-creates")
 def test_a_deletion_that_left_its_groups_offsets_leaves_the_name_free(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def _receive(subscription: Subscription, count: int) -> list[int]:
     return found
 
 
+@pytest.mark.promise("sub-messages-open-subscription")
 @pytest.mark.parametrize("kind", SubscriptionType)
 def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
     topics: SubscribedTopics, topic: str, name: str, kind: SubscriptionType
@@ -71,6 +72,7 @@ def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
         assert _receive(subscription, 1) == [20]
 
 
+@pytest.mark.promise("sub-subscription-reset-messages")
 def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
         assert _receive(subscription, 20) == list(range(10, 30))
 
 
+@pytest.mark.promise("sub-messages-open-subscription", "sub-quota-evicts-messages")
 def test_what_a_quota_evicts_is_copied_and_counted(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str
 ) -> None:
@@ -171,6 +174,7 @@ def test_receivers_are_told_of_the_end_while_the_checks_wait(
         closing.join()
 
 
+@pytest.mark.promise("sub-messages-open-subscription")
 def test_a_failure_of_the_checks_does_not_end_it(
     topics: SubscribedTopics,
     make_topic: MakeTopic,

@@ -63,6 +63,7 @@ def test_deletable_is_what_both_have_acked(topics: SubscribedTopics, topic: str)
     assert not again.deletes
 
 
+@pytest.mark.promise("sub-topic-subscriptions-deleted")
 @pytest.mark.parametrize(
     ("written", "knows_ids"), [(3, False), (10, True)], ids=["shorter than before", "longer"]
 )
@@ -91,6 +92,7 @@ def test_a_topic_that_is_made_anew_is_not_acked(
     assert topics.start_of(topic) == 0
 
 
+@pytest.mark.promise("sub-topic-subscriptions-deleted")
 def test_an_open_subscription_notes_which_topic_its_cursors_are_of(
     topics: SubscribedTopics, topic: str
 ) -> None:
@@ -102,6 +104,7 @@ def test_an_open_subscription_notes_which_topic_its_cursors_are_of(
     assert stored.state.topics == topics.surveyor.topics.ids([topic])
 
 
+@pytest.mark.promise("sub-subscription-reset-created")
 def test_a_reset_while_it_is_planned_keeps_what_is_replayed(
     topics: SubscribedTopics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_compacted_topic_is_refused_whatever_is_said(
     assert "compacted" in why.sentence
 
 
+@pytest.mark.promise("sub-retention-run-cluster")
 def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, topic: str) -> None:
     """It has read up to 2 and would lose 2 and 3; a group that is further on is none."""
     topics.fill(topic, 10)
@@ -193,6 +197,7 @@ def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, to
     assert topics.start_of(topic) == 4
 
 
+@pytest.mark.promise("sub-retention-run-cluster")
 def test_records_that_a_share_group_may_hold_are_kept(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str
 ) -> None:
@@ -229,6 +234,7 @@ def test_records_that_a_share_group_may_hold_are_kept(
         wait_until(lambda: is_group_deleted(admin, group))
 
 
+@pytest.mark.promise("sub-retention-run-cluster")
 def test_a_share_group_that_tells_nothing_may_need_any_record(
     topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_share_group_that_tells_nothing_may_need_any_record(
     assert "is not known to have begun" in run.refusals[0].sentence
 
 
+@pytest.mark.promise("sub-retention-run-cluster")
 @pytest.mark.parametrize(
     ("listed", "told"),
     [(False, "Describe on Cluster is missing"), (True, "not authorized: which records")],

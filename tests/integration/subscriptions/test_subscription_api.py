@@ -360,6 +360,7 @@ def test_topic_that_is_not_there(kafka: KafkaSettings, name: str) -> None:
         Subscription(kafka, "a/b", "no-such-topic", position="earliest")
 
 
+@pytest.mark.promise("sub-subscription-opened-created")
 def test_a_new_subscription_has_to_say_where_it_begins(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:

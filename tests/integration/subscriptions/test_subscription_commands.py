@@ -263,6 +263,7 @@ def test_reset_by_time(topics: SubscribedTopics, orders: str) -> None:
     assert topics.surveyor.registry.read().require("sub1").epoch == 6
 
 
+@pytest.mark.promise("sub-subscription-reset-messages")
 def test_what_was_reset_to_does_not_expire_at_once(topics: SubscribedTopics, orders: str) -> None:
     """apache/pulsar#23030: a time to live is shorter than the way back."""
     topics.fill(orders, 10, ages_s=lambda number: 3_600 * (10 - number))

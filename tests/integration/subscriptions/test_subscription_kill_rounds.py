@@ -40,6 +40,7 @@ _LONGEST_S = 0.6
 _TIMEOUT_S = 60.0
 
 
+@pytest.mark.promise("sub-message-open-subscription")
 @pytest.mark.parametrize("type_", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
 def test_stored_acks_outlive_kill(
     broker: Broker, make_topic: MakeTopic, type_: SubscriptionType

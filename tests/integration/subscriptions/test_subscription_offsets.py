@@ -144,6 +144,7 @@ def test_topic_that_was_created_anew(
         subscription.receive(TIMEOUT_S)
 
 
+@pytest.mark.promise("sub-topic-open-subscription")
 @pytest.mark.parametrize("is_made_anew", [True, False], ids=["created anew", "deleted"])
 def test_topic_that_is_deleted_while_it_is_open(
     kafka: KafkaSettings,

@@ -137,6 +137,7 @@ def test_takeover_by_a_second_process(
     assert not first.stored & second.stored
 
 
+@pytest.mark.promise("sub-subscription-reset-skipped")
 def test_who_has_a_subscription_that_a_command_resets_is_told_so(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
@@ -156,6 +157,7 @@ def test_who_has_a_subscription_that_a_command_resets_is_told_so(
         assert places(receive(subscription, 5)) == [(0, offset) for offset in range(5)]
 
 
+@pytest.mark.promise("sub-subscription-opened-process")
 @pytest.mark.parametrize("type_", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
 def test_another_is_refused_while_it_is_held(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic, type_: SubscriptionType
@@ -172,6 +174,7 @@ def test_another_is_refused_while_it_is_held(
         assert places(receive(second, 1)) == [(0, 1)]
 
 
+@pytest.mark.promise("sub-subscription-opened-process")
 def test_failover_waits_until_the_one_before_it_ends(
     broker: Broker, kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:

@@ -58,6 +58,7 @@ def _run(
     return ended.value.code, capsys.readouterr().err
 
 
+@pytest.mark.promise("cli-anything-else-goes")
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -80,6 +81,7 @@ def test_what_goes_wrong_is_one_line(
     assert _run(capsys, monkeypatch, error, "work") == (3, line)
 
 
+@pytest.mark.promise("cli-anything-else-goes")
 @pytest.mark.parametrize("words", [("--debug", "work"), ("work", "--debug")])
 def test_debug_shows_where(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
@@ -92,6 +94,7 @@ def test_debug_shows_where(
     assert is_debugging()
 
 
+@pytest.mark.promise("cli-anything-else-goes")
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -119,6 +122,7 @@ def test_a_question_that_is_answered_with_no_ends_it(
     assert _run(capsys, monkeypatch, typer.Abort(), "work") == (1, "program: aborted\n")
 
 
+@pytest.mark.promise("cli-ctrl-moment")
 def test_ctrl_c_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ def test_ctrl_c_says_nothing(
     assert _run(capsys, monkeypatch, interrupt(), "work") == (130, "")
 
 
+@pytest.mark.promise("cli-ctrl-moment")
 @pytest.mark.parametrize(
     ("start", "loaded"),
     [
@@ -156,6 +161,7 @@ def test_ctrl_c_while_modules_load_says_nothing(start: str, loaded: str) -> None
     assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.promise("cli-ctrl-moment")
 def test_ctrl_c_while_a_broker_is_silent_says_nothing() -> None:
     """A broker that accepts and does not answer is waited for; the user need not."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -174,6 +180,7 @@ def test_ctrl_c_while_a_broker_is_silent_says_nothing() -> None:
     assert (run.returncode, said) == (130, ("", ""))
 
 
+@pytest.mark.promise("cli-broker-answers", "cli-client-library-something")
 @pytest.mark.parametrize(
     "words",
     [
@@ -215,6 +222,7 @@ def test_a_command_without_a_broker_is_refused_in_one_line(words: tuple[str, ...
     assert (run.returncode, run.stdout, run.stderr) == (3, "", refused)
 
 
+@pytest.mark.promise("cli-broker-answers")
 def test_each_address_that_refuses_is_named() -> None:
     """Who has several brokers sees what is wrong with each."""
     kafka = KafkaSettings(bootstrap_servers=f"{_NOWHERE},[::1]:1,127.0.0.1:99999")
@@ -224,6 +232,7 @@ def test_each_address_that_refuses_is_named() -> None:
     assert "127.0.0.1:99999: " in str(refused.value)
 
 
+@pytest.mark.promise("cli-broker-answers")
 def test_a_listener_that_is_no_broker_is_named() -> None:
     """It accepts and hangs up: there is no use in waiting for it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -151,6 +151,7 @@ def test_a_missing_file_is_named() -> None:
         _load(config=Path("nowhere.toml"))
 
 
+@pytest.mark.promise("in-password-settings")
 def test_a_password_is_never_printed() -> None:
     """Neither the settings' own text nor an error about them shows a secret."""
     environ = {**_GIVEN, "SEQUITUR_KAFKA_SASL_PASSWORD": "tell-nobody"}
@@ -231,6 +232,7 @@ def test_wrong_settings_end_a_program_with_status_2_and_the_sentence() -> None:
     assert "reorder.delay = 'ten': expected a duration" in result.output
 
 
+@pytest.mark.promise("in-client-right-sends")
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "events.example"])
 def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     """Refused by name, before anything listens; with a token, or on loopback, it is taken."""
@@ -277,12 +279,14 @@ _SERVICE = {
 }
 
 
+@pytest.mark.promise("in-kubernetes-sets-variables")
 def test_what_kubernetes_sets_for_a_service_is_no_setting() -> None:
     """Every pod beside a service named sequitur has these, and every program starts with them."""
     assert _load({**_GIVEN, **_SERVICE}) == _load()
     assert _load_produce(_SERVICE) == _load_produce()
 
 
+@pytest.mark.promise("in-kubernetes-sets-variables")
 @pytest.mark.parametrize(
     "variable",
     [

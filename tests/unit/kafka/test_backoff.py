@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sequitur.base.retry import Backoff
 
 
+@pytest.mark.promise("in-fixed-wait-attempts")
 @pytest.mark.parametrize(
     ("failures", "expected_ms"), [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (99, 1000)]
 )

@@ -90,6 +90,7 @@ _OTHERWISE = {
 }
 
 
+@pytest.mark.promise("in-broker-answers-search")
 @pytest.mark.parametrize("request_", Request, ids=lambda request: request.name)
 def test_what_follows_from_each_code_for_each_request(request_: Request) -> None:
     """Row by row: a row that is changed for one request is changed for no other by accident."""

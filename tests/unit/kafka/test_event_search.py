@@ -43,11 +43,13 @@ class Leader:
         )
 
 
+@pytest.mark.promise("in-log-searched-events")
 async def test_what_is_not_replicated_yet_is_waited_for() -> None:
     """It is in no reader's sight, and would be sent a second time."""
     assert await find_events(Leader(lag=2).ask, "t", 0, {b"id", b"other"}, 500) == {b"id"}
 
 
+@pytest.mark.promise("in-log-searched-events")
 async def test_replicas_that_lag_for_long_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can say then: it is asked again later."""
     monkeypatch.setattr("sequitur.kafka.log_reading._REPLICATION_POLL_S", 0)

@@ -55,6 +55,7 @@ def test_no_answer_is_an_error_that_says_so(
         ask(topics)
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 @pytest.mark.parametrize(
     "code",
     [
@@ -83,6 +84,7 @@ def test_partitions_without_a_leader_are_waited_for(
     assert topics.high_watermarks([where]) == {where: 7}
 
 
+@pytest.mark.promise("in-cluster-controller-moves")
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -40,6 +40,7 @@ class _Rig:
         return self.outages.outlast(once, lambda _: passes)
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 def test_it_asks_until_there_is_an_answer() -> None:
     """And says for whom it waits, how long yet, and that it is over; the metric follows."""
     rig = _Rig()

@@ -16,6 +16,7 @@ from sequitur.kafka.record_format import HEADER_SIZE, RecordLimit
 _NOISE = random.Random(1).randbytes(5000)
 
 
+@pytest.mark.promise("order-row-larger-output")
 @pytest.mark.parametrize("size", range(4700, 5000, 7))
 def test_what_is_taken_fits(size: int) -> None:
     """A record that is judged to be taken makes a batch that is not over the limit."""
@@ -30,6 +31,7 @@ def test_what_is_taken_fits(size: int) -> None:
     assert limit.surely_bytes > limit.max_bytes - HEADER_SIZE - 150
 
 
+@pytest.mark.promise("order-row-larger-output")
 def test_compression_counts_where_the_broker_keeps_it() -> None:
     """Not where the topic has another compression of its own: its broker compresses it again."""
     record = [b"key", bytes(10_000)]
@@ -49,6 +51,7 @@ def test_headers_count() -> None:
     assert not limit.takes([b"", *parts], 60)
 
 
+@pytest.mark.promise("order-output-topic-compacted")
 @pytest.mark.parametrize(
     ("policy", "needs_key"),
     [("delete", False), ("compact", True), ("compact,delete", True), (None, False)],
@@ -58,6 +61,7 @@ def test_compacted_topics_need_keys(policy: str | None, *, needs_key: bool) -> N
     assert RecordLimit.of({"cleanup.policy": policy}).needs_key == needs_key
 
 
+@pytest.mark.promise("order-output-topic-compacted")
 def test_output_without_a_key_fails_where_the_topic_is_compacted() -> None:
     """Its event fails where it is emitted; one with a key, also an empty one, goes out."""
     stream, output = Stream("parse", "default", ("key", "value")), KafkaOutput(key="key")

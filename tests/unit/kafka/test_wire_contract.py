@@ -212,12 +212,14 @@ def test_our_table_is_no_more_patient_than_kafkas(code: int) -> None:
     assert code in own_view or for_code(code).retriable
 
 
+@pytest.mark.promise("in-leader-appends-batch")
 @pytest.mark.parametrize("code", [3, 6, 7, 20, 56])
 def test_what_a_leader_answers_after_its_append_is_an_unknown_outcome(code: int) -> None:
     """Kafka's DelayedProduce gives these codes for batches that the leader has in its log."""
     assert MEANINGS[code].answer is Answer.UNKNOWN
 
 
+@pytest.mark.promise("in-broker-older-kafka")
 @pytest.mark.parametrize(
     ("key", "newest", "lacking"), [(61, None, "DescribeProducers"), (22, 3, "InitProducerId")]
 )
@@ -251,6 +253,7 @@ async def test_a_broker_that_is_too_old_is_refused_by_what_it_lacks(
         await wire.start()
 
 
+@pytest.mark.promise("in-event-topic-name")
 async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -299,6 +302,7 @@ def _cluster_of_one(topic: str) -> Any:
     )
 
 
+@pytest.mark.promise("in-metadata-topic-requested")
 def test_no_topic_is_created_by_asking_for_it() -> None:
     """The metadata request names its topics, and forbids to create them."""
     request = MetadataRequest(["t"]).prepare({3: (0, 13)})

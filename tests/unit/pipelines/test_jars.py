@@ -191,6 +191,7 @@ spark = ["org.three:gamma:3.0"]
 """
 
 
+@pytest.mark.promise("cli-version-locked-jars")
 def test_a_root_is_moved_by_one_command(tmp_path: Path) -> None:
     """Its group is resolved with the new version; the others are kept as they were verified."""
     lock = tmp_path / "jars.lock"
@@ -212,6 +213,7 @@ def test_a_root_is_moved_by_one_command(tmp_path: Path) -> None:
     assert [jar.sha256 for jar in read_lock("spark", lock)] == ["c" * 64]
 
 
+@pytest.mark.promise("cli-version-locked-jars")
 def test_a_move_that_cannot_be_made_leaves_the_lock(tmp_path: Path) -> None:
     """What is no root is refused by name, and so is a version that cannot be had."""
     lock = tmp_path / "jars.lock"

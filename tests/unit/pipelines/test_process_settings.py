@@ -46,6 +46,7 @@ def _job(tmp_path: Path, *, file: str = "", variable: str = "", flag: str = "") 
     )
 
 
+@pytest.mark.promise("process-setting-given-name")
 @pytest.mark.parametrize("below", ["message_timeout", "call_timeout"])
 @pytest.mark.parametrize("name", ["message_timeout", "call_timeout"])
 def test_a_name_of_before_is_understood(tmp_path: Path, name: str, below: str) -> None:
@@ -56,6 +57,7 @@ def test_a_name_of_before_is_understood(tmp_path: Path, name: str, below: str) -
     assert ProcessSettings.model_validate({name: "8 s"}).rules.call_timeout_s == 8
 
 
+@pytest.mark.promise("process-setting-given-name")
 def test_a_setting_has_one_of_its_names(tmp_path: Path) -> None:
     """Both at once, in one place, are refused: which is meant?"""
     both = {"message_timeout": "1 s", "call_timeout": "1 s"}
@@ -70,6 +72,7 @@ def test_a_setting_has_one_of_its_names(tmp_path: Path) -> None:
         load_settings(ProcessJob, config=config, environ=_ENVIRON, flags=_LEAST)
 
 
+@pytest.mark.promise("process-setting-given-name")
 def test_a_flag_of_before_is_there_and_not_shown() -> None:
     """So a command line of before goes on working, and nobody learns it anew."""
     app = typer.Typer()
@@ -98,6 +101,7 @@ def test_dead_letters_go_to_a_topic_named_after_the_output() -> None:
     assert job.process.dead_letters(job.reorder.output_topic) == "given-up"
 
 
+@pytest.mark.promise("process-topology-fit-settings")
 def test_a_setting_of_the_section_is_refused_by_name() -> None:
     environ = _ENVIRON | {"SEQUITUR_PROCESS_MAX_ATTEMPTS": "-1"}
     with pytest.raises(SettingsError, match=r"process\.max_attempts = '-1'"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+
+import pytest
 
 from sequitur.pipelines import python_daemon
-
-if TYPE_CHECKING:
-    import pytest
 
 _NEEDED = (
     "numpy",
@@ -34,6 +32,7 @@ def test_what_tasks_import_is_loaded_once() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.promise("cli-job-fails-runs")
 def test_daemon_does_not_tell_that_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     """A job that ends leaves workers whose pipe is broken; other errors are still told."""
     for error in (BrokenPipeError(), ConnectionResetError(), OSError("disk full")):

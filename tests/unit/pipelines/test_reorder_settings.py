@@ -126,6 +126,7 @@ def test_latest_mode_has_a_stale_topic() -> None:
     assert _load(mode="latest", stale_topic="old").written_topics[1] == "old"
 
 
+@pytest.mark.promise("order-backfill-years-ago")
 def test_delay_above_the_floor_is_warned_of() -> None:
     """The rows' timestamps are then never their event times; not so where others are asked for."""
     assert _load(delay="6 h").warnings == ()

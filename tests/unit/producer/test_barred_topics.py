@@ -61,6 +61,7 @@ class _Right:
             await self.refused.get()
 
 
+@pytest.mark.promise("in-right-write-topic")
 @pytest.mark.parametrize("code", [29, 31])
 async def test_a_lost_right_keeps_what_was_sent_in_its_place(wire: FakeWire, code: int) -> None:
     """Codes that a broker gives before the append: the same numbers go out until it is back."""
@@ -78,6 +79,7 @@ async def test_a_lost_right_keeps_what_was_sent_in_its_place(wire: FakeWire, cod
     assert values_of(wire) == [b"%d" % number for number in range(9)]
 
 
+@pytest.mark.promise("in-right-write-topic")
 async def test_without_the_right_events_are_not_persisted_in_time(
     wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +99,7 @@ async def test_without_the_right_events_are_not_persisted_in_time(
     assert values_of(wire) == [b"0", b"2"]
 
 
+@pytest.mark.promise("in-right-write-topic")
 async def test_a_topic_that_never_took_a_batch_is_refused_at_once(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -143,6 +146,7 @@ async def test_metadata_without_the_topic_say_the_same(wire: FakeWire) -> None:
         assert producer.blocked_reason() is None
 
 
+@pytest.mark.promise("in-right-write-topic")
 @pytest.mark.parametrize("journals", [False, True])
 async def test_a_barred_topic_leaves_room_to_the_others(
     wire: FakeWire, tmp_path: Path, journals: bool
@@ -188,6 +192,7 @@ async def test_who_waits_for_room_of_a_barred_topic_hears_why() -> None:
         await waiting
 
 
+@pytest.mark.promise("in-broker-answers-producer")
 @pytest.mark.parametrize("code", [21, 35, 42, 43, 76])
 async def test_what_is_our_fault_ends_the_producer_and_the_journal_keeps_all(
     wire: FakeWire, tmp_path: Path, code: int

@@ -50,6 +50,7 @@ def _unacked(folder: Path) -> int:
     return sum(len(found.unacked) for found in inspect_journal(folder / "journal").partitions)
 
 
+@pytest.mark.promise("in-kafka-refuses-event")
 async def test_a_refused_event_is_handed_over_while_the_journal_has_it(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ async def test_events_that_cannot_be_kept_elsewhere_stay_in_the_journal(
     del wire
 
 
+@pytest.mark.promise("in-topic-gets-partitions")
 async def test_every_event_of_a_partition_that_is_gone_has_an_outcome_though_its_keeper_fails(
     wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

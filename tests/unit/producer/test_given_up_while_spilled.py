@@ -128,6 +128,7 @@ def _no_file_can_be_read(monkeypatch: pytest.MonkeyPatch, code: int = errno.EMFI
     monkeypatch.setattr(RealDisk, "read_part", fail)
 
 
+@pytest.mark.promise("in-batch-given-found")
 async def test_what_is_given_up_while_it_is_read_back_leaves_its_reader_free(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ async def test_what_is_given_up_while_it_is_read_back_leaves_its_reader_free(
     await producer.close()
 
 
+@pytest.mark.promise("in-batch-given-found")
 async def test_what_expires_while_it_is_looked_up_holds_up_no_partition(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ async def test_what_expires_while_it_is_looked_up_holds_up_no_partition(
     await producer.close()
 
 
+@pytest.mark.promise("in-events-bear-timestamps")
 async def test_dated_events_whose_bytes_have_left_memory_are_sent_again(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -220,6 +223,7 @@ class _Keeper:
 _SOON = timedelta(seconds=1)
 
 
+@pytest.mark.promise("in-time-batch-bytes")
 async def test_what_cannot_be_read_when_its_time_is_over_stays_where_it_is(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +249,7 @@ async def test_what_cannot_be_read_when_its_time_is_over_stays_where_it_is(
     assert sorted([*persisted, *keeper.values], key=lambda value: value or b"") == _values(300)
 
 
+@pytest.mark.promise("in-time-batch-bytes")
 async def test_it_is_given_up_whole_once_a_file_can_be_opened(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +267,7 @@ async def test_it_is_given_up_whole_once_a_file_can_be_opened(
     await producer.close()
 
 
+@pytest.mark.promise("in-disk-fails-journal")
 async def test_what_a_disk_fails_to_give_back_ends_the_producer_and_is_kept(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +295,7 @@ async def test_what_a_disk_fails_to_give_back_ends_the_producer_and_is_kept(
     assert persisted == sorted(persisted, key=lambda value: value or b"")
 
 
+@pytest.mark.promise("in-time-batch-bytes")
 async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_read(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +319,7 @@ async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_
     await producer.close()
 
 
+@pytest.mark.promise("in-time-batch-bytes")
 async def test_closing_tells_of_what_could_not_be_read_to_be_given_up(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +338,7 @@ async def test_closing_tells_of_what_could_not_be_read_to_be_given_up(
     assert any("the journal keeps it" in failure.outcome.reason for failure in result.failures)
 
 
+@pytest.mark.promise("in-broker-refuses-batch")
 @pytest.mark.parametrize("code", [10, 44])
 async def test_the_answers_of_a_request_are_taken_though_one_batch_of_it_cannot_be_read(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -382,6 +391,7 @@ async def test_the_answers_of_a_request_are_taken_though_one_batch_of_it_cannot_
     assert values_of(wire, 1) == [b"first", *good]
 
 
+@pytest.mark.promise("in-defect-ours-ends")
 @pytest.mark.parametrize(
     ("where", "method"),
     [(Settlement, "expire"), (Settlement, "persisted"), (Recovery, "is_old"), (Journal, "read")],
@@ -416,6 +426,7 @@ async def test_a_defect_in_any_task_fails_the_producer_by_name(
     assert values_of(wire) == [b"first", *_values(300)]
 
 
+@pytest.mark.promise("in-defect-ours-ends")
 async def test_answers_beside_one_that_cannot_be_taken_count(
     wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +453,7 @@ async def test_answers_beside_one_that_cannot_be_taken_count(
     await producer.close()
 
 
+@pytest.mark.promise("in-defect-ours-ends")
 async def test_the_first_failure_is_the_one_that_is_told(wire: FakeWire, tmp_path: Path) -> None:
     wire.fault = lambda records: 44 if records[0].value == b"bad" else None
     chosen = ProducerSettings(name="me", journal=tmp_path / "journal", **FAST)

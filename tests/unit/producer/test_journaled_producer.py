@@ -76,6 +76,7 @@ async def test_name_identity_and_count_outlive_a_restart(
     assert (wire.brokers["t", 0].epoch, wire.brokers["t", 0].cached[-1][0]) == (1, 0)
 
 
+@pytest.mark.promise("in-journal-format-version")
 async def test_a_journal_of_fb84216_is_gone_on_with(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_request_that_arrives_after_the_broker_was_asked_doubles_nothing
     assert values_of(wire) == [b"0", b"1"]
 
 
+@pytest.mark.promise("in-daemon-producer-killed")
 @pytest.mark.parametrize("fault", [LOST, DROPPED])
 async def test_what_was_on_its_way_is_sent_by_the_next_life(
     wire: FakeWire, make: Callable[..., IdempotentProducer], fault: Fault
@@ -151,6 +153,7 @@ async def test_events_are_taken_while_kafka_is_down_also_at_the_start(
     assert values_of(wire, partition) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("in-kafka-away-start")
 async def test_a_start_during_an_outage_goes_on_once_kafka_is_back(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -250,6 +253,7 @@ async def test_a_journal_belongs_to_one_process(
         pass
 
 
+@pytest.mark.promise("in-broker-state-producer")
 async def test_a_broker_that_forgot_us_gets_only_what_the_log_does_not_hold(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -298,6 +302,7 @@ async def test_a_refused_batch_is_not_sent_by_the_next_life(
     assert values_of(wire) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.promise("in-record-batch-refused")
 async def test_a_bad_record_costs_no_other_after_a_kill(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -333,6 +338,7 @@ async def test_a_bad_record_costs_no_other_after_a_kill(
     assert [(event.value, type(event.outcome)) for event in given_up] == [(b"bad", NotPersisted)]
 
 
+@pytest.mark.promise("in-start-cancelled-producer")
 @pytest.mark.usefixtures("wire")
 async def test_a_start_that_is_cancelled_lets_the_journal_go(
     make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
@@ -362,6 +368,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
     assert not producer._journal
 
 
+@pytest.mark.promise("in-start-cancelled-producer")
 @pytest.mark.usefixtures("wire")
 async def test_a_producer_that_is_closed_while_it_starts_leaves_nothing_running(
     make: Callable[..., IdempotentProducer],
@@ -471,6 +478,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
     assert "room in the journal again" in said[1][1]
 
 
+@pytest.mark.promise("in-journal-full-kafka")
 async def test_a_full_journal_holds_senders_back(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
@@ -504,6 +512,7 @@ async def test_a_full_journal_holds_senders_back(
     assert limit // 8 < largest <= limit
 
 
+@pytest.mark.promise("in-disk-fails-journal")
 async def test_a_disk_that_fails_ends_the_producer(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,6 +568,7 @@ async def test_an_async_journal_survives_a_kill_too(
     assert values_of(wire) == [b"%d" % number for number in range(11)]
 
 
+@pytest.mark.promise("in-topic-gets-partitions")
 async def test_partitions_that_are_gone_have_their_events_told(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:

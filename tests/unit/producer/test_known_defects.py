@@ -9,6 +9,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sequitur.producer import NotPersisted, Persisted, Record
 from tests.support.fake_wire import FakeWire
 from tests.support.outcomes import InLog
@@ -16,8 +18,6 @@ from tests.support.producers import make_producer, use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-
-    import pytest
 
 _POLICY_VIOLATION = 44
 _NOT_ENOUGH_REPLICAS = 19
@@ -46,6 +46,7 @@ class _HeldWire(FakeWire):
         return await answers
 
 
+@pytest.mark.promise("in-delivered-batches-sent")
 async def test_delivered_batches_are_not_sent_again_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -70,6 +71,7 @@ async def test_delivered_batches_are_not_sent_again_after_a_failure(
     assert sum(len(wire.records["t", p]) for p in range(3)) == 13
 
 
+@pytest.mark.promise("in-batch-partition-flight")
 async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one after the other's answer, as in aiokafka; and no sixth, which nobody remembers."""
     wire = _HeldWire()
@@ -89,6 +91,7 @@ async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.Mon
     assert wire.most_unanswered == 5
 
 
+@pytest.mark.promise("in-fixed-wait-attempts")
 async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker in trouble is not asked every 100 ms for ever, as aiokafka does."""
     wire = FakeWire()
@@ -111,6 +114,7 @@ async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) 
     assert all(found >= least for found, least in zip(between_ms, least_ms, strict=True))
 
 
+@pytest.mark.promise("in-sequence-number-assigned")
 async def test_a_refused_event_is_told_and_the_partition_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -47,6 +47,7 @@ async def test_an_event_is_persisted_at_its_offset(wire: FakeWire) -> None:
     assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("in-headers-dropped")
 async def test_each_event_has_an_id_that_counts(wire: FakeWire) -> None:
     """The ids of one producer count from 0, in the order of acceptance; its headers stay."""
     async with make_producer(name="me") as producer:
@@ -67,6 +68,7 @@ async def test_without_a_journal_no_two_runs_share_a_name(wire: FakeWire) -> Non
     assert make_producer(name="me").name != make_producer(name="me").name
 
 
+@pytest.mark.promise("in-broker-restarts-leader")
 @pytest.mark.parametrize("fault", [LOST, DROPPED, 6, 7, 19, 20, -1, 45, 999])
 async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
     """Whatever goes wrong once, each event is there once, soon."""
@@ -77,6 +79,7 @@ async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
     assert [record.value for record in wire.records["t", 0]] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("in-broker-refuses-batch-large")
 async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
     """The broker refuses batches that hold it (INVALID_RECORD); all others get through."""
     wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
@@ -90,6 +93,7 @@ async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
     assert [record.value for record in wire.records["t", 0]] == [v for v in values if v != b"bad"]
 
 
+@pytest.mark.promise("in-batch-refused-good", "in-sequence-number-assigned")
 async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> None:
     """No right to write now, but later: what comes later gets through (aiokafka #1017)."""
     wire.fault = scripted(44)
@@ -140,6 +144,7 @@ async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partitio
     assert [record.value for record in wire.records["t", 0]] == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-topic-missing")
 async def test_a_topic_that_nobody_ever_saw_is_named_soon(wire: FakeWire) -> None:
     """After topic_timeout, long before delivery_timeout; and nobody asks for it any more."""
     async with (
@@ -161,6 +166,7 @@ async def test_a_topic_that_nobody_ever_saw_is_named_soon(wire: FakeWire) -> Non
         assert isinstance(await (await producer.send("missing", b"2")), Persisted)
 
 
+@pytest.mark.promise("in-topic-missing")
 async def test_a_missing_topic_is_created_if_that_is_wanted(wire: FakeWire) -> None:
     """It is off by default: a name with a typing error would be a topic."""
     async with asyncio.timeout(60), make_producer(create_topics=True) as producer:
@@ -168,6 +174,7 @@ async def test_a_missing_topic_is_created_if_that_is_wanted(wire: FakeWire) -> N
     assert wire.created == {"missing"}
 
 
+@pytest.mark.promise("in-topic-missing")
 async def test_a_topic_that_is_not_there_is_told(wire: FakeWire) -> None:
     """After delivery_timeout, and without waiting for any other topic."""
     del wire
@@ -234,6 +241,7 @@ async def test_no_room_in_time_is_told(wire: FakeWire) -> None:
     assert {type(outcome) for outcome in outcomes} == {NotPersisted}
 
 
+@pytest.mark.promise("in-kafka-away-longer")
 async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWire) -> None:
     """It surely is not in the log, and the reason says what was in the way."""
     async with make_producer(delivery_timeout=timedelta(milliseconds=50)) as producer:
@@ -246,6 +254,7 @@ async def test_a_batch_that_was_never_sent_expires_as_not_persisted(wire: FakeWi
     assert [record.value for record in wire.records["t", 0]] == [b"2"]
 
 
+@pytest.mark.promise("in-kafka-away-longer")
 async def test_a_batch_without_an_answer_expires_as_possibly_persisted(wire: FakeWire) -> None:
     """It was sent; and when the broker is back, what follows is in order and once."""
     wire.fault = scripted(LOST)
@@ -272,6 +281,7 @@ async def test_what_a_broker_never_takes_expires_as_not_persisted(wire: FakeWire
     assert [record.value for record in wire.records["t", 0]] == [b"2"]
 
 
+@pytest.mark.promise("in-closing-hangs-kafka", "in-kafka-down-producer")
 async def test_close_returns_in_time_with_kafka_down(wire: FakeWire) -> None:
     """The stop() of aiokafka hangs then (#1101); every event is told of instead."""
     wire.fault = scripted(DROPPED)
@@ -360,6 +370,7 @@ async def test_many_events_pass_a_small_buffer(wire: FakeWire) -> None:
     assert sum(map(len, wire.records.values())) == 5_000
 
 
+@pytest.mark.promise("in-send-cancelled-events")
 async def test_events_that_break_off_keep_their_ticket(wire: FakeWire) -> None:
     """What was accepted before the iterable raised is still accounted for."""
 
@@ -457,6 +468,7 @@ async def test_a_fault_of_the_sender_itself_is_told(
     await producer.close()
 
 
+@pytest.mark.promise("in-topic-gets-partitions")
 async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: FakeWire) -> None:
     """A partition that was added under a running producer is one to send to."""
     async with make_producer() as producer:
@@ -470,6 +482,7 @@ async def test_more_partitions_are_used_once_the_cluster_tells_of_them(wire: Fak
     assert partitions == [KeyPartitioner(3).partition(key) for key in keys]
 
 
+@pytest.mark.promise("in-topic-deleted-recreated")
 @pytest.mark.parametrize("max_in_flight", [1, 5])
 async def test_a_topic_recreated_under_batches_in_flight_gets_each_once(
     wire: FakeWire, max_in_flight: int
@@ -502,6 +515,7 @@ async def test_a_topic_recreated_under_batches_in_flight_gets_each_once(
         assert found == values
 
 
+@pytest.mark.promise("in-topic-gets-partitions")
 async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
     wire: FakeWire, caplog: pytest.LogCaptureFixture
 ) -> None:

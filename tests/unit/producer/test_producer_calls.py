@@ -50,6 +50,7 @@ _WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.promise("in-send-given-str")
 @pytest.mark.parametrize(("arguments", "reason"), _WRONG)
 async def test_a_wrong_type_is_an_error_at_the_call(
     wire: FakeWire, arguments: dict[str, Any], reason: str
@@ -72,6 +73,7 @@ async def test_a_wrong_type_is_an_error_at_the_call(
     assert {record.value for record in wire.records["t", 0]} == {b"good"}
 
 
+@pytest.mark.promise("in-buffer-event-sent")
 @pytest.mark.parametrize("count", [1, 300])
 async def test_bytes_that_may_change_are_copied_at_the_call(wire: FakeWire, count: int) -> None:
     """What a socket's buffer holds a moment later is another event's."""
@@ -97,6 +99,7 @@ async def test_bytes_that_may_change_are_copied_at_the_call(wire: FakeWire, coun
     assert len(records) == count + 3
 
 
+@pytest.mark.promise("in-send-given-str")
 async def test_what_follows_the_key_has_a_name(wire: FakeWire) -> None:
     """Fourth in aiokafka is the partition: ported code must not give it as headers."""
     del wire
@@ -108,6 +111,7 @@ async def test_what_follows_the_key_has_a_name(wire: FakeWire) -> None:
         assert await producer.send_and_wait("t", b"1", b"k", headers=None) == InLog(0, 0)
 
 
+@pytest.mark.promise("in-event-topic-name")
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "t\xf6pic", "x" * 250, "\ud800", "a\n"])
 async def test_a_name_that_no_topic_has_is_an_error_at_the_call(wire: FakeWire, topic: str) -> None:
     """By Kafka's rule; nothing is accepted, and no broker is asked for it."""
@@ -128,6 +132,7 @@ async def test_a_name_that_no_topic_has_is_an_error_at_the_call(wire: FakeWire, 
         assert await producer.send_and_wait("x" * 249, b"1") == InLog(0, 0)
 
 
+@pytest.mark.promise("in-code-ignores-outcomes")
 async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
     """`result_or_raise` and `send_and_wait` give the offset, or raise the reason."""
     codes: dict[bytes, Fault] = {b"bad": 44, b"silent": DROPPED}
@@ -143,6 +148,7 @@ async def test_who_wants_an_error_gets_one(wire: FakeWire) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.promise("in-code-ignores-outcomes")
 async def test_a_ticket_raises_if_that_is_wanted(wire: FakeWire) -> None:
     """With the counts, and the first failure in its message."""
     wire.fault = lambda records: 44 if any(r.value == b"bad" for r in records) else None
@@ -165,6 +171,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_delivery(wire: FakeWire) -> N
         assert await delivery == InLog(0, 0)
 
 
+@pytest.mark.promise("in-send-cancelled-events")
 async def test_a_cancelled_send_many_keeps_its_ticket(wire: FakeWire) -> None:
     """By the ticket that it was given, and by the error; both count what was accepted."""
     events = [b"%06d" % number for number in range(2_000)]
@@ -209,6 +216,7 @@ async def test_events_of_an_async_iterable_are_sent_as_they_come(wire: FakeWire)
     assert [int(record.value or b"") for record in wire.records["t", 0]] == list(range(1, 200))
 
 
+@pytest.mark.promise("in-send-cancelled-events")
 async def test_an_async_iterable_that_breaks_off_keeps_its_ticket(wire: FakeWire) -> None:
     """As a plain one does, whether it raised or gave what is no event."""
     del wire
@@ -297,6 +305,7 @@ def _partitioner_that_raises(key: bytes | None, _all: list[int], _led: list[int]
     return 0
 
 
+@pytest.mark.promise("in-call-waited-room")
 @pytest.mark.parametrize(
     ("options", "call"),
     [
@@ -373,6 +382,7 @@ async def test_an_endless_iterable_ends_with_its_consumer(wire: FakeWire) -> Non
     assert result.accepted == result.persisted + result.not_persisted + result.possibly_persisted
 
 
+@pytest.mark.promise("in-events-accepted-kafka")
 async def test_it_says_why_it_takes_nothing(
     wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

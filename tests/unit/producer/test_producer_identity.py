@@ -48,6 +48,7 @@ def _check(wire: FakeWire, sent: dict[bytes, Outcome]) -> None:
         assert outcome.offset is None or values_of(wire)[outcome.offset] == value
 
 
+@pytest.mark.promise("in-journal-restored-copy")
 async def test_a_journal_that_was_put_back_from_a_copy_loses_and_doubles_nothing(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ async def test_a_journal_that_was_put_back_from_a_copy_loses_and_doubles_nothing
     assert len(set(ids)) == 6
 
 
+@pytest.mark.promise("in-journal-restored-copy")
 async def test_an_un_acked_batch_of_a_copy_is_settled_under_its_own_numbers(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ async def test_an_un_acked_batch_of_a_copy_is_settled_under_its_own_numbers(
     assert values_of(wire) == [b"%c" % value for value in b"abcdefghi"]
 
 
+@pytest.mark.promise("in-journal-restored-copy")
 @pytest.mark.parametrize("anew", [False, True], ids=["once taken over", "taken over twice"])
 async def test_what_waits_in_a_copy_is_looked_up_before_it_is_sent(
     wire: FakeWire, tmp_path: Path, *, anew: bool
@@ -120,6 +123,7 @@ async def test_what_waits_in_a_copy_is_looked_up_before_it_is_sent(
     assert values_of(wire) == [*values, b"last"]
 
 
+@pytest.mark.promise("in-processes-run-copies")
 async def test_of_two_hosts_on_copies_the_older_ends_by_name(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -140,6 +144,7 @@ async def test_of_two_hosts_on_copies_the_older_ends_by_name(
     _check(wire, dict(zip(values, [*first, *(o for (o,) in outcomes)], strict=True)))
 
 
+@pytest.mark.promise("in-cluster-rebuilt-assigns")
 async def test_a_cluster_that_gives_out_the_same_producer_id_again_gets_all(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +165,7 @@ async def test_a_cluster_that_gives_out_the_same_producer_id_again_gets_all(
     assert values_of(rebuilt)[2:] == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-journal-belongs-cluster")
 async def test_another_cluster_is_refused_by_name(
     wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +191,7 @@ async def test_another_cluster_is_refused_by_name(
     assert values_of(other) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.promise("in-journal-belongs-cluster")
 async def test_another_cluster_is_refused_also_when_it_answers_late(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -200,6 +207,7 @@ async def test_another_cluster_is_refused_also_when_it_answers_late(
     assert values_of(wire) == [b"0"]
 
 
+@pytest.mark.promise("in-processes-run-copies")
 async def test_without_the_right_to_its_name_each_life_has_a_producer_id_of_its_own(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -213,6 +221,7 @@ async def test_without_the_right_to_its_name_each_life_has_a_producer_id_of_its_
     assert wire.ids == 3
 
 
+@pytest.mark.promise("in-processes-run-copies")
 async def test_a_renewal_is_refused_to_who_has_been_taken_over(
     wire: FakeWire, tmp_path: Path
 ) -> None:
@@ -258,6 +267,7 @@ async def _leave_on_its_way(journal: Path, wire: FakeWire, *values: bytes) -> No
     wire.connected = True
 
 
+@pytest.mark.promise("in-request-producer-killed")
 @pytest.mark.parametrize("before", [(), (b"a",)], ids=["first of its life", "behind another"])
 @pytest.mark.parametrize("moment", ["asked", "sent", "closed"])
 async def test_a_request_of_a_former_life_that_arrives_late_doubles_nothing(

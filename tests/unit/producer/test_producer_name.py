@@ -28,6 +28,7 @@ def _producer(journal: Path, name: str | None = None) -> IdempotentProducer:
     return IdempotentProducer("unused:1", ProducerSettings(name=name, journal=journal))
 
 
+@pytest.mark.promise("in-hosts-run-producer")
 async def test_two_hosts_never_share_a_name(tmp_path: Path) -> None:
     """Nor two journals of one host, nor two clones of one machine."""
     names = {unnamed_producer(tmp_path / "none", host) for host in ("a", "b", "localhost") * 3}
@@ -45,6 +46,7 @@ def test_any_host_makes_a_name(tmp_path: Path, host: str) -> None:
     check_producer_name(unnamed_producer(tmp_path, host))
 
 
+@pytest.mark.promise("in-hosts-run-producer")
 async def test_a_journal_keeps_its_name_wherever_it_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def _times(wire: FakeWire, partition: int = 0) -> list[int]:
     return [record.timestamp_ms - _NOW_MS for record in wire.records["t", partition]]
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 @pytest.mark.parametrize("journals", [False, True])
 async def test_a_clock_far_ahead_costs_no_event(
     wire: FakeWire, make: Callable[..., IdempotentProducer], journals: bool
@@ -105,6 +106,7 @@ async def test_a_clock_far_behind_is_corrected_too(wire: FakeWire) -> None:
     assert abs(_times(wire)[0]) < 60_000
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 @pytest.mark.parametrize("bulk", [False, True])
 async def test_a_batch_has_timestamps_of_one_kind(wire: FakeWire, bulk: bool) -> None:
     """The sender's stay as they are, ours beside them are corrected; what is out of bounds goes."""
@@ -130,6 +132,7 @@ async def test_a_batch_has_timestamps_of_one_kind(wire: FakeWire, bulk: bool) ->
     assert [t for t in _times(wire) if t < 0] == [-5, -7, -9, -5, -7, -9]
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 async def test_what_may_be_in_the_log_is_asked_for_before_it_is_dated_anew(wire: FakeWire) -> None:
     """Its answer was lost, and the topic takes such timestamps no more: it is there once."""
     wire.after_max_ms = 5 * _HOUR_MS
@@ -187,6 +190,7 @@ async def test_records_too_far_apart_for_one_batch_are_halved(wire: FakeWire) ->
     assert values_of(wire) == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 async def test_another_timestamp_is_synced_before_its_batch_is_sent(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -242,6 +246,7 @@ class _Redated:
         self.batches.append(slot.batch.topic)
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_asked() -> None:
     """Neither does another get one that is on its way, or that the journal does not have yet."""
     sequencer: Sequencer[Batch] = Sequencer(Identity(1, 0), confirmed=True)
@@ -312,6 +317,7 @@ class _Steps:
         return is_now
 
 
+@pytest.mark.promise("in-machine-clock-hours")
 @pytest.mark.parametrize("fault", [LOST, DROPPED, DELAYED])
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_life_that_ends_at_any_step_of_it_loses_and_doubles_nothing(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from typing import TYPE_CHECKING
 
+import pytest
 import structlog
 
 from sequitur.producer import NotPersisted
@@ -26,6 +27,7 @@ def _told(lines: list[MutableMapping[str, Any]]) -> dict[tuple[str, str], int]:
     return {(x["topic"], x["reason"]): x["events"] for x in lines if "nobody asked" in x["event"]}
 
 
+@pytest.mark.promise("in-event-surely-log")
 async def test_what_nobody_looked_at_is_told_by_topic_and_reason(wire: FakeWire) -> None:
     """By single sends, by tickets, and of events that were refused at the call."""
     wire.fault = lambda records: _REFUSED if (records[0].value or b"")[:1] == b"b" else None
@@ -48,6 +50,7 @@ async def test_what_nobody_looked_at_is_told_by_topic_and_reason(wire: FakeWire)
     }
 
 
+@pytest.mark.promise("in-event-surely-log")
 async def test_what_somebody_looks_at_is_not_told(wire: FakeWire) -> None:
     wire.fault = lambda records: _REFUSED if records[0].value == b"bad" else None
     refused = NotPersisted("POLICY_VIOLATION")

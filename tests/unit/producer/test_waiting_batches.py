@@ -53,6 +53,7 @@ async def _away(wire: FakeWire, producer: IdempotentProducer) -> None:
     wire.reachable = wire.connected = False
 
 
+@pytest.mark.promise("in-event-accepted-partition")
 async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -72,6 +73,7 @@ async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
     assert values_of(wire) == [b"first", *values, b"last"]
 
 
+@pytest.mark.promise("in-event-accepted-partition")
 async def test_few_events_are_journaled_after_the_linger_though_nobody_waits(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,7 @@ async def test_the_smallest_buffer_takes_events_one_by_one(
     assert values_of(wire) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("in-event-accepted-partition")
 async def test_events_that_trickle_in_wait_in_few_batches(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
@@ -118,6 +121,7 @@ async def test_events_that_trickle_in_wait_in_few_batches(
     assert values_of(wire) == [b"first", *(b"%d" % number for number in range(100))]
 
 
+@pytest.mark.promise("in-files-open-batches")
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
 async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     wire: FakeWire,
@@ -162,6 +166,7 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     assert told[1:] == ["batches are read back again"]
 
 
+@pytest.mark.promise("in-events-wait-memory")
 async def test_memory_holds_a_window_of_what_waits(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -206,6 +211,7 @@ async def test_memory_holds_a_window_of_what_waits(
         assert numbers == sorted(numbers, key=lambda value: value or b"")
 
 
+@pytest.mark.promise("in-events-wait-open")
 async def test_batches_of_many_partitions_leave_memory_before_they_are_full(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -232,6 +238,7 @@ async def test_batches_of_many_partitions_leave_memory_before_they_are_full(
         assert values == [record.value for record in records[partition::40]]
 
 
+@pytest.mark.promise("in-events-wait-longer")
 async def test_what_waited_is_dated_when_it_is_numbered(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -260,6 +267,7 @@ async def test_what_waited_is_dated_when_it_is_numbered(
     assert {now_ms - r.timestamp_ms for r in wire.records["u", 0]} == {9 * day_ms}
 
 
+@pytest.mark.promise("in-events-call-journal")
 async def test_a_long_call_is_taken_whole_or_not_at_all(
     wire: FakeWire, make: Callable[..., IdempotentProducer]
 ) -> None:
@@ -279,6 +287,7 @@ async def test_a_long_call_is_taken_whole_or_not_at_all(
         assert producer.recovered_position("f") == b"1"
 
 
+@pytest.mark.promise("in-events-call-journal")
 async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +318,7 @@ async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
     assert values_of(wire) == [b"first"]
 
 
+@pytest.mark.promise("in-events-call-journal")
 async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
     wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +425,7 @@ async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
     assert len(values) >= 40
 
 
+@pytest.mark.promise("in-events-wait-longer")
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_old_records_are_looked_for_before_they_are_sent_again(
     wire: FakeWire, make: Callable[..., IdempotentProducer], restarts: bool
@@ -451,6 +462,7 @@ async def test_old_records_are_looked_for_before_they_are_sent_again(
     assert values_of(wire) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("in-producer-closed-fails")
 @pytest.mark.usefixtures("wire")
 async def test_who_waits_for_a_full_disk_hears_of_the_end(
     make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch

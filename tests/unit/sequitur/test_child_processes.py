@@ -42,6 +42,7 @@ def test_what_nobody_needs_is_left_out_of_what_it_says(
     assert capfd.readouterr().err == "failed\nno WARNING: x"
 
 
+@pytest.mark.promise("cli-sequitur-demo-ended")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
 )

@@ -27,6 +27,7 @@ def _without(record: TopicRecord, header: str) -> TopicRecord:
     return replace(record, headers=left)
 
 
+@pytest.mark.promise("process-event-keeps-failing")
 def test_all_that_the_job_wrote_is_read() -> None:
     """Why, where and how often it failed, and where the event came from."""
     letter = DeadLetter.of(dead_record(7, source_offset=41, event_time_ms=T0 + 9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from matplotlib.collections import PathCollection
 
 from sequitur._demo_plot import Arrival, plot_arrivals
@@ -16,6 +17,7 @@ _BEFORE = _arrivals(("a~1", 4_000), ("a~1", 16_000), ("b~1", 4_000), ("c~1", 4_0
 _AFTER = _arrivals(("a~1", 4_000), ("b~1", 4_000), ("c~1", 4_000), ("a~1", 16_000))
 
 
+@pytest.mark.promise("cli-make-demo-fresh")
 def test_the_panels_are_named_by_what_they_show() -> None:
     """The order of arrival beside that of release, with the inversions that each has."""
     figure = plot_arrivals(_BEFORE, _AFTER, inversions=(1_002, 0), delay_ms=10_000)
@@ -26,6 +28,7 @@ def test_the_panels_are_named_by_what_they_show() -> None:
     assert "0 inversions" in right.get_title()
 
 
+@pytest.mark.promise("cli-make-demo-fresh")
 def test_every_producer_is_seen_where_all_have_the_same_times() -> None:
     """What is drawn over another is narrower."""
     figure = plot_arrivals(_BEFORE, _AFTER, inversions=(2, 0), delay_ms=None)
@@ -36,6 +39,7 @@ def test_every_producer_is_seen_where_all_have_the_same_times() -> None:
     assert len(set(sizes)) == 3
 
 
+@pytest.mark.promise("cli-make-demo-fresh")
 def test_the_delay_is_drawn_behind_the_newest_event() -> None:
     """As a line that the legend names; a delay that is learned has none."""
     figure = plot_arrivals(_BEFORE, _AFTER, inversions=(2, 0), delay_ms=10_000)

@@ -114,6 +114,7 @@ def test_a_bolt_has_any_name(tmp_path: Path, component: str) -> None:
     assert write_oversized(tmp_path, others).split("/")[1] != name.split("/")[1]
 
 
+@pytest.mark.promise("process-somebody-writes-record")
 def test_nothing_that_stands_in_the_topic_is_unpickled(tmp_path: Path) -> None:
     """A record without a file is none of ours; one that names another's file is refused."""
     record = _record(tmp_path)

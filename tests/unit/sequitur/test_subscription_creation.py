@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli import app
 
 
+@pytest.mark.promise("sub-subscription-opened-created")
 def test_create_has_to_say_where_it_begins() -> None:
     """The earliest message and the latest are different promises; none is guessed."""
     told = CliRunner().invoke(app, ["subscription", "create", "billing", "--topic", "orders"])

@@ -29,6 +29,7 @@ def _shown(record: TopicRecord, style: ValueStyle = ValueStyle.TEXT) -> ShownRec
     return ShownRecord.of("t", record, None, style)
 
 
+@pytest.mark.promise("cli-records-topic-looked")
 def test_the_newest_are_those_with_the_latest_timestamps() -> None:
     """Of each partition its last ones, in its order, also where timestamps fall within it."""
     stamps = {0: [1, 9, 4, 8], 1: [5, 6, 7], 2: []}
@@ -87,6 +88,7 @@ def test_as_json_a_record_has_all_of_it() -> None:
     }
 
 
+@pytest.mark.promise("cli-records-topic-looked")
 @pytest.mark.parametrize(
     ("style", "value", "in_json", "in_text"),
     [

@@ -72,6 +72,7 @@ def _ids(*ids: tuple[str, int]) -> TopicReport:
     return _check(*(_record(i, event_id=event_id) for i, event_id in enumerate(encoded)))
 
 
+@pytest.mark.promise("in-processes-hold-copies")
 def test_sequences_go_on_over_generations() -> None:
     """A producer with a journal counts over its lives: gaps are those of all of them together."""
     report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 2), ("0000000b", 4))
@@ -81,6 +82,7 @@ def test_sequences_go_on_over_generations() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.promise("in-processes-hold-copies")
 def test_the_same_sequence_of_two_generations_is_no_duplicate_but_two_holders() -> None:
     """A journal that was put back from a copy, or two hosts on copies, give a sequence twice."""
     report = _ids(("0000000a", 0), ("0000000a", 1), ("0000000b", 1), ("0000000b", 1))
@@ -88,6 +90,7 @@ def test_the_same_sequence_of_two_generations_is_no_duplicate_but_two_holders() 
     assert (found.missing, found.duplicates, found.shared) == (0, 1, 1)
 
 
+@pytest.mark.promise("in-processes-hold-copies")
 def test_lives_without_a_journal_are_counted_by_themselves() -> None:
     names = ("p~~0000000a", "p~~0000000b")
     ids = [encode_event_id(name, sequence) for name in names for sequence in (0, 1)]
@@ -119,6 +122,7 @@ def test_a_lost_beginning_is_a_gap_unless_the_topic_was_truncated() -> None:
     assert _check(*records, truncated=True).missing == 0
 
 
+@pytest.mark.promise("cli-sequitur-verify-finds")
 def test_what_went_to_another_topic_is_a_gap_that_says_so_or_is_found_there() -> None:
     """A producer counts over all its topics: one topic alone does not tell loss from absence."""
     here = [_record(i, event_id=encode_event_id("p", s)) for i, s in enumerate([0, 2, 5])]
@@ -137,6 +141,7 @@ def test_what_went_to_another_topic_is_a_gap_that_says_so_or_is_found_there() ->
     assert check.report().records == 3
 
 
+@pytest.mark.promise("cli-sequitur-verify-finds")
 def test_an_event_in_a_further_topic_too_is_there_twice() -> None:
     """What is aside must not be out as well."""
     check = TopicCheck("t", _event_time, also=("late",))
@@ -145,6 +150,7 @@ def test_an_event_in_a_further_topic_too_is_there_twice() -> None:
     assert check.report().problems == ("p: 1 record is duplicated",)
 
 
+@pytest.mark.promise("cli-sequitur-verify-reads")
 def test_an_empty_topic_does_not_hold() -> None:
     """Nothing was checked, so nothing was found to be right."""
     report = _check()
@@ -152,6 +158,7 @@ def test_an_empty_topic_does_not_hold() -> None:
     assert not report.holds
 
 
+@pytest.mark.promise("cli-topic-order")
 @pytest.mark.parametrize(
     ("order", "problems"),
     [

@@ -169,6 +169,7 @@ def test_mark_without_what_was_added_later_is_read() -> None:
     assert done == StepDone(3, Totals(read=9), seconds=0.0, processed=None, stamped_ms=0)
 
 
+@pytest.mark.promise("order-checkpoint-written-version")
 @pytest.mark.parametrize("one", [_entry(), StepDone(7, Totals())])
 def test_version_without_plans_reads_no_step_of_this_one(one: StepEntry | StepDone) -> None:
     """It reads format 5 alone, and would write an unfinished step again; its own are read.
@@ -221,6 +222,7 @@ def test_step_accounts_for_its_rows() -> None:
     assert done.totals.held == 1
 
 
+@pytest.mark.promise("order-row-unaccounted")
 @pytest.mark.parametrize("written", [
     {"released": 9, "late": 2, "quarantined": 3},  # the run ahead of the frontier is not empty
     {"released": 3, "late": 2, "quarantined": 3},  # more is held than its runs have rows

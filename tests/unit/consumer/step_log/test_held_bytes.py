@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sequitur.consumer import EventClock, Run, SourcePartition, least_frontier_ms
 
 _AT = {SourcePartition("t", number): at for number, at in enumerate((10, 500, 900, 1000))}
@@ -29,6 +31,7 @@ def _advanced(limit: int) -> tuple[int, list[int]]:
     return after.frontier_ms, overruled
 
 
+@pytest.mark.promise("order-partition-far-behind")
 def test_as_few_are_overruled_as_can_be() -> None:
     """Those furthest behind, until what is held behind the frontier is within the bound."""
     assert _advanced(300) == (10, [])
@@ -37,6 +40,7 @@ def test_as_few_are_overruled_as_can_be() -> None:
     assert _advanced(99) == (1000, [0, 1, 2])
 
 
+@pytest.mark.promise("order-partition-far-behind")
 def test_frontier_goes_no_further_than_it_has_to() -> None:
     """A delay too large makes nothing late that is not older than what does not fit."""
     clock = EventClock()
@@ -63,6 +67,7 @@ def test_run_that_is_out_holds_nothing() -> None:
     assert [run.held_bytes(at) for at in (-1, 198, 199)] == [1000, 1000, 0]
 
 
+@pytest.mark.promise("order-partition-far-behind")
 def test_overruled_partition_is_heard_again() -> None:
     """Once what is held fits, it holds the frontier as any other; the clock remembers both."""
     held = _clock().advance(now_ms=0, delay_ms=0, idle_timeout_ms=10**9, least_ms=1000)

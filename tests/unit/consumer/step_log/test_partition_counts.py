@@ -61,6 +61,7 @@ def test_step_says_by_how_many_partitions(counts: PartitionCounts | None) -> Non
     assert StepEntry.from_document(json.loads(json.dumps(entry.to_document()))) == entry
 
 
+@pytest.mark.promise("order-output-topic-gains")
 @pytest.mark.parametrize(
     ("told", "expected"),
     [

@@ -27,6 +27,7 @@ def _clock(
     )
 
 
+@pytest.mark.promise("order-nothing-released")
 @pytest.mark.parametrize(
     ("clock", "expected"),
     [
@@ -81,6 +82,7 @@ def test_partition_that_was_overruled_holds_nothing() -> None:
     assert [one.partition for one in awaited(clock)] == [A]
 
 
+@pytest.mark.promise("order-nothing-released")
 def test_empty_partitions_hold_nothing_back_in_a_bounded_run() -> None:
     """Nothing can come of them in that run; without a bound they are waited for."""
     for clock, reached in (

@@ -54,6 +54,7 @@ class _Log:
         return {offset: ms for (_, offset), ms in found.items()}
 
 
+@pytest.mark.promise("sub-timestamps-topic-order")
 @given(_LOGS, st.sets(st.integers(0, _END - 1)), st.sets(st.integers(0, 21), max_size=3))
 def test_older_is_what_lies_before_the_first_that_is_not(
     stamps: dict[int, int], offsets: set[int], times: set[int]
@@ -69,6 +70,7 @@ def test_older_is_what_lies_before_the_first_that_is_not(
     assert log.older(offsets, *times) == expected
 
 
+@pytest.mark.promise("sub-timestamps-topic-order")
 @given(st.lists(st.integers(0, 20), min_size=1), st.integers(0, 21))
 def test_in_the_order_of_time_it_is_all_that_is_older(stamps: list[int], time_ms: int) -> None:
     """And the timestamp of one message is read, however many places there are."""
@@ -86,6 +88,7 @@ def test_nothing_is_read_where_nothing_is_old() -> None:
     assert log.reads == []
 
 
+@pytest.mark.promise("sub-timestamps-topic-order")
 def test_a_marker_is_no_old_message() -> None:
     """All is acked but the end of a transaction, and nothing has come for long: nobody waits."""
     log = _Log({0: 1, 1: 1})

@@ -58,6 +58,7 @@ def test_a_claim_tells_when_an_owner_was_there() -> None:
     assert Claim.begin(0, left).renewed(99).seen_ms == 12
 
 
+@pytest.mark.promise("sub-subscription-opened-process")
 @pytest.mark.parametrize("moves", [False, True])
 def test_an_owner_is_gone_once_its_claim_stands_still_for_a_lease(*, moves: bool) -> None:
     """By the watcher's clock; its wall clock, and ours, say nothing."""
@@ -77,6 +78,7 @@ def test_an_owner_is_gone_once_its_claim_stands_still_for_a_lease(*, moves: bool
     assert watch.judge("other", claim) is Hold.UNDECIDED
 
 
+@pytest.mark.promise("sub-subscription-opened-process")
 @pytest.mark.parametrize(
     "claim",
     [
@@ -123,6 +125,7 @@ def test_one_that_died_elsewhere_is_waited_for_as_long_as_its_lease(*, patiently
     assert waited_s == pytest.approx(_LEASE_S)
 
 
+@pytest.mark.promise("sub-subscription-opened-process")
 def test_one_that_renews_is_refused_at_once_or_waited_for() -> None:
     renewals = [_claim(count) for count in range(1, 60)]
     found, waited_s = _awaited(*renewals, patiently=False)
@@ -133,6 +136,7 @@ def test_one_that_renews_is_refused_at_once_or_waited_for() -> None:
     assert waited_s > 5 * _LEASE_S
 
 
+@pytest.mark.promise("sub-owner-subscription-idle")
 def test_an_owner_knows_when_others_may_take_it_for_gone() -> None:
     """From the beginning of its last write on: nobody has seen it before."""
     clock = _Clock()

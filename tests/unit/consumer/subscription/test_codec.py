@@ -194,6 +194,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
         decode_cursor(_framed(zlib.compress(b"whatever"), version=4), IDENTITY)
 
 
+@pytest.mark.promise("sub-topic-retention-somebody")
 def test_a_cursor_of_fb84216_is_read() -> None:
     """It has counted nothing as lost; written again it has the newer format."""
     old = base64.b64decode(golden_text("cursor.b64"))

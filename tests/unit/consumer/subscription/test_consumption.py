@@ -6,6 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from sequitur.consumer import CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.claims import HeldLease
 from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
@@ -66,6 +68,7 @@ class _Reader:
         pass
 
 
+@pytest.mark.promise("sub-owner-subscription-idle")
 def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
     """Somebody else may have the subscription; once it has renewed, nobody has."""
     owner = _Owner()

@@ -104,6 +104,7 @@ def test_what_is_under_way_is_not_written_twice(letters: DeadLetters, topic: _To
     assert [one for one, *_ in topic.written] == [1, 2, 3]
 
 
+@pytest.mark.promise("sub-dead-letters-subscription")
 def test_one_that_is_refused_holds_no_other(
     letters: DeadLetters, topic: _Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +124,7 @@ def test_one_that_is_refused_holds_no_other(
     assert topic.opened == 1
 
 
+@pytest.mark.promise("sub-dead-letters-subscription")
 @pytest.mark.parametrize("is_raised", [True, False])
 def test_a_client_that_is_over_is_replaced(
     letters: DeadLetters, topic: _Topic, is_raised: bool

@@ -55,6 +55,7 @@ def _writer(client: _Client, **places: Any) -> FencedWriter:
     )
 
 
+@pytest.mark.promise("sub-brokers-restart-killed")
 @pytest.mark.parametrize(
     ("call", "error", "kind"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sequitur.consumer.subscription.frontier_watch import PATIENCE_S, FrontierWatch
 
 _NOBODY = frozenset[str]()
 _JOB = frozenset({"job"})
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_a_frontier_stands_still_once_it_has_for_long() -> None:
     """Though there is something to read; then it moves again."""
     watch = FrontierWatch()
@@ -22,6 +25,7 @@ def test_a_frontier_stands_still_once_it_has_for_long() -> None:
         assert watch.standing({"job": frontier_ms}, _NOBODY, now_s) == expected
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_a_job_that_waits_for_events_does_not_stand_still() -> None:
     """Held producers would wait for it, and it for them. Its time begins with what is to read."""
     watch = FrontierWatch()

@@ -34,6 +34,7 @@ class _Group:
         return len(sent)
 
 
+@pytest.mark.promise("sub-consumer-group-subscription")
 def test_only_the_newest_is_sent_and_again_each_day() -> None:
     """Brokers forget the offsets of a group without members after a week."""
     group = _Group()
@@ -63,6 +64,7 @@ def test_while_an_answer_is_outstanding_nothing_is_sent() -> None:
     assert group.has == {0: 2}
 
 
+@pytest.mark.promise("sub-consumer-group-subscription")
 def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
     """It is somebody else's; acks are stored all the same."""
     group = _Group()

@@ -135,6 +135,7 @@ def test_an_estimate_is_said_to_be_one() -> None:
         assert check.is_estimate is expected
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 @pytest.mark.parametrize("policy", BacklogPolicy)
 def test_what_a_job_holds_for_its_frontier_holds_no_producer(policy: BacklogPolicy) -> None:
     """Neither by its size nor by its age: the job needs more events to let it out.

@@ -94,6 +94,7 @@ def test_records_are_those_of_the_contract() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.promise("sub-older-version-meets")
 def test_a_record_of_fb84216_is_read_and_written_anew() -> None:
     """In the newer format, which fb84216 refuses: it would drop what it does not know."""
     registry = Registry.of(golden_records("sequitur-subscriptions"))
@@ -227,6 +228,7 @@ def test_subscriptions_and_topics_are_found() -> None:
     assert registry.topics() == ["x", "y"]
 
 
+@pytest.mark.promise("sub-older-version-meets", "sub-something-subscription-partition")
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [

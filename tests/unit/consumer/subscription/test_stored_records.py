@@ -29,6 +29,7 @@ _NEWER = b'{"format":99}'
 _NEWER_FORMAT = StoredRecords({state_key("billing"): b'{"format":99}'})
 
 
+@pytest.mark.promise("sub-sequitur-cursors-gets")
 @pytest.mark.parametrize(
     ("read", "place"),
     [
@@ -61,6 +62,7 @@ def test_what_a_newer_version_wrote_is_not_to_be_deleted() -> None:
     assert what_helps(damaged.value) == "only a deletion helps"
 
 
+@pytest.mark.promise("sub-sequitur-cursors-gets")
 def test_cursors_of_fb84216_are_read() -> None:
     """Its state has no generation: whatever is written from now on is newer."""
     records = StoredRecords(golden_records("sequitur-cursors"))

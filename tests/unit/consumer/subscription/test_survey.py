@@ -67,6 +67,7 @@ def test_acks_of_an_epoch_that_is_over_do_not_count() -> None:
     assert due_acks(survey, _RECORD, Cuts({_HERE: 50}, {_HERE: 50})) == []
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_bytes_are_those_of_the_log() -> None:
     """Compressed, as they are stored: what was read weighs as much as what was not."""
     sizes = CountedSizes(40).read(60, 7_000_000)
@@ -114,6 +115,7 @@ def _job(read: int, *, most: int | None = 1 << 40, standing: bool = False) -> Pa
     return part
 
 
+@pytest.mark.promise("sub-topic-quota-holds")
 def test_a_job_holds_what_it_has_read_and_not_acked() -> None:
     """At most as much as it may, and nothing while its frontier stands still."""
     part = _job(90)
@@ -226,6 +228,7 @@ def test_each_partition_of_each_topic_has_its_own_cursor() -> None:
     ]
 
 
+@pytest.mark.promise("sub-topic-retention-somebody")
 def test_what_was_deleted_and_not_acked_is_lost_at_most() -> None:
     """Offsets 0 to 19 are deleted, five of them were acked; a job holds what it has read."""
     held = _held((5, 10))
@@ -240,6 +243,7 @@ def test_what_was_deleted_and_not_acked_is_lost_at_most() -> None:
     assert _survey(held, epoch=1).lost("sub1", _HERE) == 0
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
 def test_a_reset_that_is_not_finished_holds_no_producer() -> None:
     """What it will have acked is not known; its messages are kept."""
     survey = _survey(_held((0, 100)), epoch=3)

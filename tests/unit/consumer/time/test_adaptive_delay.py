@@ -110,6 +110,7 @@ def test_a_partition_not_known_yet_goes_by_all_together() -> None:
     assert _learned(a=many, b=_learn(few, 0, 1)).delays_ms([A, B], POLICY) == {A: 2048, B: 100}
 
 
+@pytest.mark.promise("order-learned-delay-topic")
 def test_silence_is_not_forgetting() -> None:
     """A feed that begins again after a day begins with the delay that it had."""
     histogram = LatenessHistogram()

@@ -16,6 +16,7 @@ from sequitur.consumer import (
 )
 
 
+@pytest.mark.promise("order-event-time-names")
 @pytest.mark.parametrize(
     ("event_time", "reason", "values", "expected"),
     [
@@ -46,6 +47,7 @@ def test_a_wrong_event_time_is_answered_with_what_there_is(
     assert found == f"event_time = '{event_time}', {expected}"
 
 
+@pytest.mark.promise("order-event-time-names")
 @pytest.mark.parametrize(
     ("event_time", "reason", "expected"),
     [

@@ -74,6 +74,7 @@ def test_idle_needs_the_timeout() -> None:
     assert _advance(clock, IDLE_MS).frontier_ms == 990
 
 
+@pytest.mark.promise("order-partition-fall-silent")
 def test_idle_needs_the_end_of_the_partition() -> None:
     """A partition that we have not got round to reading is not idle, however long it takes."""
     clock = _observe(EventClock(), A, 400, now_ms=0, behind=1)
@@ -83,6 +84,7 @@ def test_idle_needs_the_end_of_the_partition() -> None:
     assert clock.partitions[A].to_read_first == 1
 
 
+@pytest.mark.promise("order-rows-partition-unusable")
 def test_partition_with_nothing_but_bad_rows_is_idle_though_more_keep_coming() -> None:
     """What was there when its silence began is read; what has come since says nothing new."""
     clock = EventClock()
@@ -98,6 +100,7 @@ def test_partition_with_nothing_but_bad_rows_is_idle_though_more_keep_coming() -
     assert (woken.partitions[B].silent_ms, woken.partitions[B].to_read_first) == (0, 30)
 
 
+@pytest.mark.promise("order-brokers-away-partition")
 @pytest.mark.parametrize(("away_ms", "counted_ms"), [(20, 20), (40, 40), (45_000, 40)])
 def test_outage_counts_as_silence_no_longer_than_two_ticks(away_ms: int, counted_ms: int) -> None:
     """While nobody looks, or looks fail, a producer may have what it cannot send."""
@@ -110,6 +113,7 @@ def test_outage_counts_as_silence_no_longer_than_two_ticks(away_ms: int, counted
     assert (clock.frontier_ms, clock.partitions[A].was_idle) == (390, False)
 
 
+@pytest.mark.promise("order-brokers-away-partition")
 def test_run_that_ends_counts_all_time_since_the_run_before_and_reads_what_came() -> None:
     """Its looks are hours apart: by ticks a partition that is gone would hold rows for months."""
     hour_ms = 3_600_000
@@ -122,6 +126,7 @@ def test_run_that_ends_counts_all_time_since_the_run_before_and_reads_what_came(
         assert (A in idle) == is_idle
 
 
+@pytest.mark.promise("order-brokers-lose-records")
 def test_partition_whose_end_was_lost_becomes_idle() -> None:
     """An unclean election leaves it shorter than it was seen: what is gone is not waited for."""
     clock = _observe(_observe(EventClock(), A, 1000, now_ms=0), B, 400, now_ms=0, behind=10)
@@ -184,6 +189,7 @@ def test_wall_clock_set_back_makes_nobody_idle() -> None:
     assert _advance(clock, 0).frontier_ms == 390
 
 
+@pytest.mark.promise("order-machine-clock-ahead")
 def test_wall_clock_that_was_ahead_keeps_nobody_live() -> None:
     """It is set back by an hour: who is silent is idle after the time-out all the same."""
     partition, hour_ms = SourcePartition("in", 0), 3_600_000
@@ -255,6 +261,7 @@ def test_partition_that_gave_nothing_is_idle_only_by_silence_unless_the_run_is_b
     assert clock.idle(idle_timeout_ms=IDLE_MS, is_bounded=True) == {A}
 
 
+@pytest.mark.promise("order-checkpoint-written-version")
 def test_document_of_the_format_before_is_read() -> None:
     """A partition was silent since its last event, and idle once it was read to its end.
 

@@ -115,6 +115,7 @@ def test_kafka_timestamp(timestamp_ms: int, expected: int | str) -> None:
     assert _event_time(expected) == found
 
 
+@pytest.mark.promise("order-event-times-seconds")
 @pytest.mark.parametrize(("written", "text", "expected"), FORMAT_CASES)
 def test_units_and_forms(written: str, text: str, expected: int | str) -> None:
     """A time is read as the setting says it is written, from a header and from JSON."""
@@ -150,6 +151,7 @@ _EARLIEST_MS = 946_684_800_000
 _NOW_S = 1_795_312_563
 
 
+@pytest.mark.promise("order-event-times-seconds")
 @pytest.mark.parametrize(("spec", "number", "expected"), [
     ("json:at", _NOW_S * 1_000, _NOW_S * 1_000),
     ("json:at", _NOW_S, LIKELY_UNITS["s"]),

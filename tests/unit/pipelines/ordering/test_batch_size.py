@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from sequitur.pipelines.ordering.batch_size import BatchSize
 
 
@@ -26,6 +28,7 @@ def test_first_batch_is_small_and_the_following_ones_grow() -> None:
     assert _sizes(BatchSize(50, 150), 150, 2) == [50, 50]
 
 
+@pytest.mark.promise("order-rows-large-900")
 def test_batches_of_large_rows_are_bounded_by_bytes() -> None:
     """By those that are about to be read, and then by those that were: a GiB of them."""
     sizes = _sizes(BatchSize(2_000_000, 900_000), 900_000, 9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sequitur.consumer import EventClock, SourcePartition
 from sequitur.pipelines.ordering.data_loss import lost_offsets, rows_lost
 
@@ -20,6 +22,7 @@ def _clock() -> EventClock:
     return clock
 
 
+@pytest.mark.promise("order-partition-new-last")
 def test_what_is_gone_counts_from_where_it_was_to_be_read() -> None:
     """From the position, to the known end of what is not there any more, and of a new one all."""
     lost = lost_offsets(_clock(), {_READ: 14, _NEW: 5, _NEW_AND_WHOLE: 0})
@@ -27,6 +30,7 @@ def test_what_is_gone_counts_from_where_it_was_to_be_read() -> None:
     assert rows_lost(lost) == 4 + 9 + 5
 
 
+@pytest.mark.promise("order-partition-new-last")
 def test_reading_goes_on_behind_what_is_gone() -> None:
     """Then nothing counts as lost any more, and each partition that is there has a place."""
     first = {_READ: 14, _NEW: 5, _NEW_AND_WHOLE: 0}

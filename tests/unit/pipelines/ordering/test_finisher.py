@@ -107,6 +107,7 @@ def test_one_step_waits_behind_the_one_at_work(
     assert steps.finished == [0, 1, 2]
 
 
+@pytest.mark.promise("order-mark-written-tick")
 def test_what_follows_a_done_mark_is_waited_for(
     steps: _Steps, queue: Finisher, pool: ThreadPoolExecutor
 ) -> None:
@@ -154,6 +155,7 @@ def test_close_lets_what_is_staged_end(
     assert steps.finished == [0, 1, 2]
 
 
+@pytest.mark.promise("order-next-batch-read")
 def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: Finisher) -> None:
     """Whoever waits is told of what it failed, and closing does not wait for what will not come."""
     steps.error = ValueError("no such topic")

@@ -66,6 +66,7 @@ def test_fixed_delay_is_taken_off_the_slowest_partition() -> None:
     assert frontier.advance(clock, None, 0, []).frontier_ms == 4_000
 
 
+@pytest.mark.promise("order-brokers-away-partition")
 def test_partition_is_idle_after_the_timeout_of_the_settings() -> None:
     """A look before it, the frontier still waits for it; time without a job, or looks, is none."""
     frontier, clock = _frontier(idle_timeout="4 s"), _clock(9_000, None)

@@ -29,6 +29,7 @@ def _row(time: int, offset: int) -> Row:
     return Row("t", 0, offset, b"a", time)
 
 
+@pytest.mark.promise("order-output-topic-gains")
 @pytest.mark.parametrize("is_folded", [False, True])
 def test_key_is_looked_up_by_each_number(tmp_path: Path, *, is_folded: bool) -> None:
     """A row up to the cut is late where one of its key is out that is later, in another partition.
@@ -79,6 +80,7 @@ class _Counting(_Passing):
         return 1
 
 
+@pytest.mark.promise("process-job-output-topic")
 @pytest.mark.parametrize("bolt", [_Passing(), _Counting()])
 def test_topology_that_keeps_state_is_refused_with_the_way_to_drain(bolt: BaseBolt) -> None:
     """Another goes on, with as many tasks as it had."""

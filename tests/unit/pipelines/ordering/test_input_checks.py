@@ -76,6 +76,7 @@ def test_batch_as_it_was_logged_is_taken(tmp_path: Path) -> None:
     check_start(job, _entry(2))
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 @pytest.mark.parametrize("offsets", _OTHERS)
 def test_batch_that_ends_elsewhere_is_refused(
     tmp_path: Path, offsets: dict[str, dict[str, int]]
@@ -91,6 +92,7 @@ def test_batch_that_ends_elsewhere_is_refused(
         check_start(job, _entry(2))
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 @pytest.mark.parametrize("batch_id", [0, 1, 4])
 def test_batch_that_is_neither_the_last_nor_the_next_is_refused(
     tmp_path: Path, batch_id: int
@@ -100,6 +102,7 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(
         check_batch(_job(tmp_path), _entry(2), batch_id)
 
 
+@pytest.mark.promise("order-spark-part-checkpoint")
 def test_plan_that_is_gone_is_refused_when_a_batch_follows_it(tmp_path: Path) -> None:
     """At the start it may be missing: Spark is going to plan the batch anew, and is asked then."""
     job = _job(tmp_path)
@@ -108,6 +111,7 @@ def test_plan_that_is_gone_is_refused_when_a_batch_follows_it(tmp_path: Path) ->
         check_batch(job, _entry(2), 3)
 
 
+@pytest.mark.promise("order-frontier-gone-restored")
 def test_batch_without_a_log_is_the_first_or_refused(tmp_path: Path) -> None:
     """Whatever is lost of Spark's commits, too: rows before it would be passed over."""
     job = _job(tmp_path)

@@ -39,6 +39,7 @@ def _fails(*_: object) -> None:
     raise SinkError("FileNotFoundError: part-0.parquet")
 
 
+@pytest.mark.promise("order-file-rows-held")
 @pytest.mark.parametrize("staged", [None, SimpleNamespace(step=0)])
 def test_lost_file_is_named_by_the_log(staged: Any) -> None:
 

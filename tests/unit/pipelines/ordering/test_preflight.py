@@ -42,12 +42,14 @@ def _settings(tmp_path: Path, **more: Any) -> ReorderSettings:
     )
 
 
+@pytest.mark.promise("cli-job-run-broker")
 def test_broker_that_is_away_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnreachableError, match=f"no broker can be reached: {_NOWHERE}: "):
         check_before_start(KafkaSettings(bootstrap_servers=_NOWHERE), _settings(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("cli-job-run-broker")
 def test_checkpoint_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     """Nor below a file; also as a URI."""
     file = tmp_path / "file"
@@ -57,6 +59,7 @@ def test_checkpoint_that_is_no_folder_is_refused(tmp_path: Path) -> None:
             check_before_start(_KAFKA, _settings(tmp_path, checkpoint=checkpoint))
 
 
+@pytest.mark.promise("cli-job-run-broker")
 @pytest.mark.parametrize(
     ("below", "reason"),
     [
@@ -73,6 +76,7 @@ def test_checkpoint_that_cannot_be_made_is_refused(tmp_path: Path, below: str, r
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("cli-job-run-broker")
 def test_checkpoint_on_a_full_disk_is_refused(tmp_path: Path) -> None:
     """A folder can be made there, a byte cannot be written."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -85,6 +89,7 @@ def test_checkpoint_on_a_full_disk_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("cli-job-run-broker")
 def test_metrics_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -107,6 +112,7 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("cli-job-run-broker")
 @pytest.mark.parametrize(
     "words",
     [
@@ -125,6 +131,7 @@ def test_job_is_refused_in_one_line(tmp_path: Path, words: list[str | Path]) -> 
     assert (done.returncode, done.stdout, done.stderr) == (3, "", line)
 
 
+@pytest.mark.promise("cli-job-fails-runs")
 @pytest.mark.parametrize("job", [reorder.__file__, process.__file__])
 def test_ctrl_c_while_a_job_loads_says_nothing(job: str) -> None:
     """The process ends by the signal, without a traceback of imports."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sequitur.consumer import MISSING, Totals, UnusableRow, parse_event_time_spec
 from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 
@@ -29,6 +31,7 @@ class _Watched:
         return [UnusableRow(b'{"when": 5}', ())]
 
 
+@pytest.mark.promise("order-event-time-names")
 def test_a_reason_with_more_than_a_tenth_is_told_once_a_minute() -> None:
     """At once, then of what came since; and no rows are looked at for what is not told."""
     job = _Watched()
@@ -49,6 +52,7 @@ def test_a_reason_with_more_than_a_tenth_is_told_once_a_minute() -> None:
     assert job.watch.verdict == ""
 
 
+@pytest.mark.promise("order-event-time-names")
 def test_a_run_of_which_all_is_quarantined_says_so() -> None:
     """Rows that the subscription skipped count on neither side."""
     job = _Watched()

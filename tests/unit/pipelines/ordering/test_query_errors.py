@@ -26,6 +26,7 @@ def _of_spark(said: str) -> Exception:
     return error
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 @pytest.mark.parametrize(
     "said",
     [
@@ -42,6 +43,7 @@ def test_brokers_that_are_away_pass(said: str) -> None:
     assert passes(_of_spark(said))
 
 
+@pytest.mark.promise("order-kafka-away-minutes")
 @pytest.mark.parametrize(
     "said",
     [
@@ -64,6 +66,7 @@ def test_our_own_errors_say_by_their_kind() -> None:
         assert not passes(error)
 
 
+@pytest.mark.promise("order-batch-fit-checkpoint")
 def test_what_a_task_raised_is_said() -> None:
     """Spark gives its traceback, whose first line says no more than that there is one."""
     said = """

@@ -176,6 +176,7 @@ def test_a_fresh_checkpoint_is_shown(root: Path) -> None:
     assert (found["frontier_ms"], found["totals"]["read"], found["steps"]) == (-1, 0, [])
 
 
+@pytest.mark.promise("order-checkpoint-job-version", "order-sequitur-reorder-inspect")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -192,12 +193,14 @@ def test_foreign_or_newer_checkpoint_is_refused(
         inspect_checkpoint(str(root))
 
 
+@pytest.mark.promise("order-sequitur-reorder-inspect")
 def test_newer_step_is_refused(root: Path) -> None:
     (root / "frontier" / "000000000001").write_text(json.dumps({"format": 99}))
     with pytest.raises(CheckpointError, match="step of format 99"):
         inspect_checkpoint(str(root))
 
 
+@pytest.mark.promise("order-sequitur-reorder-inspect")
 def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
     """A running job removes runs that are through: then another look is wanted."""
     (root / "runs" / _RUN / "part-0.parquet").unlink()

@@ -141,6 +141,7 @@ def test_live_line_shows_where_every_row_is() -> None:
     )
 
 
+@pytest.mark.promise("cli-terminal-narrow-wide")
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
@@ -160,6 +161,7 @@ def test_live_line_fits_any_width(width: int, shown: str) -> None:
     assert text.cell_len <= width
 
 
+@pytest.mark.promise("cli-terminal-narrow-wide")
 @pytest.mark.parametrize("width", [1, 10, 20, 40, 79, 80, 81, 132, 200])
 def test_live_line_is_one_row_of_the_terminal(width: int) -> None:
     """Two rows would stay behind at each step."""
@@ -171,6 +173,7 @@ def test_live_line_is_one_row_of_the_terminal(width: int) -> None:
     assert output.getvalue().count("\n") == 1
 
 
+@pytest.mark.promise("cli-make-demo-fresh")
 def test_text_is_a_whole_line_a_step() -> None:
     """Where no line can renew itself: nothing is cut, and no control sequence is in it."""
     now_ms = T0
@@ -286,6 +289,7 @@ def _scraped(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.promise("order-row-unaccounted")
 def test_metrics_are_served_and_account_for_every_row() -> None:
     """One scrape sees one step: counts that fit together, clocks, delays, and how long it took."""
     address = f"127.0.0.1:{choose_free()}"

@@ -80,6 +80,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield found
 
 
+@pytest.mark.promise("order-partition-far-behind")
 def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) -> None:
     """Counted twice, its bytes would be more than may be held, and rows be called late for it."""
     log = _Asked(_Folder(), pool)

@@ -32,6 +32,7 @@ _OUTPUTS: Any = SimpleNamespace(released=SimpleNamespace(partitions=3))
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 
 
+@pytest.mark.promise("order-batch-fit-checkpoint")
 def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """No document names it, and the disk may be full; what another attempt has written stays."""
     checkpoint = Checkpoint(LocalStorage(tmp_path))
@@ -66,6 +67,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     checkpoint.close()
 
 
+@pytest.mark.promise("order-machine-clock-ahead", "order-partition-fall-silent")
 def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     """Between two steps the job looks each second; of a longer time it has seen two seconds."""
     a, b = SourcePartition("in", 0), SourcePartition("in", 1)

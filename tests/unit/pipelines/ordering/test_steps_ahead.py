@@ -101,6 +101,7 @@ def test_nothing_is_ahead_where_nothing_may_be(job: _Job) -> None:
         assert job.given == []
 
 
+@pytest.mark.promise("state-later-batches-processed")
 def test_step_before_that_fails_takes_all_with_it(job: _Job) -> None:
     """Also the one that is in work: they are processed again, by what it comes to then."""
     with _ahead(job) as ahead:

@@ -127,6 +127,7 @@ def test_timestamps_are_the_references(staged: Read) -> None:
     assert actual[-1] == EventTime(reason=TOO_FAR_FUTURE)
 
 
+@pytest.mark.promise("order-event-times-seconds")
 @pytest.mark.parametrize("written", sorted({written for written, _, _ in FORMAT_CASES}))
 def test_units_and_forms_are_the_references(staged: Read, written: str) -> None:
     texts = [text for one, text, _ in FORMAT_CASES if one == written]
@@ -136,6 +137,7 @@ def test_units_and_forms_are_the_references(staged: Read, written: str) -> None:
     assert found == dict(zip(texts, _reference(spec, records), strict=True))
 
 
+@pytest.mark.promise("order-event-times-seconds")
 @pytest.mark.parametrize("unit", ["ms", "s", "ns"])
 def test_times_that_are_not_believed_are_the_references(staged: Read, unit: str) -> None:
     """Numbers around each bound, and of each likely unit."""

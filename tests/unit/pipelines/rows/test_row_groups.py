@@ -158,6 +158,7 @@ def _written(
     return folder / file
 
 
+@pytest.mark.promise("order-rows-large-900")
 @pytest.mark.parametrize("judged", [False, True])
 def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
     """Who wants those of one partition reads no large ones of others."""
@@ -174,6 +175,7 @@ def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
     assert max(footer.size_bytes[is_shared], default=0) < 1.2 * (1 << 20)
 
 
+@pytest.mark.promise("order-rows-large-900")
 def test_rows_of_a_hot_key_are_not_read_at_once(tmp_path: Path) -> None:
     """Footers do not say that nearly all rows of a row group are of one of its partitions."""
     cold = [(b"%d" % number, 10) for number in range(_OUTPUTS)]

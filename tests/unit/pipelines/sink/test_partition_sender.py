@@ -162,6 +162,7 @@ def test_rows_that_are_there_do_not_go_again(cluster: _Cluster) -> None:
     assert [len(one.rows) for one in cluster.log.batches] == [3, 4, 3, 2]
 
 
+@pytest.mark.promise("order-broker-forgotten-job")
 @pytest.mark.parametrize("there", [5, 7, 12])
 def test_rows_that_a_forgetful_leader_has_do_not_go_again(cluster: _Cluster, there: int) -> None:
     """A day later no broker knows the producer: it would take the last batch once more."""
@@ -171,6 +172,7 @@ def test_rows_that_a_forgetful_leader_has_do_not_go_again(cluster: _Cluster, the
     assert cluster.rows() == _ROWS
 
 
+@pytest.mark.promise("order-broker-describe-producers")
 @pytest.mark.parametrize("there", [0, 7, 12])
 @pytest.mark.parametrize("code", [35, None])
 def test_log_tells_where_a_broker_does_not_describe_producers(
@@ -286,6 +288,7 @@ def test_what_was_learnt_over_an_hour_ago_is_asked_again(cluster: _Cluster) -> N
     assert cluster.rows() == _ROWS
 
 
+@pytest.mark.promise("order-broker-restarts-records")
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_what_was_learnt_before_a_broker_restarted_is_asked_again(

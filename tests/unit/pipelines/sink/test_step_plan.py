@@ -116,6 +116,7 @@ def test_rows_ahead_are_those_behind_what_comes_next(
     assert rows_ahead(told, _OURS, following) is expected
 
 
+@pytest.mark.promise("order-brokers-lose-rows")
 @pytest.mark.parametrize(
     ("told", "following", "expected"),
     [

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import socket
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from py4j.java_gateway import PythonProxyPool
 
 from sequitur.pipelines.spark.callbacks import calling_connection, forget
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def _session(pool: PythonProxyPool, connection: Any = None) -> Any:
@@ -23,6 +21,7 @@ def _session(pool: PythonProxyPool, connection: Any = None) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway))
 
 
+@pytest.mark.promise("on-step-program-calls-reorder")
 def test_a_function_is_forgotten_and_others_stay() -> None:
     """And the thread that waited for Java's calls to it ends."""
     ours, theirs, end = SimpleNamespace(), SimpleNamespace(), socket.socketpair()

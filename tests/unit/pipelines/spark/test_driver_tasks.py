@@ -34,6 +34,7 @@ class _Rows:
         return _Rows(tasks)
 
 
+@pytest.mark.promise("order-input-partitions-rows")
 @pytest.mark.parametrize(("partitions", "tasks"), [(0, 0), (4, 4), (14, 14), (16, 8), (1000, 8)])
 def test_rows_of_many_partitions_are_read_by_few_tasks(partitions: int, tasks: int) -> None:
     """Spark has one for each, and a thousand of them take minutes."""

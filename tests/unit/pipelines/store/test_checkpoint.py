@@ -63,6 +63,7 @@ def _rows_of(checkpoint: Checkpoint, run: Run) -> int:
     return sum(len(rows) for rows in pieces)
 
 
+@pytest.mark.promise("order-job-killed-makes")
 def test_claim_that_is_cut_short_anywhere_is_taken_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_checkpoint_of_the_format_before_keeps_the_hash_that_it_was_begun_with(
     reopened.close()
 
 
+@pytest.mark.promise("order-second-job-started")
 def test_folder_that_another_start_claims_meanwhile_is_no_other_jobs(tmp_path: Path) -> None:
     """Of two jobs that are started at once one says of the other that it has the checkpoint."""
 
@@ -131,6 +133,7 @@ def test_folder_that_another_start_claims_meanwhile_is_no_other_jobs(tmp_path: P
     first[0].close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.usefixtures("take_over")
 def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
     """What the newer one has deleted looks as if it were lost, and nobody is to go after it."""
@@ -147,6 +150,7 @@ def test_what_fails_for_another_owner_is_told_as_that(tmp_path: Path) -> None:
     newer.close()
 
 
+@pytest.mark.promise("order-checkpoint-job-version")
 def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(CheckpointError, match="holds something else"):
@@ -154,6 +158,7 @@ def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.promise("order-document-names-run", "order-file-rows-held")
 def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     """By name and with the rows that it had, whatever other runs hold; one that came to it is not.
 
@@ -194,6 +199,7 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     checkpoint.close()
 
 
+@pytest.mark.promise("order-checkpoint-job-version")
 def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
     with pytest.raises(
@@ -202,6 +208,7 @@ def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
         claimed(tmp_path)
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.usefixtures("take_over")
 def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
     """Whatever it wants to write down, it is told by name who has the checkpoint now."""
@@ -225,6 +232,7 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
     newer.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.usefixtures("take_over")
 def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the older one has just looked, and seen no newer one."""
@@ -240,6 +248,7 @@ def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
     newer.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.usefixtures("take_over")
 def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number is one life's, whether its step reads a batch or is a tick."""
@@ -279,6 +288,7 @@ def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
     newer.close()
 
 
+@pytest.mark.promise("order-next-batch-read")
 def test_staged_steps_behind_a_gap_are_refused(tmp_path: Path) -> None:
     """A step whose document is lost is not passed over."""
     checkpoint = claimed(tmp_path)
@@ -294,6 +304,7 @@ def test_staged_steps_behind_a_gap_are_refused(tmp_path: Path) -> None:
     checkpoint.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.usefixtures("take_over")
 def test_older_life_deletes_nothing_of_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -324,6 +335,7 @@ def test_older_life_deletes_nothing_of_a_newer_one(
     newer.close()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> None:
     """Runs that are through, what an attempt has left that came to nothing, older Spark folders."""
     checkpoint = claimed(tmp_path)
@@ -347,6 +359,7 @@ def _names(folder: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
 
 
+@pytest.mark.promise("order-job-ends-spark")
 @pytest.mark.parametrize(
     ("offsets", "is_kept"),
     [
@@ -371,6 +384,7 @@ def test_spark_folder_without_a_plan_is_forgotten(
     assert _names(planned, "*") == (sorted(offsets) if is_kept else [])
 
 
+@pytest.mark.promise("order-power-cut-leaves")
 @pytest.mark.parametrize("left", ["", "v1\n", "v1\n{}\n", 'v1\n{}\n{"in":{"0":1'])
 def test_newest_plan_that_a_power_cut_left_short_is_made_anew(tmp_path: Path, left: str) -> None:
     """Spark would end at it at every start. One that is in the log is refused, with the way on."""
@@ -392,6 +406,7 @@ def test_newest_plan_that_a_power_cut_left_short_is_made_anew(tmp_path: Path, le
     checkpoint.close()
 
 
+@pytest.mark.promise("order-power-cut-leaves")
 @pytest.mark.parametrize("left", ["", "v1\n", "v1\n{"])
 def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, left: str) -> None:
     """Its batch is in the log, and known when Spark gives it again; whole ones are left alone."""
@@ -409,6 +424,7 @@ def test_newest_commit_that_a_power_cut_left_short_is_forgotten(tmp_path: Path, 
     checkpoint.close()
 
 
+@pytest.mark.promise("order-document-checkpoint-empty")
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"{}", b"null", b'{"format": 0}', b"\xff"])
 @pytest.mark.parametrize(
     "name",
@@ -442,6 +458,7 @@ def test_damaged_document_is_refused_by_its_path(tmp_path: Path, name: str, dama
         start()
 
 
+@pytest.mark.promise("order-document-checkpoint-empty")
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "null"])
 @pytest.mark.parametrize("name", ["owners/000000000001", "heartbeats/000000000001"])
 def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
@@ -456,6 +473,7 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     second.close()
 
 
+@pytest.mark.promise("order-marks-gone-newest")
 @pytest.mark.parametrize("left", [[], [0], [0, 1]])
 def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
     tmp_path: Path, left: list[int]
@@ -479,6 +497,7 @@ def test_done_marks_that_are_lost_are_known_by_the_newest_entry(
     checkpoint.close()
 
 
+@pytest.mark.promise("order-frontier-gone-restored")
 @pytest.mark.parametrize("trace", ["spark/commits/0", "spark/commits/12", "spark-000000000007-1-0"])
 def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, trace: str) -> None:
     """Spark's next batch is not taken for the first step; a first batch without a log is."""
@@ -502,6 +521,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskModel]
         yield model
 
 
+@pytest.mark.promise("order-power-cut-checkpoint")
 def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk: DiskModel) -> None:
     """At any power cut the newest entry finds its rows, Spark's plan, and what was processed."""
     root = tmp_path / "disk" / "checkpoint"
@@ -545,6 +565,7 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
     checkpoint.close()
 
 
+@pytest.mark.promise("order-power-cut-leaves")
 def test_commit_that_was_seen_outlasts_a_power_cut(tmp_path: Path, disk: DiskModel) -> None:
     """Not only once the next step is logged: on a quiet topic that is hours away."""
     root = tmp_path / "disk" / "checkpoint"
@@ -560,6 +581,7 @@ def test_commit_that_was_seen_outlasts_a_power_cut(tmp_path: Path, disk: DiskMod
     checkpoint.close()
 
 
+@pytest.mark.promise("order-power-cut-checkpoint")
 def test_what_is_deleted_is_named_by_no_document_that_lasts(
     tmp_path: Path, disk: DiskModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,6 +608,7 @@ def test_what_is_deleted_is_named_by_no_document_that_lasts(
     checkpoint.close()
 
 
+@pytest.mark.promise("order-power-cut-checkpoint")
 def test_entry_that_may_not_last_yet_is_made_to(
     tmp_path: Path, disk: DiskModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

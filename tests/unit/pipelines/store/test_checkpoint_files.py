@@ -53,6 +53,7 @@ class _Counting(LocalStorage):
         return super().read(name)
 
 
+@pytest.mark.promise("order-checkpoint-written-version")
 def test_log_of_the_format_before_is_read_and_gone_on_with(tmp_path: Path) -> None:
     """Its entries name the files of runs; the first one behind them writes these down as now."""
     first = claimed(tmp_path)
@@ -93,6 +94,7 @@ def test_batch_without_rows_of_the_format_before_has_no_files(tmp_path: Path) ->
     second.close()
 
 
+@pytest.mark.promise("order-thousands-runs-held")
 def test_entry_grows_with_runs_and_not_with_their_files() -> None:
     """1,200 runs of 1,000 files each, 1,000 source partitions: a step writes less than 1 MB."""
     places = [SourcePartition("readings.of.cpus", number) for number in range(1000)]
@@ -119,6 +121,7 @@ def test_entry_grows_with_runs_and_not_with_their_files() -> None:
     assert StepEntry.from_document(json.loads(text)).runs[-1] == replace(run, files={})
 
 
+@pytest.mark.promise("order-processes-killed-write")
 def test_start_removes_what_killed_writers_have_left(tmp_path: Path) -> None:
     """Ours and Spark's; a writer that is alive writes its own anew."""
     first = claimed(tmp_path)
@@ -150,6 +153,7 @@ def test_start_removes_what_killed_writers_have_left(tmp_path: Path) -> None:
     assert there == kept | {f"owners/{2:012d}", f"heartbeats/{2:012d}"}
 
 
+@pytest.mark.promise("order-processes-killed-write")
 def test_writer_whose_file_is_taken_for_a_dead_ones_writes_it_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +173,7 @@ def test_writer_whose_file_is_taken_for_a_dead_ones_writes_it_anew(
         durable.create(tmp_path / "none" / "document", "text")
 
 
+@pytest.mark.promise("order-bounded-run-started")
 @pytest.mark.slow
 def test_two_hundred_runs_leave_what_one_leaves(tmp_path: Path) -> None:
     """Bounded runs on one checkpoint, each with a step: neither files nor documents to read add up.

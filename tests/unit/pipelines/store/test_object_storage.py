@@ -49,6 +49,7 @@ def root(server: S3Server) -> Iterator[ObjectPath]:
     server.fault()
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 def test_of_many_that_create_one_document_one_wins(root: ObjectPath) -> None:
     """And all find what it wrote; so it goes for each of several documents."""
     storages = [RemoteStorage(root) for _ in range(_RACERS)]
@@ -65,6 +66,7 @@ def test_of_many_that_create_one_document_one_wins(root: ObjectPath) -> None:
             assert storages[0].read(name) == f"racer {won.index(True)}"
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.parametrize(("refused", "lost"), [(2, 0), (0, 1), (1, 2)])
 def test_document_whose_answer_is_lost_is_ours(
     server: S3Server, root: ObjectPath, refused: int, lost: int
@@ -128,6 +130,7 @@ def test_files_are_written_and_read_by_whoever_is_told_of_them(root: ObjectPath)
     assert SECRET_KEY not in repr(write_and_read(root))
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 def test_large_file_goes_in_parts(server: S3Server, root: ObjectPath) -> None:
     """And comes whole, though the server is slow to answer, and refuses some."""
     content = bytes(range(256)) * 100_000
@@ -176,6 +179,7 @@ def test_tuples_come_in_order_however_much_is_read_ahead(
     assert [one.trees[0][0].id for _, one in found] == [*range(1, 12)]
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 def test_mark_of_a_folder_is_nothing_in_it(server: S3Server, root: ObjectPath) -> None:
     """Consoles and copying tools leave an empty object, named as the folder with a slash."""
     storage = RemoteStorage(root)
@@ -249,6 +253,7 @@ def test_bucket_in_the_name_of_the_host_is_there_for_documents_too() -> None:
     assert dict(found.store.options)["endpoint"] == "http://store:80"
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> None:
     """At once, with what the server says, and the object that was asked for."""
     found = object_path("s3a://no-such-bucket/job", server.settings().get)
@@ -270,6 +275,7 @@ def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> N
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.promise("order-checkpoint-object-store")
 def test_store_that_refuses_for_a_while_is_waited_for(
     server: S3Server, root: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +311,7 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
     (root / "never" / "there").unlink()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: ObjectPath) -> None:
     """By owner generation and step: nothing that is named, later or a newer life's goes."""
     storage = RemoteStorage(root)

@@ -65,6 +65,7 @@ def _beat(storage: LocalStorage, count: int, at_ms: int = 0) -> None:
     storage.replace("heartbeats/000000000001", json.dumps(beat))
 
 
+@pytest.mark.promise("order-second-job-started")
 @pytest.mark.usefixtures("no_watching")
 def test_second_is_refused_by_name_while_the_first_lives(storage: LocalStorage) -> None:
     """And may come once the first has let go."""
@@ -79,6 +80,7 @@ def test_second_is_refused_by_name_while_the_first_lives(storage: LocalStorage) 
     second.release()
 
 
+@pytest.mark.promise("order-second-job-started")
 @pytest.mark.usefixtures("no_watching")
 def test_killed_process_is_told_at_once(storage: LocalStorage, tmp_path: Path) -> None:
     """A driver that was killed on this machine keeps nobody waiting."""
@@ -95,6 +97,7 @@ def test_killed_process_is_told_at_once(storage: LocalStorage, tmp_path: Path) -
     refuse_if_owned(storage)
 
 
+@pytest.mark.promise("order-second-job-started")
 @pytest.mark.usefixtures("no_watching")
 def test_process_id_that_was_given_again_is_nobody(storage: LocalStorage) -> None:
     own = ProcessIdentity.own()
@@ -106,6 +109,7 @@ def test_process_id_that_was_given_again_is_nobody(storage: LocalStorage) -> Non
 _ELSEWHERE = ProcessIdentity("other", 77, "another start of another machine", 5)
 
 
+@pytest.mark.promise("order-second-job-started")
 @pytest.mark.parametrize("clock_ms", [0, 1 << 50])
 def test_heartbeat_of_another_machine_is_watched(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, clock_ms: int
@@ -117,6 +121,7 @@ def test_heartbeat_of_another_machine_is_watched(
         refuse_if_owned(storage)
 
 
+@pytest.mark.promise("order-second-job-started")
 @pytest.mark.parametrize("owner", [_ELSEWHERE, ProcessIdentity.own()])
 def test_heartbeat_that_stands_still_is_a_dead_process(
     storage: LocalStorage, owner: ProcessIdentity
@@ -129,6 +134,7 @@ def test_heartbeat_that_stands_still_is_a_dead_process(
     ownership.release()
 
 
+@pytest.mark.promise("order-second-job-started")
 def test_one_of_many_that_start_at_once_has_it(storage: LocalStorage) -> None:
     begin = threading.Barrier(_RACERS)
     owners = [Ownership(storage) for _ in range(_RACERS)]
@@ -149,6 +155,7 @@ def test_one_of_many_that_start_at_once_has_it(storage: LocalStorage) -> None:
         owner.release()
 
 
+@pytest.mark.promise("order-older-driver-goes")
 def test_older_owner_learns_of_a_newer_one(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +174,7 @@ def test_older_owner_learns_of_a_newer_one(
     newer.release()
 
 
+@pytest.mark.promise("order-second-job-started")
 def test_job_on_a_checkpoint_in_use_is_refused_before_spark_starts(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
     assert (file.name, file.size_bytes, list(tmp_path.iterdir())) == (None, 0, [])
 
 
+@pytest.mark.promise("order-batch-fit-checkpoint")
 def test_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither while it writes nor at the end of its file: the disk may be full by that."""
     with pytest.raises(OverflowError):
@@ -54,6 +55,7 @@ def test_checksums_and_marks_of_spark_are_no_files_of_rows() -> None:
     assert [name for name in names if is_rows_file(name)] == ["part-0.parquet"]
 
 
+@pytest.mark.promise("order-file-rows-held")
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """A machine that does not see a file yet must not go on without its rows."""
     part = Part((tmp_path / "part-0.parquet",))
@@ -61,6 +63,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         RunRows((part,), None, ("offset",))
 
 
+@pytest.mark.promise("order-power-cut-checkpoint")
 def test_file_of_a_task_is_synced_before_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def _fill(folder: Path) -> None:
     write_whole(folder / "replays" / "request", b"request")
 
 
+@pytest.mark.promise("order-workers-cluster-run")
 def test_what_is_made_in_a_shared_folder_is_shared_with_the_group_alone(tmp_path: Path) -> None:
     """Whatever the umask, and however far below."""
     (folder := tmp_path / "checkpoint").mkdir()
@@ -64,6 +65,7 @@ def test_what_is_made_elsewhere_is_as_the_umask_says(tmp_path: Path, mode: int) 
     assert {one & 0o777 for one in _modes(folder).values()} == {0o755, 0o644}
 
 
+@pytest.mark.promise("order-workers-cluster-run")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_folder_of_another_user_is_refused_with_both_names(tmp_path: Path) -> None:
     """A file that was made there is gone; by a group's folder it is taken."""

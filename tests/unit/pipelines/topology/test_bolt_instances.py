@@ -116,6 +116,7 @@ def _one(made: Any, **options: Any) -> Topology:
     return builder.build()
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 @pytest.mark.parametrize("made", [Pooled(), Counting()])
 def test_a_bolt_is_prepared_once_over_batches(seen: list[str], made: Any) -> None:
     """In the tester and in the job's tasks; failing tuples change nothing of that."""
@@ -128,6 +129,7 @@ def test_a_bolt_is_prepared_once_over_batches(seen: list[str], made: Any) -> Non
     assert seen == ["prepare", "cleanup"]
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 def test_a_batch_bolt_begins_each_batch_with_nothing() -> None:
     """It may hold the tuples of a batch that is over, and must not see them again."""
     tester = TopologyTester(_one(Pairs()), ProcessSettings(max_attempts=1))
@@ -137,6 +139,7 @@ def test_a_batch_bolt_begins_each_batch_with_nothing() -> None:
     tester.close()
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 def test_a_bolt_of_a_job_goes_on_where_its_state_is_the_newest(
     seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_bolt_of_a_job_goes_on_where_its_state_is_the_newest(
     assert runs.records("out") == [(None, b"1"), (None, b"2"), (None, b"2"), (None, b"3")]
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 def test_another_life_makes_its_bolts_anew(
     seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +169,7 @@ def test_another_life_makes_its_bolts_anew(
     assert seen == ["prepare", "cleanup", "prepare"]
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 def test_a_task_that_failed_leaves_no_bolt(
     seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +190,7 @@ def test_a_task_that_failed_leaves_no_bolt(
     assert seen == ["prepare", "cleanup", "prepare"]
 
 
+@pytest.mark.promise("process-bolt-holds-connections")
 def test_a_bolt_that_holds_a_tuple_is_made_anew(seen: list[str]) -> None:
     """The tuple failed as never-acked: what the bolt has of it belongs to no batch any more."""
     tester = TopologyTester(_one(Forgets()), ProcessSettings(max_attempts=1))

@@ -61,6 +61,7 @@ def _tasks(
     return tasks
 
 
+@pytest.mark.promise("process-process-dies-whatever")
 def test_a_task_that_dies_of_no_event_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_task_that_dies_of_no_event_ends_the_job(
         tasks.run([_Task()])
 
 
+@pytest.mark.promise("process-process-dies-whatever")
 def test_no_event_is_given_up_for_deaths_that_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_no_event_is_given_up_for_deaths_that_pass(
     assert [answer.taken for answer in tasks.run([_Task()])] == [5]
 
 
+@pytest.mark.promise("process-process-dies-event")
 @pytest.mark.parametrize("killers", [{0}, {3}, {1, 4}, {0, 1, 2, 3, 4}])
 def test_each_event_that_kills_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killers: set[int]

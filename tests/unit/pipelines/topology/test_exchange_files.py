@@ -6,6 +6,8 @@ import pickle
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sequitur.consumer.topology.engine.targets import Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology import files
@@ -13,8 +15,6 @@ from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from sequitur.pipelines.store.files import Location
 
@@ -35,6 +35,7 @@ def _written(folder: Path, times_ms: list[int], name: str) -> tuple[Location, di
     return file.path, {"b": file.index["b", 0]}
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_large_tuples_do_not_wait_by_their_number(tmp_path: Path) -> None:
     """Neither to be written, of all readers together, nor to be given to their task."""
     file = ExchangeFile(tmp_path)
@@ -56,6 +57,7 @@ def test_large_tuples_do_not_wait_by_their_number(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
+@pytest.mark.promise("process-later-stage-given")
 def test_tuples_of_several_files_come_in_the_order_of_their_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

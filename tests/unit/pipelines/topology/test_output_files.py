@@ -6,6 +6,8 @@ import itertools
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sequitur.consumer import OutputTimestamp, TimestampRule
 from sequitur.consumer.topology import OutputRecord
 from sequitur.consumer.topology.settling.root import Root
@@ -23,6 +25,7 @@ _LARGE = 64
 _RULE = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=_RECORDS, floor_ms=_RECORDS)
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_large_records_do_not_wait_by_their_number(tmp_path: Path) -> None:
     """What waits is bounded by its bytes, of all outputs together."""
     topics = {"large": ("a", 1), "small": ("b", 1)}

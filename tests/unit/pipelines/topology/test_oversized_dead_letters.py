@@ -39,6 +39,7 @@ def _letter(
     return record, {name: (said or b"").decode() for name, said in record.headers}
 
 
+@pytest.mark.promise("process-dead-letter-larger")
 def test_dead_letter_has_less_of_its_traceback_before_its_event_goes_aside(tmp_path: Path) -> None:
     record, headers = _letter(tmp_path, _NOISE[:1000], 5000)
     assert record.value == _NOISE[:1000]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import TransactionalTopology
 
 
+@pytest.mark.promise("state-version-changed-step")
 def test_what_fb84216_prepared_is_read(tmp_path: Path) -> None:
     """Its attempt has a number of that time, which is of no life of today."""
     found = Prepared.from_document(golden_document("prepared.json"), tmp_path)
@@ -67,6 +68,7 @@ def _topology(
     return builder.build()
 
 
+@pytest.mark.promise("state-topology-changed-step")
 @pytest.mark.parametrize(
     ("changes", "tasks", "reason"),
     [

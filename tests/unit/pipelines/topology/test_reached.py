@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sequitur.consumer import EventClock, Look, SourcePartition, StepEntry, StepKind, Totals
 from sequitur.pipelines.topology.step_runs import reached_ms
 
@@ -41,6 +43,7 @@ def test_silence_counts_from_when_a_partition_is_idle() -> None:
     assert reached_ms(_decided(clock, _AT_MS + _IDLE_MS + 7_000)) == _AT_MS + 7_000
 
 
+@pytest.mark.promise("process-step-staged-silence")
 def test_silence_counts_up_to_the_last_look_at_the_input() -> None:
     """A step that the next life decides, hours later, says nothing of what has come meanwhile.
 

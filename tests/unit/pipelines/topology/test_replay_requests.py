@@ -95,6 +95,7 @@ def test_no_folder_is_no_request(tmp_path: Path) -> None:
     assert requests(tmp_path / "replays") == ()
 
 
+@pytest.mark.promise("process-dead-letters-replayed")
 def test_request_cut_short_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is seen, and nothing is left, when writing fails half way."""
 
@@ -181,6 +182,7 @@ def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str)
         replays_folder(_settings(location))
 
 
+@pytest.mark.promise("process-events-place-topic")
 def test_an_event_is_given_back_once_and_another_of_its_place_as_well() -> None:
     """What waits already, or is asked for twice, is known by all but the letter's timestamp."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.promise("process-dlq-replay-run")
 def test_a_letter_is_taken_once(tmp_path: Path) -> None:
     """Of each partition, whatever stands beside it."""
     letters = ReplayedLetters(LocalStorage(tmp_path), "topic-id")
@@ -29,6 +30,7 @@ def test_a_topic_made_anew_starts_without_any(tmp_path: Path) -> None:
     assert ReplayedLetters(LocalStorage(tmp_path), "another").take({(0, 1)}) == {(0, 1)}
 
 
+@pytest.mark.promise("process-dlq-replay-run")
 def test_of_two_commands_at_once_each_letter_is_one_s(tmp_path: Path) -> None:
     """The second finds its document taken, and looks again."""
 

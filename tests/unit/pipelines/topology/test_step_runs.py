@@ -36,6 +36,7 @@ def passing_topology() -> Topology:
     return builder.build()
 
 
+@pytest.mark.promise("process-output-record-lost")
 def test_an_output_that_is_lost_on_its_way_stops_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +52,7 @@ def test_an_output_that_is_lost_on_its_way_stops_the_job(
         runs.step(monkeypatch, [event(number) for number in (3, 4)])
 
 
+@pytest.mark.promise("process-output-record-lost")
 def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ _STAGES = pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several
 _SLOW = ProcessSettings(retry_jitter=0, retry_delay=timedelta(milliseconds=100), retry_factor=2)
 
 
+@pytest.mark.promise("process-events-share-outputs")
 @_STAGES
 def test_events_on_a_chain_of_shared_outputs_run_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -107,6 +110,7 @@ def test_events_on_a_chain_of_shared_outputs_run_together(
     assert (runs.counts["acked"], runs.counts["dead"]) == (3, 0)
 
 
+@pytest.mark.promise("process-events-share-outputs")
 @_STAGES
 def test_an_event_that_shares_an_output_is_not_tried_past_its_last_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -138,6 +142,7 @@ class Forgets(Bolt):
             raise ValueError("refused")
 
 
+@pytest.mark.promise("process-events-key-wait")
 def test_a_key_is_due_when_its_first_event_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +162,7 @@ def test_a_key_is_due_when_its_first_event_is(
     assert runs.records("out") == [(b"k", b"n2"), (b"k", b"f1")]
 
 
+@pytest.mark.promise("process-events-key-wait")
 def test_an_event_without_a_key_waits_for_no_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +185,7 @@ def _first_and_last(self: Neighbours) -> None:
     self.held.clear()
 
 
+@pytest.mark.promise("process-output-named-dead")
 def test_an_output_may_be_named_as_dead_letters_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +211,7 @@ class AtTheEnd(Bolt):
         self.collector.emit((None, b"task %d" % self.context.task))
 
 
+@pytest.mark.promise("process-bolt-emits-anchor")
 @pytest.mark.parametrize("tasks", [None, 3], ids=["one stage", "several"])
 def test_a_task_without_events_may_emit_at_the_end_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -260,6 +268,7 @@ def odd_topology() -> Topology:
     return builder.build()
 
 
+@pytest.mark.promise("process-bolt-emits-values")
 @pytest.mark.parametrize("what", [b"dump", b"load"])
 def test_a_value_that_cannot_go_to_a_later_stage_fails_its_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: bytes
@@ -295,6 +304,7 @@ class Counts(Bolt):
         self.count = state
 
 
+@pytest.mark.promise("process-bolts-keep-state")
 def test_state_that_has_not_changed_is_not_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +351,7 @@ def _fails_some(tasks: int | None) -> Topology:
     return builder.build()
 
 
+@pytest.mark.promise("process-events-place-topic")
 @_STAGES
 @pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
 @pytest.mark.parametrize("other", [b"k", b"j"], ids=["one key", "two keys"])
@@ -368,6 +379,7 @@ def test_events_of_one_place_have_each_a_fate_of_its_own(
         assert (runs.counts["acked"], runs.counts["dead"]) == (3 - len(dead), len(dead))
 
 
+@pytest.mark.promise("process-events-place-topic")
 @_STAGES
 def test_one_event_that_is_given_back_twice_in_a_step_runs_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -381,6 +393,7 @@ def test_one_event_that_is_given_back_twice_in_a_step_runs_twice(
     assert runs.counts["acked"] == 3
 
 
+@pytest.mark.promise("process-wall-clock-set")
 def test_a_clock_that_is_set_back_delays_no_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +416,7 @@ def dies_of_some(given: Event) -> Iterator[Any]:
     yield given["key"], given["value"]
 
 
+@pytest.mark.promise("process-events-place-topic")
 @_STAGES
 def test_of_two_events_of_one_place_one_may_kill_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None

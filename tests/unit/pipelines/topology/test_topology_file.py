@@ -26,6 +26,7 @@ _FILES = {
 }
 
 
+@pytest.mark.promise("process-topology-invalid-file")
 @pytest.mark.parametrize("name", _FILES)
 def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
     text, said = _FILES[name]

@@ -106,6 +106,7 @@ def follow(given: Tuple) -> None:
     _followed.append(given["value"])
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_a_generator_without_end_is_ended_while_others_are_given_what_it_yields() -> None:
     """By the time that it takes itself; so a great many come to the bolt behind it."""
     _followed.clear()
@@ -118,6 +119,7 @@ def test_a_generator_without_end_is_ended_while_others_are_given_what_it_yields(
     assert len(_followed) > 1_000
 
 
+@pytest.mark.promise("process-bolt-uses-sigalrm")
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("how", [b"take", b"ignore"])
 def test_a_bolt_that_takes_the_alarm_is_watched_all_the_same(how: bytes) -> None:
@@ -126,6 +128,7 @@ def test_a_bolt_that_takes_the_alarm_is_watched_all_the_same(how: bytes) -> None
     assert found == [None, FailReason.TIMEOUT, None, FailReason.TIMEOUT]
 
 
+@pytest.mark.promise("process-bolt-uses-sigalrm")
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_bolt_that_takes_all_signals_costs_its_process_if_it_hangs(*, hangs: bool) -> None:
     """A call that overruns ends the process; one that does not is left alone, however long."""
@@ -166,6 +169,7 @@ def test_a_bolt_that_takes_all_signals_costs_its_process_if_it_hangs(*, hangs: b
     assert ("_wait_for_ever" in done.stderr) is hangs
 
 
+@pytest.mark.promise("process-bolt-uses-sigalrm")
 @pytest.mark.usefixtures("alarm")
 def test_nothing_of_the_watchdog_is_left_behind() -> None:
     """Neither a thread nor a timer; the alarm is not touched."""
@@ -198,6 +202,7 @@ def take(given: Tuple) -> None:
     """Do nothing with it."""
 
 
+@pytest.mark.promise("process-grouping-user-raises")
 @pytest.mark.parametrize("elsewhere", ["", "work"], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("concurrency", [None, 1, 2], ids=["of events", "of a bolt", "in threads"])
 def test_a_grouping_that_hangs_or_raises_fails_the_event(

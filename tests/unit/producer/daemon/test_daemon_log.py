@@ -26,6 +26,7 @@ def _as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.mark.promise("cli-client-library-something")
 def test_json_lines_hold_the_fields() -> None:
     """Of structlog's loggers as of the standard library's; a library's chatter is left out.
 

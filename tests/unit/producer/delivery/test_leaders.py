@@ -6,6 +6,8 @@ import asyncio
 from random import Random
 from typing import Any
 
+import pytest
+
 from sequitur.base.retry import Backoff
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.delivery.leaders import Leaders
@@ -70,6 +72,7 @@ class _Asker:
                 self.changed.clear()
 
 
+@pytest.mark.promise("in-broker-refuses-login")
 async def test_why_a_broker_is_not_reached_is_told_before_the_next_attempt() -> None:
     """An event may expire while the next attempt is waited for."""
     wire = _Wire()
@@ -79,6 +82,7 @@ async def test_why_a_broker_is_not_reached_is_told_before_the_next_attempt() -> 
     asker.leaders.stop()
 
 
+@pytest.mark.promise("in-broker-refuses-login")
 async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
     """A broker that is away for a moment does not take it back, nor is that kept from the user."""
     wire = _Wire()
@@ -104,6 +108,7 @@ async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
     asker.leaders.stop()
 
 
+@pytest.mark.promise("in-event-topic-name")
 async def test_a_search_that_ends_by_a_defect_is_told() -> None:
     """It would be tried again with the next event for the broker, and end again, unheard."""
     wire = _Wire()

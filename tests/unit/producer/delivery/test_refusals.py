@@ -151,6 +151,7 @@ def test_a_pem_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         kafka.aiokafka()
 
 
+@pytest.mark.promise("in-password-settings")
 def test_settings_that_do_not_fit_together_do_not_show_the_password() -> None:
     """Pydantic prints the input of what it refuses, unless it is told not to."""
     with pytest.raises(ValidationError) as refused:

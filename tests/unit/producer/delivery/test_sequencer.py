@@ -20,6 +20,7 @@ from tests.support.sequencers import (
 )
 
 
+@pytest.mark.promise("in-sequence-goes-negative")
 @pytest.mark.parametrize(
     ("sequence", "count", "expected"),
     [(0, 1, 1), (MAX_SEQUENCE, 1, 0), (MAX_SEQUENCE - 2, 5, 2), (5, 0, 5)],
@@ -102,6 +103,7 @@ def test_a_refused_batch_has_those_behind_it_renumbered() -> None:
     assert sequencer.next_sequence == 20
 
 
+@pytest.mark.promise("in-sequence-number-assigned")
 def test_a_refused_only_batch_burns_its_number_too() -> None:
     """Going on with the next number wedges the partition for good (aiokafka #1017)."""
     sequencer = confirmed_sequencer()

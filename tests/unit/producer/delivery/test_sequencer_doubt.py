@@ -128,6 +128,7 @@ def test_a_batch_in_the_log_behind_one_that_is_not_costs_the_numbers() -> None:
     assert sequencer.next_to_send() is first
 
 
+@pytest.mark.promise("in-record-batch-refused")
 @pytest.mark.parametrize("got_in", [False, True])
 def test_a_doubtful_batch_is_halved_only_once_the_broker_was_asked(*, got_in: bool) -> None:
     """An earlier attempt may have got in before the broker's limit was lowered."""

@@ -47,6 +47,7 @@ def test_a_former_life_that_was_forgotten_goes_on_as_the_log_says(found: int) ->
     assert sequencer.next_to_send() is (rest[1] if len(rest) > 1 else None)
 
 
+@pytest.mark.promise("in-request-producer-killed")
 def test_a_former_life_is_asked_for_again_after_a_long_silence() -> None:
     """What it had on its way may have arrived since, and been forgotten together with us."""
     sequencer, slots = recovered("a")

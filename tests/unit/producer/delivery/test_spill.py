@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sequitur.kafka.record_batch import Stamp, batch_of
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.buffer_budget import BufferBudget
@@ -71,6 +73,7 @@ async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
     spill.stop()
 
 
+@pytest.mark.promise("in-kafka-away-buffer")
 async def test_while_nothing_is_sent_no_buffer_is_too_large_to_leave_memory() -> None:
     """A buffer that takes an hour to be sent makes nobody wait for an hour while Kafka is away."""
     loop = asyncio.get_running_loop()
@@ -102,6 +105,7 @@ async def _until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
+@pytest.mark.promise("in-waiting-batches-read")
 async def test_a_batch_whose_turn_it_is_finds_memory() -> None:
     """One that was read ahead gives its bytes up for it: it could not go before it anyway."""
     spill = _spill()
@@ -130,6 +134,7 @@ async def test_what_is_on_its_way_keeps_its_bytes() -> None:
     await _until(lambda: not waits.stored)
 
 
+@pytest.mark.promise("in-waiting-batches-read")
 async def test_a_batch_that_failed_makes_room_for_others() -> None:
     """It may have to wait for long: its partition's leader is away."""
     spill = _spill()

@@ -196,6 +196,7 @@ def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> Non
     Journal.open(tmp_path, producer="p").close()
 
 
+@pytest.mark.promise("in-process-killed-forked")
 def test_a_forked_child_neither_keeps_the_lock_nor_gives_it_up(tmp_path: Path) -> None:
     """Not the one that closes the journal while the holder lives, nor the one that outlives it."""
     holder = subprocess.Popen(
@@ -228,6 +229,7 @@ def test_another_producers_journal_is_refused() -> None:
         Journal.open_on(disk, producer="q")
 
 
+@pytest.mark.promise("in-journal-format-version")
 @pytest.mark.parametrize(("version", "age"), [(1, "older"), (4, "newer")])
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, age: str) -> None:
     """A program neither reads nor cuts a journal of another format, and says how to go on."""
@@ -246,6 +248,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_of_ours(tmp_path: Path) -> 
         Journal.open(tmp_path / "file", producer="p")
 
 
+@pytest.mark.promise("in-write-journal-torn")
 def test_damage_is_refused_with_place_loss_and_what_follows(tmp_path: Path) -> None:
     """The error names the segment, the offset, what is lost and what can still be read."""
     with Journal.open(tmp_path, producer="p") as journal:
@@ -266,6 +269,7 @@ def test_damage_is_refused_with_place_loss_and_what_follows(tmp_path: Path) -> N
     assert path.read_bytes() == bytes(data)
 
 
+@pytest.mark.promise("in-write-journal-torn")
 def test_a_torn_tail_is_cut_and_told() -> None:
     """The unfinished round is gone, the ones before it are there, and the caller can log it."""
     disk = ModelDisk()
@@ -378,6 +382,7 @@ def test_what_an_unsynced_round_frees_is_kept() -> None:
     assert held(left) == {("cpu", 0): (before,)}
 
 
+@pytest.mark.promise("in-journal-full-kafka")
 def test_the_limit_holds_and_marks_still_fit() -> None:
     """Batches are refused when the journal is full, marks never, and acks make room again."""
     disk = ModelDisk()
@@ -565,6 +570,7 @@ def test_what_waits_is_numbered_without_its_bytes() -> None:
     assert journal.recovered.partitions["cpu", 0].next_sequence == 20
 
 
+@pytest.mark.promise("in-batch-given-found")
 def test_a_batch_is_found_by_its_first_event_under_whatever_numbers_it_has() -> None:
     """Whoever reads it need not know whether its numbers are in the journal already."""
     journal = Journal.open_on(ModelDisk(), producer="p")
@@ -596,6 +602,7 @@ def test_a_batch_that_grows_is_recovered_as_one() -> None:
     assert held(on(disk.after_kill())) == {("cpu", 0): (whole,)}
 
 
+@pytest.mark.promise("in-events-call-journal")
 def test_a_batch_that_the_journal_holds_in_part_gets_no_numbers() -> None:
     """What follows of it would be held, and sent, as another batch."""
     disk = ModelDisk()
@@ -618,6 +625,7 @@ def test_what_waits_is_given_up_by_its_name() -> None:
     assert held(on(disk.after_kill())) == {("cpu", 0): (waiting(10),)}
 
 
+@pytest.mark.promise("in-events-call-journal")
 def test_parts_of_a_round_count_from_its_end_on() -> None:
     """A kill between two parts leaves nothing of the round; a later round does not revive it."""
     disk = ModelDisk()
@@ -632,6 +640,7 @@ def test_parts_of_a_round_count_from_its_end_on() -> None:
     assert journal.recovered.positions == {"file": b"1"}
 
 
+@pytest.mark.promise("in-journal-disk-smaller")
 def test_old_segments_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is still needed of old segments is copied a piece at a time, never all at once."""
     monkeypatch.setattr("sequitur.producer.journal.journal._COPY_BYTES", 1000)
@@ -663,6 +672,7 @@ def test_old_segments_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     assert held(on(disk.after_kill())) == {("cpu", 1): tuple(kept)}
 
 
+@pytest.mark.promise("in-journal-disk-smaller")
 @pytest.mark.parametrize("is_quota", [False, True])
 def test_a_small_disk_is_a_small_limit(is_quota: bool) -> None:
     """A disk smaller than the limit fills, and gives room back as soon as all is acknowledged."""
@@ -684,6 +694,7 @@ def test_a_small_disk_is_a_small_limit(is_quota: bool) -> None:
         assert disk.used_bytes < 24 << 10
 
 
+@pytest.mark.promise("in-journal-disk-smaller")
 def test_room_that_others_give_back_is_noticed() -> None:
     """A disk that others have filled takes rounds as soon as they give room back."""
     disk = ModelDisk()
@@ -731,6 +742,7 @@ def test_a_real_full_disk_is_a_full_journal(
     journal.close()
 
 
+@pytest.mark.promise("in-processes-take-journal")
 def test_a_folder_that_cannot_be_taken_for_lack_of_space_is_taken_later(tmp_path: Path) -> None:
     """By the same process: it holds no lock that it has not told anyone of."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -745,6 +757,7 @@ def test_a_folder_that_cannot_be_taken_for_lack_of_space_is_taken_later(tmp_path
     disk.unlock()
 
 
+@pytest.mark.promise("in-further-file-opened")
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
 def test_a_segment_that_cannot_be_opened_now_is_begun_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -768,6 +781,7 @@ def test_a_segment_that_cannot_be_opened_now_is_begun_later(
         assert sum(map(len, again.recovered.unacked.values())) == 10
 
 
+@pytest.mark.promise("in-files-open-batches")
 def test_a_segment_that_cannot_be_opened_now_is_copied_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

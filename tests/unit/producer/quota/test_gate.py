@@ -59,6 +59,7 @@ async def test_other_topics_go_on(rig: _Rig) -> None:
     await rig.gate.admit("t", 0.0)
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 async def test_held_senders_go_on_in_their_order(rig: _Rig) -> None:
     """Also before one that comes at the moment when the topic is free again."""
     rig.gate.take(_record())

@@ -107,6 +107,7 @@ async def _held(producer: IdempotentProducer, call: Callable[..., Any]) -> async
     return task
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 @_ANY_CALL
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_held_call_waits_until_the_quota_is_kept(
@@ -130,6 +131,7 @@ async def test_a_held_call_waits_until_the_quota_is_kept(
     assert values_of(wire)[: len(sent) + 1] == [*sent, b"1"]
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 @_ANY_CALL
 @pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
 async def test_a_call_that_may_not_send_raises_with_the_figures(
@@ -157,6 +159,7 @@ async def test_a_call_that_may_not_send_raises_with_the_figures(
     assert values_of(quotas)[0] == b"1"
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
 @_ANY_CALL
 async def test_a_held_call_that_is_cancelled_has_accepted_nothing(
     producer: IdempotentProducer, wire: FakeWire, call: Callable[..., Any]

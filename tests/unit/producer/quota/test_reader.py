@@ -148,6 +148,7 @@ async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
     ]
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 @pytest.mark.parametrize(
     "error", [RetriableError("away"), FatalError("no"), RuntimeError("a mistake of ours")]
 )

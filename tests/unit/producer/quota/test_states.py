@@ -57,6 +57,7 @@ def test_of_each_topic_the_last_record_counts(
     }
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 @pytest.mark.parametrize("ahead_ms", [0, 29_000, 31_000, -3_600_000, 3_600_000])
 def test_clocks_that_differ_change_nothing(ahead_ms: int) -> None:
     """The checker's is so far from the producer's; a clock that is never set counts."""
@@ -69,6 +70,7 @@ def test_clocks_that_differ_change_nothing(ahead_ms: int) -> None:
     assert not states.limited
 
 
+@pytest.mark.promise("in-whoever-checks-quotas")
 def test_a_state_that_is_read_again_counts_no_longer() -> None:
     """From the beginning of the log, whose checker has died; one that is issued anew does."""
     states = BacklogStates()

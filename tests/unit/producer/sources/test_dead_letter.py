@@ -45,6 +45,7 @@ def test_an_entry_is_bounded(tmp_path: Path) -> None:
     assert (entry.raw, entry.raw_length) == (b"x" * 10, 1000)
 
 
+@pytest.mark.promise("in-kafka-refuses-event")
 def test_what_kafka_refused_is_kept_whole(tmp_path: Path) -> None:
     """Payload, key, headers and timestamp: with them it can be sent again as it was."""
     path = tmp_path / "dead.jsonl"
@@ -60,6 +61,7 @@ def test_what_kafka_refused_is_kept_whole(tmp_path: Path) -> None:
     assert (tombstone.raw, tombstone.headers, tombstone.timestamp_ms) == (None, (), None)
 
 
+@pytest.mark.promise("in-http-client-sends-invalid")
 def test_the_second_half_is_for_what_nobody_else_has(tmp_path: Path) -> None:
     """Who has his event still and is told of it may fill the first half."""
     path = tmp_path / "dead.jsonl"
@@ -94,6 +96,7 @@ def test_a_cut_entry_does_not_spoil_the_next(tmp_path: Path) -> None:
     assert [entry.where for entry in read_dead_letters(path)] == ["first", "second"]
 
 
+@pytest.mark.promise("in-dead-letter-file")
 def test_it_keeps_its_limit(tmp_path: Path) -> None:
     """Also over a restart; an entry is there wholly or not at all, and what is lacking is said."""
     path = tmp_path / "dead.jsonl"
@@ -110,6 +113,7 @@ def test_it_keeps_its_limit(tmp_path: Path) -> None:
     assert [entry.where for entry in read_dead_letters(path)] == ["first", "third"]
 
 
+@pytest.mark.promise("in-disk-full-middle")
 def test_a_full_disk_is_named_and_leaves_no_part_of_an_entry(tmp_path: Path) -> None:
     """The kernel takes the beginning of an entry, and then nothing."""
     path = tmp_path / "dead.jsonl"
@@ -131,6 +135,7 @@ def test_a_full_disk_is_named_and_leaves_no_part_of_an_entry(tmp_path: Path) -> 
     assert path.read_bytes().count(b"\n") == 2
 
 
+@pytest.mark.promise("in-disk-full-middle")
 def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk may say so only then."""
 
@@ -162,6 +167,7 @@ def test_a_sync_without_entries_costs_nothing(
         assert len(syncs) == 1
 
 
+@pytest.mark.promise("in-line-malformed-utf")
 def test_what_a_source_reads_again_is_not_written_again(tmp_path: Path) -> None:
     """After a crash: what stands behind the mark of the last position; each entry once."""
     path = tmp_path / "dead.jsonl"
@@ -203,6 +209,7 @@ def test_a_mark_of_a_file_that_was_moved_away_leaves_the_new_one_out(tmp_path: P
             assert new.written == 2
 
 
+@pytest.mark.promise("in-line-malformed-utf")
 def test_an_event_that_is_given_up_again_is_not_written_again(tmp_path: Path) -> None:
     """It is known by its id; a crash may have cut an entry before it."""
     path = tmp_path / "dead.jsonl"

@@ -149,6 +149,7 @@ def test_a_field_is_not_found_where_it_cannot_be_read(value: bytes | None) -> No
     assert JsonField("id").id_in(value) is None
 
 
+@pytest.mark.promise("order-producer-sends-event")
 def test_a_number_and_a_text_are_two_ids() -> None:
     written = [b"1", b'"1"', b'"\\u0031"', b"1.0", b"true", b'"true"', b'"\\"1"']
     found = [JsonField("id").id_in(b'{"id": %b}' % one) for one in written]

@@ -348,5 +348,5 @@ class FileThatCountsUpwards(RotatedFile):
     numbers = "higher-is-newer"
 
 
-TestRotatedFile = RotatedFile.TestCase
+TestRotatedFile = pytest.mark.promise("in-file-followed-rotated")(RotatedFile.TestCase)
 TestFileThatCountsUpwards = FileThatCountsUpwards.TestCase

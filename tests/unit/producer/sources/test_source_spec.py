@@ -100,6 +100,7 @@ async def test_each_source_can_be_made(kind: str) -> None:
     assert source.statistics().files_lost == 0
 
 
+@pytest.mark.promise("in-setting-address-folder")
 def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
     """Before Kafka is asked for anything: a folder, a recording, an address; a file may come."""
     for kind in ("dir", "replay"):

@@ -129,6 +129,7 @@ def test_a_grouping_of_the_users_chooses_tasks() -> None:
     assert len(tester.acked) == 1
 
 
+@pytest.mark.promise("process-grouping-user-raises")
 @pytest.mark.parametrize(("word", "message"), [
     ("raise", "ValueError: no task for this of task 0"),
     ("beyond", "the grouping of 'words' chose task 3 of 'where', which has 3"),
@@ -140,6 +141,7 @@ def test_a_grouping_that_cannot_choose_fails_the_event(word: str, message: str) 
     assert tester.records("out") == [(b"a", b"1")]
 
 
+@pytest.mark.promise("process-grouping-user-raises")
 @pytest.mark.parametrize("word", ["raise", "beyond"])
 def test_a_grouping_of_events_that_cannot_choose_fails_the_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str

@@ -83,6 +83,7 @@ EQUAL: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("process-grouping-given-value")
 @pytest.mark.parametrize("values", EQUAL)
 def test_equal_values_have_equal_hashes(values: tuple[Any, ...]) -> None:
     assert all(one == values[0] for one in values)
@@ -148,6 +149,7 @@ def test_no_number_has_a_hash_of_its_own(value: Any) -> None:
     assert stable_hash(value) == stable_hash(math.nan)
 
 
+@pytest.mark.promise("process-grouping-given-value")
 @pytest.mark.parametrize(
     ("value", "hashed"),
     [
@@ -204,6 +206,7 @@ def take(given: Any) -> None:
     del given
 
 
+@pytest.mark.promise("process-grouping-given-value")
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("parallelism", [1, 4])
 def test_a_topology_that_groups_by_an_unknown_type_ends_by_name(

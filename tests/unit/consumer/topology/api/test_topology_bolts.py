@@ -251,6 +251,7 @@ def test_what_cannot_be_kept_is_named() -> None:
         _tester(Unkeepable()).run([(None, "a")])
 
 
+@pytest.mark.promise("process-bolt-acks-twice")
 @pytest.mark.parametrize(("emits", "message"), [
     (Emits({"word": "x", "lnegth": 1}), "bolt 'work' emitted to 'work' for <tuple of events: key="),
     (Emits({"word": "x", "lnegth": 1}), "unknown field 'lnegth'; its fields are: word, length"),
@@ -265,6 +266,7 @@ def test_what_was_not_declared_is_not_emitted(emits: Bolt, message: str) -> None
     assert message in _detail(_tester(emits))
 
 
+@pytest.mark.promise("process-bolt-acks-twice")
 @pytest.mark.parametrize(("how", "message"), [
     ("double ack", "bolt 'work' acked <tuple of events: key=b'k', value=b'v'"),
     ("double ack", "DoubleAckError"),
@@ -284,6 +286,7 @@ def test_misuse_of_a_tuple_is_an_error(how: str, message: str) -> None:
         assert message in tester.dead_letters[0].detail
 
 
+@pytest.mark.promise("process-bolt-acks-twice")
 @pytest.mark.parametrize(("how", "what"), [
     ("ack", "acked"), ("fail", "failed"), ("emit", "anchored to"),
 ])  # fmt: skip
@@ -332,6 +335,7 @@ def test_headers_are_pairs_or_a_mapping(headers: Any) -> None:
     assert record.value == b"{}"
 
 
+@pytest.mark.promise("process-bolt-acks-twice")
 @pytest.mark.parametrize(("values", "output", "message"), [
     (("a", object()), {"key": "word", "value": "length"}, "output 'out': value"),
     ((object(), 1), {"key": "word", "value": None}, "output 'out': key"),

@@ -95,6 +95,7 @@ def _twice(builder: TopologyBuilder) -> None:
     builder.set_bolt("a", pass_on).shuffle_grouping("split").fields_grouping("split", "word")
 
 
+@pytest.mark.promise("process-topology-invalid-file")
 @pytest.mark.parametrize(("add", "message"), [
     (_cycle, "in a cycle: a reads b reads a"),
     (_self, "in a cycle: a reads a"),
@@ -145,6 +146,7 @@ def test_what_makes_no_sense_is_refused_by_name(
         builder.build()
 
 
+@pytest.mark.promise("process-topology-invalid-file")
 def test_a_topology_needs_a_spout() -> None:
     with pytest.raises(TopologyBuildError, match="topology 'empty' has no spout"):
         TopologyBuilder("empty").build()

@@ -52,6 +52,7 @@ def look(given: Tuple) -> None:
     _seen.append((_made[-1] - given["value"], given["value"]))
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_few_wait_of_what_a_call_yields() -> None:
     """However many there are: they come in order, and as many as were yielded."""
     builder = TopologyBuilder("followed")
@@ -89,6 +90,7 @@ def note(given: Tuple) -> None:
     _seen.append((given["source"], given["value"]))
 
 
+@pytest.mark.promise("process-call-yields-end")
 @pytest.mark.parametrize("deepest", [0, 1, 16])
 def test_tuples_of_a_task_stay_in_order(monkeypatch: pytest.MonkeyPatch, deepest: int) -> None:
     """Over several bolts that yield many, also where a task reads two of them."""
@@ -141,6 +143,7 @@ def _run_concurrently(made: Any, rules: Rules) -> tuple[Root, list[Any]]:
     return root, records
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it emits is kept until it is over, so there is a limit."""
     monkeypatch.setattr(concurrency, "_NOTED_MOST", 1_000)
@@ -160,6 +163,7 @@ def trickle(event: Event) -> Iterator[tuple[int]]:
         yield (0,)
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_a_concurrent_call_that_is_given_up_yields_no_more() -> None:
     """Its thread ends, and keeps nothing more of what it emits."""
     root, records = _run_concurrently(trickle, Rules(call_timeout_s=0.1))

@@ -86,6 +86,7 @@ def _values(records: list[tuple[bytes | None, bytes | None]]) -> list[str]:
     return [(value or b"").decode() for _, value in records]
 
 
+@pytest.mark.promise("process-bolt-raises-tick")
 @pytest.mark.parametrize("tasks", [None, 2])
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_refused_tick_loses_and_repeats_nothing(
@@ -108,6 +109,7 @@ def test_a_refused_tick_loses_and_repeats_nothing(
     assert _values(tester.records("out")) == ["1.a", "2.b", "3.c", "4.d"]
 
 
+@pytest.mark.promise("process-bolt-raises-tick")
 @pytest.mark.parametrize(("tasks", "concurrency"), [(None, 1), (2, 1), (2, 4)])
 def test_a_job_repeats_a_refused_tick(
     tasks: int | None, concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +137,7 @@ class AtTicks(Noting):
             self.journal.pass_through("tick")
 
 
+@pytest.mark.promise("process-bolt-raises-tick")
 @pytest.mark.parametrize("times", [0, 1, 2])
 def test_a_refused_tick_of_a_commit_puts_nothing_out(times: int, tmp_path: Path) -> None:
     """What a commit adds to a step is left out as the rest of the step is."""

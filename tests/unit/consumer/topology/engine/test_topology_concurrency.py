@@ -269,6 +269,7 @@ def test_an_exception_fails_the_event_and_its_key_is_held(scene: Scene) -> None:
     assert failure.path == ("events", "work")
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_a_call_that_overruns_fails_and_its_ack_is_late(scene: Scene) -> None:
     """It is counted once; another thread takes its place, and the key's next call goes on."""
     events = [(b"a", b"stuck"), (b"a", b"after")]
@@ -279,6 +280,7 @@ def test_a_call_that_overruns_fails_and_its_ack_is_late(scene: Scene) -> None:
     assert not scene.stuck[0].is_alive()
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_a_call_is_given_up_although_others_keep_ending(scene: Scene) -> None:
     """It is not waited for until nothing else happens."""
     run = Run(_topology(stick, concurrency=2))
@@ -293,6 +295,7 @@ def test_a_call_is_given_up_although_others_keep_ending(scene: Scene) -> None:
     assert run.written == [b"quick"]
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_waiting_for_its_turn_is_not_counted(scene: Scene) -> None:
     """Fifty calls of a second each, one behind the other, take none of their trees too long."""
     run = _run(_topology(take_a_second, concurrency=2), [(b"a", b"1")] * 50)
@@ -309,6 +312,7 @@ def test_a_call_that_waits_for_a_thread_is_not_made_once_its_event_is_held(scene
     assert len(scene.called) < 1 + 20
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_an_async_call_that_overruns_fails() -> None:
     events = [(b"a", b"stuck"), (b"a", b"after")]
     run = _run(_topology(stick_async, concurrency=2), events, Ordering.NONE)

@@ -92,6 +92,7 @@ _GIVEN = [event(1, b"0"), event(2, b"1"), event(3, b"2"), event(4, b"99")]
 _TWICE = ProcessSettings(max_attempts=2, retry_jitter=0)
 
 
+@pytest.mark.promise("process-topology-hook-hook")
 def test_a_hook_is_told_of_each_attempt(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """Of tracked events: acked, failed, or given up. What it raises is logged, and that is all."""
     tester = TopologyTester(_topology(None), _TWICE)
@@ -102,6 +103,7 @@ def test_a_hook_is_told_of_each_attempt(told: list[Any], caplog: pytest.LogCaptu
     assert {one.name for one in caplog.records} == {"sequitur.topology.hook"}
 
 
+@pytest.mark.promise("process-topology-hook-hook")
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
 @pytest.mark.parametrize("pending", [None, 1])
 def test_a_job_tells_its_hook_the_same(

@@ -117,6 +117,7 @@ def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
         _one(Ticks(), tick_interval=interval)
 
 
+@pytest.mark.promise("process-event-comes")
 def test_windows_close_in_silence() -> None:
     """No event is needed for it: the watermark goes on, and a tick tells the bolt."""
     tester = TopologyTester(_one(Windows(), tick_interval=1))
@@ -130,6 +131,7 @@ def test_windows_close_in_silence() -> None:
     assert tester.records("out")[1:] == [(None, b'{"begin_ms":10000,"count":1}')]
 
 
+@pytest.mark.promise("process-event-waits-attempt")
 def test_the_watermark_waits_for_events_that_are_tried_again() -> None:
     """An event that failed will come with its time, and no window is to be closed before it."""
     builder = TopologyBuilder("ticks")
@@ -147,6 +149,7 @@ def test_the_watermark_waits_for_events_that_are_tried_again() -> None:
     assert tester.records("out") == [(None, b"2")]
 
 
+@pytest.mark.promise("process-bolt-raises-tick")
 def test_a_tick_that_a_bolt_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Each time of two: nobody waits for it, so nobody else would hear of it."""
     tester = TopologyTester(_one(refuse_once, tick_interval=1))
@@ -159,6 +162,7 @@ def test_a_tick_that_a_bolt_refuses_is_logged(caplog: pytest.LogCaptureFixture) 
     assert all("ValueError: refused" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.promise("process-event-comes")
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
 def test_a_step_that_is_repeated_has_the_same_ticks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -211,6 +215,7 @@ class DiesOfTicks(Bolt):
         self.collector.ack(tuple)
 
 
+@pytest.mark.promise("process-tick-kills-process")
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
 def test_a_tick_that_kills_its_process_is_given_up_by_name(
     tmp_path: Path,

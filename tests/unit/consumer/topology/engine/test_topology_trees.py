@@ -193,6 +193,7 @@ def test_a_deep_chain_is_followed_to_its_end() -> None:
     assert tester.trees[0].values[-1] == 0
 
 
+@pytest.mark.promise("process-acks-come-order")
 def test_a_wide_tree_is_done_with_its_last_tuple() -> None:
     """Ten thousand tuples of one event, and a value of 0 behind the last ack, not before."""
     tester = _once(_through(fan_out, end), "a")
@@ -203,6 +204,7 @@ def test_a_wide_tree_is_done_with_its_last_tuple() -> None:
     assert _acked(tester) == [b"a"]
 
 
+@pytest.mark.promise("process-acks-come-order")
 def test_a_diamond_is_done_once_both_ways_have_met() -> None:
     """The tuple that joins them belongs to the tree once, by two anchors."""
     tester = _once(_diamond(), "good")
@@ -212,6 +214,7 @@ def test_a_diamond_is_done_once_both_ways_have_met() -> None:
     assert _dead(_once(_diamond(), "bad")) == [(b"bad", FailReason.EXCEPTION)]
 
 
+@pytest.mark.promise("process-acks-come-order")
 def test_an_anchor_may_be_named_twice() -> None:
     """Two edges, both in the tree's value, both out of it with one ack."""
     tester = TopologyTester(_through(TwiceAnchored(), end), ids=[1, 2, 4])
@@ -220,6 +223,7 @@ def test_an_anchor_may_be_named_twice() -> None:
     assert _acked(tester) == [b"a"]
 
 
+@pytest.mark.promise("process-several-events-share")
 def test_a_failed_leaf_fails_every_root_above_it_and_no_other() -> None:
     """Neighbours share a leaf: the two beside the bad one fail with it."""
     tester = _once(_through(PairsOfNeighbours(), end), "a", "b", "bad", "c", "d")
@@ -227,6 +231,7 @@ def test_a_failed_leaf_fails_every_root_above_it_and_no_other() -> None:
     assert [value for value, _ in _dead(tester)] == [b"b", b"bad", b"c"]
 
 
+@pytest.mark.promise("process-tuple-emitted-anchor")
 def test_an_unanchored_tuple_fails_nobody() -> None:
     """Its failure is counted, and the event it came from is acked."""
     tester = _once(_through(Unanchored(), end), "bad")
@@ -251,6 +256,7 @@ def test_acks_and_failures_come_in_any_order() -> None:
     ]
 
 
+@pytest.mark.promise("process-tuple-neither-acked")
 def test_what_is_neither_acked_nor_failed_is_never_acked() -> None:
     tester = _once(_through(Forgets()), "a", "bad")
     assert (_acked(tester), _dead(tester)) == ([b"a"], [(b"bad", FailReason.NEVER_ACKED)])
@@ -264,6 +270,7 @@ def test_a_finish_batch_that_raises_fails_what_is_held() -> None:
     assert "RuntimeError: no end" in tester.dead_letters[0].detail
 
 
+@pytest.mark.promise("process-ack-comes-tree")
 def test_a_failure_is_sticky_and_later_acks_are_late() -> None:
     """An ack of another tuple of the tree changes nothing, and is counted."""
     builder = TopologyBuilder("sticky")
@@ -275,6 +282,7 @@ def test_a_failure_is_sticky_and_later_acks_are_late() -> None:
     assert (_dead(tester), tester.late_acks) == ([(b"a", FailReason.FAILED)], 1)
 
 
+@pytest.mark.promise("process-number-open-trees")
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 def test_so_many_trees_are_open_at_most(most: int) -> None:
     """The batch is finished in between, so that a batch bolt holds no more of them."""

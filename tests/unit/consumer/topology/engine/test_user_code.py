@@ -185,6 +185,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_FOLLOWED_AT", -4)  # each yield, whatever waits
 
 
+@pytest.mark.promise("process-call-found-overrun")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) -> None:
@@ -212,6 +213,7 @@ def test_a_signal_on_any_line_loses_no_output(tmp_path: Path, *, is_last: bool) 
     assert 10 < ended < len(lines)
 
 
+@pytest.mark.promise("process-call-found-overrun")
 def test_a_call_that_overran_in_our_code_is_ended_on_the_way_back() -> None:
     users = UserCode()
     call = users.call = object()
@@ -232,6 +234,7 @@ def _line_of(function: Callable[..., Any]) -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno + 2
 
 
+@pytest.mark.promise("process-call-yields-end")
 def test_a_call_overruns_by_its_own_time() -> None:
     """Not by that of those which run while it is in the middle of something."""
     users = UserCode()
@@ -251,6 +254,7 @@ def test_a_call_overruns_by_its_own_time() -> None:
         users.look(29.0 + 27.5, _TIMEOUT_S)
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_a_bolt_that_goes_on_is_interrupted_again() -> None:
     """It took the exception for one of its own; it is given as long as the first time."""
     users = UserCode()
@@ -262,6 +266,7 @@ def test_a_bolt_that_goes_on_is_interrupted_again() -> None:
         users.look(now_s + 29.0, _TIMEOUT_S)
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_a_tuple_without_values_is_seen_like_any_other() -> None:
     """It has the length 0, and its call is ended all the same."""
 
@@ -288,6 +293,7 @@ async def cancel_async(event: Event) -> None:
     raise asyncio.CancelledError
 
 
+@pytest.mark.promise("process-bolt-calls-sys")
 @pytest.mark.parametrize(("made", "concurrency"), [(cancel, 1), (cancel, 2), (cancel_async, 2)])
 def test_whatever_a_bolt_raises_fails_its_event(made: Any, concurrency: int) -> None:
     """Also what is no `Exception`: neither the task ends for it, nor a time-out is waited for."""

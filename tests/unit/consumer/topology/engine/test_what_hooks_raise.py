@@ -98,6 +98,7 @@ def _topology(odd: Odd, *, concurrency: int = 1) -> Topology:
     return builder.build()
 
 
+@pytest.mark.promise("process-bolt-emits-values")
 @_ODD
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("where", ["dump", "load"])
@@ -115,6 +116,7 @@ def test_whatever_a_value_raises_on_its_way_fails_its_event(
     assert runs.dead() == [(None, b"odd")]
 
 
+@pytest.mark.promise("process-cleanup-bolt-raises")
 @_ODD
 def test_whatever_cleanup_raises_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
@@ -124,6 +126,7 @@ def test_whatever_cleanup_raises_changes_nothing(
     assert (runs.counts["acked"], runs.records("out")) == (1, [(None, b"1")])
 
 
+@pytest.mark.promise("process-bolt-get-ready")
 @_ODD
 @pytest.mark.parametrize("where", ["prepare", "snapshot", "state"])
 def test_whatever_a_hook_raises_is_told_by_the_bolts_name(
@@ -146,6 +149,7 @@ def same(given: Tuple) -> Iterator[Any]:
     yield (given["value"],)
 
 
+@pytest.mark.promise("process-grouping-given-value")
 def test_a_value_without_a_hash_ends_the_job_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_worked_example_with_emits_told_on_the_way() -> None:
     assert seen == [[0b0110, 0b0111], [0b1100, 0b1100], [0b0000, 0b0000]]
 
 
+@pytest.mark.promise("process-acks-come-order")
 def test_an_ack_may_come_before_the_init() -> None:
     acker = Acker()
     _add(acker, (1, 77, 0))
@@ -69,6 +70,7 @@ def test_a_root_without_edges_is_done_at_once() -> None:
     assert (acker.outcomes().acked, _flags_of_unfinished(acker)) == (1, {})
 
 
+@pytest.mark.promise("process-ack-comes-tree")
 def test_a_failure_stays() -> None:
     """Also where it came first, and where all edges are acked behind it."""
     acker = Acker()

@@ -115,6 +115,7 @@ def test_who_was_passed_over_stays_held() -> None:
     assert (outcomes, attempts) == ([_HELD, _HELD], [1, 1])
 
 
+@pytest.mark.promise("process-several-events-share")
 def test_who_shares_an_output_runs_with_the_last_of_them() -> None:
     """A join is given both sides again; whoever is behind one of them in its key, not before."""
     outcomes, _, retry_at_ms = _settled(
@@ -124,6 +125,7 @@ def test_who_shares_an_output_runs_with_the_last_of_them() -> None:
     assert retry_at_ms == [1_200, 1_200, 1_200, 0]
 
 
+@pytest.mark.promise("process-events-share-outputs")
 def test_sharing_goes_from_one_to_the_next() -> None:
     """By outputs and by keys; a failed one is put off with the others."""
     outcomes, _, retry_at_ms = _settled(
@@ -161,6 +163,7 @@ def test_without_order_what_is_due_runs() -> None:
     assert runs.tolist() == [False, True]
 
 
+@pytest.mark.promise("process-events-key-wait")
 def test_the_first_of_a_key_says_when_it_is_due() -> None:
     """The others wait for it; those without a key wait for nobody."""
     assert next_due_ms(_longs(7, 7, 8), _longs(60_000, 1_000, 30_000)) == 30_000
@@ -169,6 +172,7 @@ def test_the_first_of_a_key_says_when_it_is_due() -> None:
     assert next_due_ms(_longs(), _longs()) is None
 
 
+@pytest.mark.promise("process-events-share-outputs")
 def test_a_long_chain_of_shared_outputs_is_settled_in_no_time() -> None:
     """Each event shares an output with the next: the test's limit is far from what is quadratic."""
     count = 50_000
@@ -213,6 +217,7 @@ def _held_one_by_one(
             return waits
 
 
+@pytest.mark.promise("process-event-fails-later")
 @given(events=_EVENTS, data=st.data(), keeps_order=st.booleans())
 def test_columns_settle_as_one_would_by_hand(
     events: list[tuple[int, str, int]], data: st.DataObject, *, keeps_order: bool

@@ -58,6 +58,7 @@ def test_does_not_go_on(found: Found, error: type[StateError], reason: str) -> N
         check_fence(_writer(), found, "the store")
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 @pytest.mark.parametrize("own", [None, (3, 7)])
 def test_database_of_a_time_between_the_commits_of_two_tasks(own: tuple[int, int] | None) -> None:
     """It has the newest transaction of the component, and lacks that of this task."""

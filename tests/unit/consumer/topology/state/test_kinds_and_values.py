@@ -160,6 +160,7 @@ def test_what_every_database_holds(column: Any, anywhere: bool, in_unicode: bool
     assert held == [anywhere, in_unicode]
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_values_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes; none is shown in whole."""
     state = TransactionalState(_STORE, "kept", value=bytes)

@@ -69,6 +69,7 @@ def test_own_writes_are_seen(store: SQLStore) -> None:
     assert values(state, ["a", "b", "c"], txid=2) == [5, 8, 7]
 
 
+@pytest.mark.promise("state-commit-tried-already")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_repeats_return_what_they_returned(store: SQLStore, kind: type[State]) -> None:
     """Updates begin from the value before the first attempt, so that the bolt emits the same."""
@@ -179,6 +180,7 @@ def test_row_after_an_update_that_adds_5(
     assert _stored(state, txid + 1) == {"a": expected}
 
 
+@pytest.mark.promise("state-tasks-committer-update")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
 def test_rows_of_others_are_refused(store: SQLStore, kind: type[State]) -> None:
     """Where they are updated, and where they are written without being read; nothing is written."""
@@ -197,6 +199,7 @@ def test_rows_of_others_are_refused(store: SQLStore, kind: type[State]) -> None:
     assert (_stored(state, 3)["a"].value, _stored(state, 3)["a"].task) == (2, 1)
 
 
+@pytest.mark.promise("state-tasks-committer-update")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_a_row_that_another_task_writes_is_read_as_it_was(
     store: SQLStore, kind: type[State]
@@ -363,6 +366,7 @@ def _rows(state: State) -> list[Any]:
         return file.execute(f"SELECT key, value FROM {state.name} ORDER BY key").fetchall()
 
 
+@pytest.mark.promise("state-key-taken-transaction")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState, NonTransactionalState])
 @pytest.mark.parametrize(
     ("key_type", "keys"), [(str, ["a", "b"]), (int, [-1, 1 << 40]), (bytes, [b"\0", b"\xff"])]
@@ -406,6 +410,7 @@ def test_a_key_that_was_taken_out_begins_anew(store: SQLStore) -> None:
     assert values(state, ["a", "b"], txid=4) == [False, True]
 
 
+@pytest.mark.promise("state-key-taken-transaction")
 @pytest.mark.parametrize("kind", [TransactionalState, OpaqueState])
 def test_a_repeat_finds_what_was_taken_out(store: SQLStore, kind: type[State]) -> None:
     """And gives the same again, however often it comes; also what it updated before that."""
@@ -423,6 +428,7 @@ def test_a_repeat_finds_what_was_taken_out(store: SQLStore, kind: type[State]) -
     assert _rows(state) == []
 
 
+@pytest.mark.promise("state-key-taken-transaction")
 def test_an_opaque_repeat_takes_a_removal_back(store: SQLStore) -> None:
     """A batch that differs may lack it; the next transaction deletes nothing then."""
     state = OpaqueState(store, "counts")
@@ -473,6 +479,7 @@ def test_unknown_state_is_named(store: SQLStore) -> None:
         opened(writer(1), state).state("count")
 
 
+@pytest.mark.promise("state-commit-tried-already")
 def test_a_repeat_gives_what_is_stored(store: SQLStore) -> None:
     """Also where it comes to something else, or asks first: what goes out is what the row has."""
     state = TransactionalState(store, "counts")

@@ -109,6 +109,7 @@ def test_stores_are_values() -> None:
     assert repr(store) == "SQLStore('postgresql+psycopg://u@host/db')"
 
 
+@pytest.mark.promise("state-states-file-sqlite")
 def test_relative_path_means_the_folder_in_which_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def test_relative_path_means_the_folder_in_which_it_was_given(
     assert not [*there.iterdir()]
 
 
+@pytest.mark.promise("state-states-file-sqlite")
 def test_task_on_another_host_than_the_file_is_refused(store: SQLStore) -> None:
     """Before it makes a file of that name there; where nothing is to be checked, it is taken."""
     counts = TransactionalState(store, "counts")
@@ -216,6 +218,7 @@ def test_tables_that_are_no_states_are_left_alone(store: SQLStore) -> None:
     assert _sql(store, "SELECT name FROM sqlite_master") == [("counts",)]
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_lost_database_is_told_from_a_new_one(store: SQLStore) -> None:
     """A job that has committed refuses an empty one, with tables and without."""
     state = TransactionalState(store, "counts")
@@ -225,6 +228,7 @@ def test_lost_database_is_told_from_a_new_one(store: SQLStore) -> None:
         create(state)
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_database_from_a_backup_is_refused(store: SQLStore, tmp_path: Path) -> None:
     """Its newest transaction is older than the one before."""
     state = TransactionalState(store, "counts")
@@ -238,6 +242,7 @@ def test_database_from_a_backup_is_refused(store: SQLStore, tmp_path: Path) -> N
     add(writer(2), TransactionalState(old, "counts"), ["a"])
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_ids_that_go_back_are_refused(store: SQLStore) -> None:
     state = TransactionalState(store, "counts")
     create(state)
@@ -274,6 +279,7 @@ def test_owner_that_changes_in_the_middle_is_noticed(store: SQLStore, statement:
     assert _sql(store, "SELECT * FROM sequitur_transactions") == []
 
 
+@pytest.mark.promise("state-older-life-older")
 def test_older_attempt_is_overtaken(store: SQLStore) -> None:
     """At its commit, and at the check of its next life."""
     state = OpaqueState(store, "counts")
@@ -312,6 +318,7 @@ def test_batches_without_changes_are_noted(store: SQLStore) -> None:
     assert rows == [(0, 3), (5, 4)]
 
 
+@pytest.mark.promise("state-answer-commit-lost")
 def test_full_disk_leaves_nothing(store: SQLStore) -> None:
     """The batch is worth another try, which counts once when there is room."""
     state = TransactionalState(store, "counts", value=str)
@@ -347,6 +354,7 @@ def test_locked_database_is_worth_another_try(
     assert values(state, ["a"], txid=2) == [1]
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_a_trial_asks_only_for_what_a_database_might_refuse(
     store: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +397,7 @@ def test_forks_have_connections_of_their_own(store: SQLStore) -> None:
     assert add(writer(3), state, ["a"]) == [3]
 
 
+@pytest.mark.promise("state-several-states-several")
 def test_states_of_two_stores_are_committed_in_turn(store: SQLStore, tmp_path: Path) -> None:
     """If the second fails the first has committed, and the repeat counts once in both."""
     near = TransactionalState(store, "near")
@@ -414,6 +423,7 @@ def test_states_of_two_stores_are_committed_in_turn(store: SQLStore, tmp_path: P
     assert [values(state, ["a"], txid=2) for state in states] == [[1], [1], [1]]
 
 
+@pytest.mark.promise("state-older-life-older")
 def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> None:
     """Its tasks are refused by the statement that writes, also if they were checked before."""
     counts = TransactionalState(store, "counts")
@@ -430,6 +440,7 @@ def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> Non
         store.create(owners, TOPOLOGY, EPOCH, least_attempt=10)
 
 
+@pytest.mark.promise("state-older-life-older")
 def test_tries_that_were_given_up_commit_nothing_more(store: SQLStore) -> None:
     """A task of one that lives on is refused; a later try at the transaction is not."""
     counts = TransactionalState(store, "counts")
@@ -466,6 +477,7 @@ def test_lives_do_not_run_into_each_other() -> None:
     assert [life_of_attempt(one) for one in (newest_of_old, first + (1 << 30))] == [0, 1]
 
 
+@pytest.mark.promise("state-version-changed-step")
 def test_a_database_of_fb84216_goes_on(store: SQLStore) -> None:
     """A life of this version takes it over, and completes what one of two tasks has committed."""
     make_golden_states(_file(store))
@@ -487,6 +499,7 @@ def test_a_database_of_fb84216_goes_on(store: SQLStore) -> None:
     assert _sql(store, "PRAGMA integrity_check") == [("ok",)]
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_another_batch_of_a_transaction_is_refused(store: SQLStore) -> None:
     """A checkpoint that is an older copy makes another batch of the events that it reads again."""
     counts = TransactionalState(store, "counts")

@@ -33,6 +33,7 @@ def _chain(length: int) -> TopologyBuilder:
     return builder
 
 
+@pytest.mark.promise("process-topology-024-stages")
 def test_records_are_numbered_by_wave_then_stage_then_task() -> None:
     """The first of each is behind the last of the one before, in 63 bits."""
     tasks = [
@@ -48,6 +49,7 @@ def test_records_are_numbered_by_wave_then_stage_then_task() -> None:
     assert list(islice(emissions(0, 0, 1), 2)) == [firsts[1], firsts[1] + 1]
 
 
+@pytest.mark.promise("process-topology-024-stages")
 def test_more_stages_than_have_numbers_are_refused_by_name() -> None:
     """Their records would stand in another order."""
     assert len(plan(_chain(_LAST_STAGE).build(), 3).stages) == _LAST_STAGE + 1
@@ -55,6 +57,7 @@ def test_more_stages_than_have_numbers_are_refused_by_name() -> None:
         plan(_chain(_LAST_STAGE + 1).build(), 3)
 
 
+@pytest.mark.promise("process-topology-024-stages")
 def test_more_tasks_than_have_numbers_are_refused_by_name() -> None:
     """Their records would be taken for those of another stage."""
     topology = _chain(1).build()

@@ -99,6 +99,7 @@ def _records(tester: TopologyTester) -> list[str]:
     return [(value or b"").decode() for _, value in tester.records("out")]
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
 def test_a_failure_of_the_end_of_a_batch_fails_its_events(tasks: int | None) -> None:
     """It raised once: they are tried again, and what it had emitted before does not go out."""
@@ -112,6 +113,7 @@ def test_a_failure_of_the_end_of_a_batch_fails_its_events(tasks: int | None) -> 
     assert sorted(",".join(_records(tester)).split(",")) == ["a", "b", "c"]
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
 def test_events_that_no_batch_can_be_ended_with_are_dead_with_its_words(tasks: int | None) -> None:
     _plan["raises"] = bool
@@ -127,6 +129,7 @@ def test_events_that_no_batch_can_be_ended_with_are_dead_with_its_words(tasks: i
         assert "ConnectionError: 503" in letter.detail
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
 @pytest.mark.parametrize("bad", [["17"], ["0", "1", "99"], ["99"]])
 def test_no_innocent_dies_of_a_batch_that_cannot_be_ended(
@@ -153,6 +156,7 @@ def test_an_end_that_raises_without_events_blames_no_single_one(tasks: int | Non
     assert _plan["finishes"] < 10
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @pytest.mark.parametrize("share", [100, 10])
 def test_a_sibling_that_fails_costs_no_calls_of_a_batch(share: int) -> None:
     """Events are not tied to each other by the end of a batch."""
@@ -170,6 +174,7 @@ def test_a_sibling_that_fails_costs_no_calls_of_a_batch(share: int) -> None:
     assert calls[1] <= 1.2 * calls[0]
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 def test_an_end_of_a_batch_without_events_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """No dead letter can tell of it."""
     _plan["raises"] = lambda _: True
@@ -182,6 +187,7 @@ def test_an_end_of_a_batch_without_events_is_told(caplog: pytest.LogCaptureFixtu
     assert tester.untracked_failures >= 1
 
 
+@pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
 def test_a_job_tells_innocents_apart_too(
     tasks: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

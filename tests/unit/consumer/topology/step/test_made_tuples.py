@@ -136,6 +136,7 @@ def _ticked(tester: TopologyTester, steps: int = 1) -> None:
         tester.run([("k", "v")])
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 @_MADE
 def test_what_fails_behind_a_tick_or_an_end_is_tried_again(
@@ -159,6 +160,7 @@ def test_what_fails_behind_a_tick_or_an_end_is_tried_again(
     assert {seen[4].topic for seen in _plan["seen"]} == {"numbers/0"}
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 @_MADE
 def test_what_one_task_makes_keeps_its_order(made: BasicBolt, tasks: int | None) -> None:
@@ -182,6 +184,7 @@ def _most(seen: list[Any]) -> int:
     return max(int(number) for _, number, *_ in seen)
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_what_is_held_is_not_seen_before_what_it_waits_for(tasks: int | None) -> None:
     """One task's numbers come to the next bolt in their order, repeats aside."""
@@ -207,6 +210,7 @@ class NumbersAtBoth(NumbersAtTheEnd):
             self._make(collector)
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 @pytest.mark.parametrize("made", [NumbersAtTheEnd(), NumbersAtBoth()], ids=["ends", "both"])
 def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
@@ -225,6 +229,7 @@ def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
     assert runs.counts["made_acked"] == runs.counts["made"] >= 4
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 def test_one_task_has_one_order_in_all_waves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +299,7 @@ class MakesAndRaises(NumbersAtTheEnd):
             super().finish_batch()
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 def test_no_place_is_given_twice_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor an earlier one than before, whatever was made in a wave, and counts for nothing."""
     _plan.update(raises=1, fails={1: 9, 2: 9})
@@ -465,6 +471,7 @@ def _written(runs: StepRuns) -> list[int]:
     return [int(value or b"") for _, value in runs.records("out")]
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 @pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
 def test_a_job_keeps_what_is_made_in_its_files(
@@ -504,6 +511,7 @@ def test_a_job_keeps_what_is_made_in_its_files(
     assert counts["made"] == counts["made_acked"] + counts["made_dead"]
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_a_dead_letter_is_given_back_to_the_readers_of_its_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -556,6 +564,7 @@ def test_what_waits_and_kills_its_process_is_given_up(
     assert runs.counts["made"] == runs.counts["made_acked"] + runs.counts["made_dead"] == 2
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_a_step_that_dies_between_two_writes_makes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -679,6 +688,7 @@ class Gathers(BasicBolt):
             self.collector.emit((number,))
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_no_innocent_dies_where_the_end_of_a_batch_fails_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
@@ -714,6 +724,7 @@ def post_slowly(given: Tuple) -> Iterator[Any]:
     yield number
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_calls_side_by_side_keep_the_order_of_what_one_task_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None

@@ -72,6 +72,7 @@ class _Planned(TransactionTries[int, int]):
         del seconds, error
 
 
+@pytest.mark.promise("state-bolt-raises-event")
 def test_failures_are_counted_by_phase() -> None:
     """Four of the one and four of the other are not eight, and a phase that went well is over."""
     tries = _Planned([*[_failed()] * 4, *[None] * 5], [*[_failed()] * 4, None])
@@ -89,6 +90,7 @@ def test_a_commit_that_always_fails_ends() -> None:
     assert tries.done.count("commit") == 5
 
 
+@pytest.mark.promise("state-older-life-older")
 def test_what_cannot_be_forgotten_is_committed_again() -> None:
     """Somebody has committed some of it: nothing is processed again."""
     tries = _Planned([None], [_failed(), _failed(), None], forgets=False)

@@ -161,6 +161,7 @@ def test_what_is_no_event_is_refused(given: Any, message: str) -> None:
         TopologyTester(_one(words, "word")).run([given])
 
 
+@pytest.mark.promise("process-bolt-raises-fails")
 def test_a_failed_event_is_tried_again_once_its_time_has_come() -> None:
     settings = ProcessSettings(retry_delay=timedelta(seconds=1), retry_jitter=0)
     tester = TopologyTester(_one(refuse_bad, "word"), settings)
@@ -175,6 +176,7 @@ def test_a_failed_event_is_tried_again_once_its_time_has_come() -> None:
     assert [tree.attempt for tree in tester.trees] == [1, 2]
 
 
+@pytest.mark.promise("process-event-fails-later")
 def test_later_events_of_its_key_wait_and_others_go_on() -> None:
     """Also new ones of later batches; afterwards they run in order."""
     tester = TopologyTester(_one(refuse_bad, "word"))
@@ -186,6 +188,7 @@ def test_later_events_of_its_key_wait_and_others_go_on() -> None:
     assert [event.value for event in tester.acked[2:]] == [b"bad1", b"a2", b"a3"]
 
 
+@pytest.mark.promise("process-event-fails-later")
 def test_an_event_whose_time_has_come_waits_for_an_earlier_one_of_its_key() -> None:
     """Both have failed, and the earlier one is tried again later."""
     tester = TopologyTester(_one(Forgets(), "word"), ProcessSettings(retry_jitter=0))
@@ -202,6 +205,7 @@ def test_without_ordering_nothing_waits_for_a_failed_event() -> None:
     assert [event.value for event in tester.acked] == [b"a2", b"a3"]
 
 
+@pytest.mark.promise("process-event-keeps-failing")
 def test_what_fails_each_time_is_dead_lettered() -> None:
     """With reason, traceback, attempts and path; those that were held for it go on."""
     tester = TopologyTester(_one(refuse_bad, "word"), ProcessSettings(max_attempts=3))
@@ -215,6 +219,7 @@ def test_what_fails_each_time_is_dead_lettered() -> None:
     assert [event.value for event in tester.acked] == [b"good"]
 
 
+@pytest.mark.promise("process-tree-fails-behind")
 def test_immediate_outputs_are_repeated() -> None:
     """As in Storm: what a failed attempt emitted is written as well."""
     tester = TopologyTester(
@@ -225,6 +230,7 @@ def test_immediate_outputs_are_repeated() -> None:
     assert _values(tester) == [b"seen", b"seen", b"bad1"]
 
 
+@pytest.mark.promise("process-call-bolt-hangs")
 def test_a_call_that_overruns_fails_and_its_ack_is_late() -> None:
     """The clock is moved from within the bolt."""
     settings = ProcessSettings(call_timeout=timedelta(seconds=30), max_attempts=1)
@@ -254,6 +260,7 @@ class Holds(BasicBolt):
         TopologyTester.running().advance(self.end_s)
 
 
+@pytest.mark.promise("process-tree-takes-long")
 @pytest.mark.parametrize("tasks", [None, 2])
 def test_no_limit_is_for_a_whole_tree(tasks: int | None) -> None:
     """Trees of a batch wait for each other: only a call, and an end of a batch, may overrun."""
@@ -307,6 +314,7 @@ class CountsPieces(Bolt):
         self.total = snapshot
 
 
+@pytest.mark.promise("process-number-open-trees")
 @pytest.mark.parametrize(
     ("most", "of_task_0", "of_task_1"),
     [(None, [b"3"], [b"2"]), (2, [b"2", b"3", b"2"], [b"2", b"0", b"2"])],
@@ -335,6 +343,7 @@ def test_the_clock_does_not_go_back() -> None:
         TopologyTester(_one(words, "word")).advance(-1)
 
 
+@pytest.mark.promise("process-bolts-keep-state")
 def test_what_bolts_keep_goes_on_over_batches() -> None:
     tester = TopologyTester(_one(Total(), "total"))
     tester.run([(None, "x"), (None, "x")])
@@ -350,6 +359,7 @@ def test_without_ackers_every_event_is_acked_at_once() -> None:
     assert (tester.untracked_failures, tester.failed, tester.dead_letters) == (1, [], [])
 
 
+@pytest.mark.promise("process-events-tracked-ackers")
 def test_an_untracked_event_is_not_held_for_one_that_failed() -> None:
     """It would run twice, and nobody waits for it."""
     builder = TopologyBuilder("joined")
@@ -362,6 +372,7 @@ def test_an_untracked_event_is_not_held_for_one_that_failed() -> None:
     assert ([event.value for event in tester.failed], tester.held) == ([b"bad"], [])
 
 
+@pytest.mark.promise("process-several-events-share")
 def test_an_output_of_a_tracked_and_an_untracked_event_waits_for_the_tracked_one() -> None:
     builder = TopologyBuilder("joined")
     builder.set_spout("events", tracked=is_bad)
@@ -373,6 +384,7 @@ def test_an_output_of_a_tracked_and_an_untracked_event_waits_for_the_tracked_one
     assert _values(tester) == []
 
 
+@pytest.mark.promise("process-events-tracked-ackers")
 def test_events_without_a_message_id_are_not_told_of() -> None:
     """Neither acked nor failed, and none waits for them."""
     tester = TopologyTester(_one(refuse_bad, "word", tracked=False))
@@ -388,6 +400,7 @@ def emit_function(event: Event) -> Any:
     yield (lambda: event.value,) if event.value == b"bad" else (event.value,)
 
 
+@pytest.mark.promise("process-bolt-emits-values")
 @pytest.mark.parametrize(("grouping", "acked"), [("local", 2), ("shuffle", 1)])
 def test_what_a_job_could_not_send_to_a_later_stage_fails_here(grouping: str, acked: int) -> None:
     """Where a job with several partitions would run the reader in another process."""

@@ -69,6 +69,7 @@ def _tester() -> TransactionTester:
     return TransactionTester(_topology(), _SETTINGS, partitions=3)
 
 
+@pytest.mark.promise("state-bolt-raises-end")
 @pytest.mark.parametrize("bad", [{3}, {0}, {19}, {3, 4, 17}])
 def test_the_events_to_blame_are_dead_lettered(bad: set[int]) -> None:
     """After as many tries as a bolt has; the batch is committed with all others."""
@@ -84,6 +85,7 @@ def test_the_events_to_blame_are_dead_lettered(bad: set[int]) -> None:
     assert len(tester.failed_tries) == 2
 
 
+@pytest.mark.promise("state-bolt-raises-end")
 def test_a_tuple_of_the_batch_that_fails_further_on_is_traced_back() -> None:
     """What a bolt emits at the end of a batch belongs to all of its events: one is to blame."""
     tester = _tester()
@@ -92,6 +94,7 @@ def test_a_tuple_of_the_batch_that_fails_further_on_is_traced_back() -> None:
     assert [one.event.value for one in tester.dead_letters] == [b"1"]
 
 
+@pytest.mark.promise("state-bolt-raises-event")
 def test_a_bolt_that_raises_without_events_ends_the_life() -> None:
     builder = TransactionalTopologyBuilder("totals", "events")
     builder.set_bolt("raises", _Raises()).shuffle_grouping("events")

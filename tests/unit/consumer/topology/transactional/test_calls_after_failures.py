@@ -388,6 +388,7 @@ def _check_exact(
         assert sorted(text(value) for _, value in tester.records("out")) == values
 
 
+@pytest.mark.promise("state-calls-fail-chance", "state-event-fails-batch")
 @pytest.mark.parametrize(("share", "is_shuffled"), [(0.01, False), (0.1, True)])
 @pytest.mark.parametrize("name", _SHAPES)
 def test_what_fails_by_chance_costs_its_event_and_few_calls(
@@ -409,6 +410,7 @@ def test_what_fails_by_chance_costs_its_event_and_few_calls(
     assert not chances.mixed
 
 
+@pytest.mark.promise("state-event-fails-batch")
 def test_a_snapshot_has_nothing_of_what_failed(tmp_path: Path) -> None:
     """Neither of what failed in its bolt nor of what did elsewhere; in the end it has all."""
     chances = Chances(["total", "sum"], 0.1)
@@ -420,6 +422,7 @@ def test_a_snapshot_has_nothing_of_what_failed(tmp_path: Path) -> None:
     assert chances.totals[-1] == _EVENTS
 
 
+@pytest.mark.promise("state-calls-fail-chance")
 @pytest.mark.parametrize("kind", [Ask, Awaiting])
 def test_calls_side_by_side_are_repeated_where_they_run_again(
     kind: type[Ask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -492,6 +495,7 @@ def test_a_large_bolt_that_emitted_is_copied_where_it_runs_again(
     _check_exact(tester, tmp_path)
 
 
+@pytest.mark.promise("state-event-fails-batch")
 @pytest.mark.parametrize("is_shuffled", [False, True])
 @pytest.mark.parametrize("component", ["ask", "part"])
 def test_what_cannot_be_copied_is_run_again_once(

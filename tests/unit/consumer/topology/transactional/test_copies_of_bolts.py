@@ -89,6 +89,7 @@ def _tester(journal: Notes, folder: Path, *, is_behind: bool = False) -> Transac
     return TransactionTester(builder.build())
 
 
+@pytest.mark.promise("process-bolt-transactional-topology")
 @pytest.mark.parametrize("fault", ["a.1", "a.finish", "sum.finish"])
 def test_no_pass_sees_what_another_left_in_a_bolt(fault: str, tmp_path: Path) -> None:
     """An event fails, or the batch, or its commit while nothing is written: all values come out."""
@@ -103,6 +104,7 @@ def test_no_pass_sees_what_another_left_in_a_bolt(fault: str, tmp_path: Path) ->
     assert counts(store_in(tmp_path), "counts") == dict.fromkeys(_VALUES, 1)
 
 
+@pytest.mark.promise("process-bolt-transactional-topology")
 def test_no_try_at_a_commit_sees_what_another_left_in_a_bolt(tmp_path: Path) -> None:
     """The bolt is behind the committer, and the first task that commits is too late a failure."""
     journal = Notes()
@@ -113,6 +115,7 @@ def test_no_try_at_a_commit_sees_what_another_left_in_a_bolt(tmp_path: Path) -> 
     assert sorted(text(value) for _, value in tester.records("out")) == _VALUES
 
 
+@pytest.mark.promise("process-bolt-transactional-topology")
 def test_a_copy_goes_on_after_a_run_that_counted(tmp_path: Path) -> None:
     """It is prepared once; one that was given an event which failed is cleaned up."""
     journal = Notes()

@@ -129,6 +129,7 @@ def _counting(first: Noting, last: Gather, store: SQLStore) -> TransactionTester
     return TransactionTester(builder.build())
 
 
+@pytest.mark.promise("state-commit-fails-failbatch")
 @pytest.mark.parametrize("point", _FIRST)
 @pytest.mark.parametrize("error", [FailBatch("not now"), FailBatch()])
 def test_before_any_state_is_written_all_is_processed_again(
@@ -150,6 +151,7 @@ def test_before_any_state_is_written_all_is_processed_again(
     assert not tester.failed
 
 
+@pytest.mark.promise("state-commit-fails-failbatch")
 @pytest.mark.parametrize("error", [FailBatch("not now"), ValueError("cannot")])
 def test_once_state_may_be_written_only_the_commit_is_repeated(
     error: Exception, tmp_path: Path
@@ -189,6 +191,7 @@ def test_of_two_committers_one_fails(error: Exception, point: str, tmp_path: Pat
         assert counts(store, f"{name}_counts") == {**_COUNTS, "z": 1}
 
 
+@pytest.mark.promise("state-commit-fails-failbatch")
 @pytest.mark.parametrize("task", [0, 1])
 def test_of_two_tasks_one_fails(task: int, tmp_path: Path) -> None:
     """The other has not written either: all is processed again, and each key is counted once."""
@@ -207,6 +210,7 @@ def test_of_two_tasks_one_fails(task: int, tmp_path: Path) -> None:
     assert counts(store, "counts") == dict.fromkeys(values, 1)
 
 
+@pytest.mark.promise("state-bolt-raises-event")
 @pytest.mark.parametrize("point", ["a.finish", "sum.finish", "after.finish"])
 def test_a_bolt_that_always_raises_ends_the_life(point: str, tmp_path: Path) -> None:
     """After max_attempts by name; the next life goes on with the transaction."""
@@ -261,6 +265,7 @@ def test_waits_grow(tmp_path: Path) -> None:
     assert tester.now_s == pytest.approx(0.1 + 0.2 + 0.4 + 0.8)
 
 
+@pytest.mark.promise("state-commit-takes-longer")
 def test_a_slow_commit_leaves_nothing_out(tmp_path: Path) -> None:
     """A tree takes longer than call_timeout there, and later ones of its key come behind it."""
     journal, store = Journal(), store_in(tmp_path)

@@ -75,6 +75,7 @@ def _values(tester: TransactionTester) -> list[str]:
     return [text(value) for _, value in tester.records("out")]
 
 
+@pytest.mark.promise("state-event-fails-batch")
 @pytest.mark.parametrize("point", _POINTS)
 def test_the_commit_has_only_the_others(point: str, tmp_path: Path) -> None:
     """Before the committers, in one, and behind one; the event itself is in a later commit."""
@@ -95,6 +96,7 @@ def test_the_commit_has_only_the_others(point: str, tmp_path: Path) -> None:
     assert tester.transaction_id == 2
 
 
+@pytest.mark.promise("state-event-fails-batch")
 @pytest.mark.parametrize("point", _POINTS)
 def test_later_ones_of_its_key_wait(point: str, tmp_path: Path) -> None:
     """They are in no commit before it, though they have not failed; other keys go on."""
@@ -128,6 +130,7 @@ def test_an_event_that_never_passes_is_dead_lettered(point: str, tmp_path: Path)
     assert tester.transaction_id == len(journal.of("sum", "finish"))
 
 
+@pytest.mark.promise("state-event-fails-batch")
 def test_two_waves_of_failures(tmp_path: Path) -> None:
     """Some fail once the others are without the first that failed: they are taken out, too."""
     journal, store = Journal(), store_in(tmp_path)

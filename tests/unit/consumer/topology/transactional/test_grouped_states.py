@@ -47,6 +47,7 @@ def _tester(bolt: Gather, states: Mapping[str, State]) -> TransactionTester:
     return TransactionTester(builder.build(), ProcessSettings(max_attempts=2))
 
 
+@pytest.mark.promise("state-tasks-committer-update")
 def test_a_key_that_is_not_the_tasks_is_told_in_the_first_batch(tmp_path: Path) -> None:
     """Before both spellings meet; nothing is written."""
     store = store_in(tmp_path)
@@ -64,6 +65,7 @@ def test_keys_that_are_grouped_as_they_say_go_on(tmp_path: Path) -> None:
     assert counts(store, "counts") == dict.fromkeys(values, 1)
 
 
+@pytest.mark.promise("state-tasks-committer-update")
 @pytest.mark.parametrize("kind", [TransactionalState, NonTransactionalState])
 def test_undeclared_two_tasks_of_one_key_are_told(tmp_path: Path, kind: type[State]) -> None:
     """Of states without transactions, too: no update is lost silently."""

@@ -101,6 +101,7 @@ def test_the_example_of_storms_documentation() -> None:
     assert len(tester.acked) == 1
 
 
+@pytest.mark.promise("state-later-batches-processed")
 def test_commits_come_one_after_the_other() -> None:
     """All committers of a batch have finished before any bolt is given the next."""
     journal = Journal()
@@ -186,6 +187,7 @@ def test_a_repeated_commit_gives_the_new_attempt() -> None:
     assert set(given) == {TransactionAttempt(2, 1), TransactionAttempt(2, 2)}
 
 
+@pytest.mark.promise("state-later-batches-processed")
 def test_transactions_are_counted_without_gaps() -> None:
     """Through failed events, their retries, failed tries, ticks and empty runs."""
     journal = Journal()

@@ -109,6 +109,7 @@ def _dead(tester: TransactionTester) -> list[str]:
     return [text(letter.event.value) for letter in tester.dead_letters]
 
 
+@pytest.mark.promise("state-state-database-refuses")
 @pytest.mark.parametrize("bad", [_BAD, "x" * 2_001])
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 def test_an_event_that_a_state_refuses_is_given_up(tmp_path: Path, bad: str, tasks: int) -> None:
@@ -130,6 +131,7 @@ def test_an_event_that_a_state_refuses_is_given_up(tmp_path: Path, bad: str, tas
     assert counts(store, "counts")["v1"] == 2
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_the_second_store_refuses_it(tmp_path: Path) -> None:
     """The first has written nothing by then."""
     journal, near, far = Journal(), store_in(tmp_path), store_in(tmp_path, "far")
@@ -143,6 +145,7 @@ def test_the_second_store_refuses_it(tmp_path: Path) -> None:
     assert counts(near, "near") == counts(far, "far") == {"x": 1, "y": 1}
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_the_second_committer_of_a_chain_refuses_it(tmp_path: Path) -> None:
     """It is given what the first has come to in the trial; the first has written nothing."""
     journal, store = Journal(), store_in(tmp_path)
@@ -159,6 +162,7 @@ def test_the_second_committer_of_a_chain_refuses_it(tmp_path: Path) -> None:
     assert counts(store, "firsts") == counts(store, "seconds") == left
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_a_key_that_no_tuple_has_is_found_by_halves(tmp_path: Path) -> None:
     """And each of several; nobody else is given up."""
     journal, store = Journal(), store_in(tmp_path)
@@ -170,6 +174,7 @@ def test_a_key_that_no_tuple_has_is_found_by_halves(tmp_path: Path) -> None:
     assert counts(store, "counts") == {f"{value}!": 1 for value in values}
 
 
+@pytest.mark.promise("state-state-database-refuses")
 def test_of_the_events_of_a_key_only_that_with_the_refused_value_is_given_up(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +186,7 @@ def test_of_the_events_of_a_key_only_that_with_the_refused_value_is_given_up(
     assert counts(store, "lasts") == {"k": "2", "m": "3"}
 
 
+@pytest.mark.promise("state-state-database-refuses")
 @pytest.mark.parametrize(("refused", "of"), [(11, 40), (30, 2_000)])
 def test_too_many_end_the_job(tmp_path: Path, refused: int, of: int) -> None:
     """A database that takes no such keys at all must not send a stream aside."""

@@ -77,6 +77,7 @@ def test_a_failed_batch_is_the_same_again() -> None:
     assert _numbers(batches, _tx(3)) == _to(101, 150)
 
 
+@pytest.mark.promise("state-spout-give-batch")
 def test_an_opaque_repeat_leaves_nothing_out() -> None:
     spout = MemoryOpaqueTransactionalSpout({0: _ROWS}, ["n"], 50, _first_attempt_of_one_gives_40)
     batches = SpoutBatches(spout, KilledStore(), 1)

@@ -214,6 +214,7 @@ def test_events_are_given_to_the_ordered_stream_alone(tmp_path: Path) -> None:
         TransactionTester(builder.build()).run_batch()
 
 
+@pytest.mark.promise("state-spout-give-batch")
 def test_an_opaque_batch_differs_in_its_repeat(tmp_path: Path) -> None:
     """1-50 and a failure behind the commit; 1-40, 41-90 and 91-140 in the life behind it."""
     store, journal, metadata = store_in(tmp_path), Journal(), MemoryMetadataStore()

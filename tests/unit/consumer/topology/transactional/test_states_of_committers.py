@@ -66,6 +66,7 @@ def _statements(store: SQLStore) -> list[str]:
     return found
 
 
+@pytest.mark.promise("state-commit-tried-already")
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("point", ["end.finish", "db.committed"])
 def test_a_skipped_commit_emits_what_it_emitted_before(
@@ -120,6 +121,7 @@ def test_a_life_needs_a_larger_number_than_the_one_before(tmp_path: Path) -> Non
     assert counts(store_in(tmp_path), "counts") == {"x": 1}
 
 
+@pytest.mark.promise("state-several-states-several")
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize(
     "point", ["urls.commit", "urls.committed", "domains.commit", "domains.committed"]
@@ -212,6 +214,7 @@ def test_a_database_of_another_time_is_refused(
     assert counts(store, "counts") == {"x": 1, "y": 1}
 
 
+@pytest.mark.promise("state-database-checkpoint-lost")
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     topology = _topology(Journal(), {"count": TransactionalState(store_in(tmp_path), "counts")})
     TransactionTester(topology, epoch="one").run(events("x"))

@@ -108,6 +108,7 @@ def _states(**kinds: Any) -> Callable[[Builder, Path], Any]:
     return build
 
 
+@pytest.mark.promise("state-state-bolt-setting")
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -189,6 +190,7 @@ def test_what_is_no_spout_is_refused_by_name(spout: Any, parallelism: Any, messa
         TransactionalTopologyBuilder("built", "rows", spout, parallelism)
 
 
+@pytest.mark.promise("state-state-bolt-setting")
 @pytest.mark.parametrize("kind", [OpaqueState, NonTransactionalState, TransactionalState])
 @pytest.mark.parametrize("spout", [MemoryTransactionalSpout, MemoryOpaqueTransactionalSpout])
 def test_which_state_goes_with_which_spout(kind: type[State], spout: Any, tmp_path: Path) -> None:
@@ -254,6 +256,7 @@ def test_outputs_of_all_fields_leave_out_the_attempt() -> None:
     assert tester.records("raw") == [(b"x", b'{"n":1}'), (b"y", b'{"n":2}')]
 
 
+@pytest.mark.promise("state-state-bolt-setting")
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
