@@ -38,7 +38,7 @@ from sequitur.producer._start import JournalOpening, acquire_identity
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer._ticket import Ticket
 from sequitur.producer.delivery.identities import Identities
-from sequitur.producer.journal.recovered import NOTHING_RECOVERED
+from sequitur.producer.journal.state import NOTHING_RECOVERED
 from sequitur.producer.quota.gate import QuotaGate
 from sequitur.producer.quota.reader import ControlReader
 

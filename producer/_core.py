@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
-    from sequitur.producer.journal.recovered import Recovered
+    from sequitur.producer.journal.state import Recovered
     from sequitur.producer.quota.gate import QuotaGate
 
 _STUCK_AFTER_S: Final = 1.0

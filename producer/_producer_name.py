@@ -15,14 +15,14 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
-from sequitur.producer.journal.codec import (
+from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
     READ_VERSIONS,
+    Head,
     decode_frame,
     decode_preamble,
     segment_seed,
 )
-from sequitur.producer.journal.frames import Head
 from sequitur.producer.journal.scan import segment_name, segment_numbers
 
 if TYPE_CHECKING:

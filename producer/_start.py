@@ -11,7 +11,7 @@ from sequitur.errors import JournalError, RetriableError
 from sequitur.producer.delivery.routes import until_answered
 from sequitur.producer.journal.frames import Renewal
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.journal.segments import JournalLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.journal.recovered import Recovered
+    from sequitur.producer.journal.state import Recovered
 
 _REACH_S: Final = 2.0
 

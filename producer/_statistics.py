@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sequitur.producer.journal.statistics import JournalStatistics
+    from sequitur.producer.journal.journal import JournalStatistics
     from sequitur.producer.quota.gate import QuotaStatistics
 
 

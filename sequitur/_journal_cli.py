@@ -15,8 +15,8 @@ from sequitur.producer.journal.report import (
     JournalVerdict,
     inspect_journal,
     report_as_json,
+    report_as_tables,
 )
-from sequitur.producer.journal.report_tables import report_as_tables
 
 _NARROWEST: Final = 100
 """A segment's frames need this many columns; a pipe has none, and rich would take 80."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.kafka.wire import Wire
-    from sequitur.producer.journal.recovered import Recovered
+    from sequitur.producer.journal.state import Recovered
 
 _TRANSACTIONAL_ID_PREFIX: Final = "sequitur.producer."
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.sender import Sender
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
-    from sequitur.producer.journal.recovered import Recovered
+    from sequitur.producer.journal.state import Recovered
 
 _T = TypeVar("_T")
 

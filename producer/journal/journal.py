@@ -15,8 +15,9 @@ and says what `reclaim` can remove. Both may run at the same time.
 """
 
 import contextlib
+import dataclasses
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -26,27 +27,85 @@ from sequitur.errors import (
     JournalError,
     JournalFailedError,
     JournalFullError,
+    JournalNameError,
 )
-from sequitur.producer.journal.codec import decode_frame, segment_seed
-from sequitur.producer.journal.disk import Disk, DiskFile, RealDisk
 from sequitur.producer.journal.frames import (
     Acks,
     Commit,
     Drop,
     Frame,
+    Head,
     Numbered,
     Position,
     Renewal,
     WaitingKey,
+    decode_frame,
+    segment_seed,
 )
-from sequitur.producer.journal.limits import JournalLimits
-from sequitur.producer.journal.live import Key, Live, Place, whole
-from sequitur.producer.journal.recovered import Recovered
-from sequitur.producer.journal.replay import replay
-from sequitur.producer.journal.scan import segment_name, segment_numbers
-from sequitur.producer.journal.segments import NO_FILES, UNNAMED, Segments
-from sequitur.producer.journal.state import JournalState
-from sequitur.producer.journal.statistics import JournalStatistics
+from sequitur.producer.journal.scan import TornTail, scan_segment, segment_name, segment_numbers
+from sequitur.producer.journal.segments import (
+    NO_FILES,
+    UNNAMED,
+    Disk,
+    DiskFile,
+    JournalLimits,
+    RealDisk,
+    Segments,
+)
+from sequitur.producer.journal.state import JournalState, Key, Live, Place, Recovered, whole
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """What a journal holds and has done since it was opened."""
+
+    segments: int
+    disk_bytes: int
+    live_bytes: int  # what is still needed of them
+    unacked_batches: int  # batches that have numbers, and no ack mark
+    waiting_batches: int
+    rounds: int
+    syncs: int
+
+
+def replay(
+    segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
+) -> tuple[JournalState, TornTail | None, Sequence[int]]:
+    """Return the state that segments hold, oldest first."""
+    state = JournalState(producer)
+    torn: TornTail | None = None
+    lengths: list[int] = []
+    expected: int | None = None
+    for number, data in segments:
+        name = segment_name(number)
+        if expected is not None and number != expected:
+            raise JournalCorruptError(
+                segment_name(expected), 0, "the whole file is missing", f"{name} follows"
+            )
+        scan = scan_segment(data, number, newest=number == newest)
+        if scan.damages:
+            raise scan.damages[0].error(name)
+        torn = scan.torn
+        head = scan.frames[0].frame
+        if not isinstance(head, Head):
+            raise JournalCorruptError(name, 0, "the head frame is missing", "other frames follow")
+        if head.producer != producer:
+            raise JournalNameError(head.producer, producer)
+        if lengths and head.previous_length != lengths[-1]:
+            raise JournalCorruptError(
+                segment_name(number - 1),
+                lengths[-1],
+                f"the file had {head.previous_length} bytes when {name} was begun",
+                f"{name} follows",
+            )
+        for placed in scan.frames:
+            place = Place(number, placed.at, placed.length)
+            state.apply(placed.frame, place, part=placed.part)
+        lengths.append(scan.length if torn is None else torn.offset)
+        expected = number + 1
+        del data, scan  # before the next is read
+    return state, torn, lengths
+
 
 _COPY_BYTES: Final = 1 << 20
 

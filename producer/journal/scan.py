@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sequitur.errors import JournalCorruptError, JournalVersionError
-from sequitur.producer.journal.codec import (
+from sequitur.producer.journal.frames import (
     FORMAT_VERSION,
     PREAMBLE_LENGTH,
     READ_VERSIONS,
@@ -29,8 +29,8 @@ from sequitur.producer.journal.codec import (
     find_frame,
     segment_seed,
     stated_frame,
+    without_bytes,
 )
-from sequitur.producer.journal.frames import without_bytes
 
 _SECTOR_BYTES: Final = 512
 _SUFFIX: Final = ".journal"

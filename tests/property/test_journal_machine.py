@@ -31,7 +31,7 @@ from sequitur.producer.journal.frames import (
     WaitingKey,
 )
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import JournalLimits
+from sequitur.producer.journal.segments import JournalLimits
 from tests.property.journal_model import JournalModel, ModelDisk, PowerCut, Round, record_batch
 from tests.support.examples import examples
 

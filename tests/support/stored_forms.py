@@ -67,15 +67,8 @@ from sequitur.pipelines.store.former_job import FormerJob
 from sequitur.pipelines.store.job_identity import JobIdentity, begun_with
 from sequitur.pipelines.store.run_files import files_document
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
-from sequitur.producer.journal.codec import (
-    PREAMBLE_LENGTH,
-    decode_frame,
-    decode_preamble,
-    encode_preamble,
-    encode_round,
-    segment_seed,
-)
 from sequitur.producer.journal.frames import (
+    PREAMBLE_LENGTH,
     Ack,
     Acks,
     BatchFrame,
@@ -89,6 +82,11 @@ from sequitur.producer.journal.frames import (
     Renewal,
     Restamp,
     Waiting,
+    decode_frame,
+    decode_preamble,
+    encode_preamble,
+    encode_round,
+    segment_seed,
 )
 from sequitur.producer.sources._dead_letter import DeadLetterFile
 from sequitur.producer.sources._line_file import FilePosition

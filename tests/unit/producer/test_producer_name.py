@@ -10,8 +10,8 @@ import pytest
 from sequitur.kafka.records import check_producer_name
 from sequitur.producer import IdempotentProducer, JournalError, ProducerSettings
 from sequitur.producer._producer_name import journal_producer, unnamed_producer
-from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.journal import Journal
+from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
 

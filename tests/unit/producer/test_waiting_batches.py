@@ -25,9 +25,9 @@ from sequitur.producer import (
     PossiblyPersisted,
     Record,
 )
-from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import Waiting
 from sequitur.producer.journal.report import inspect_journal
+from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import kill, scripted, values_of

@@ -25,8 +25,6 @@ from sequitur.errors import (
 )
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamped
-from sequitur.producer.journal.codec import encode_preamble
-from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -42,16 +40,17 @@ from sequitur.producer.journal.frames import (
     Restamp,
     Waiting,
     WaitingKey,
+    encode_preamble,
 )
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import MIN_SEGMENT_BYTES, JournalLimits
+from sequitur.producer.journal.segments import MIN_SEGMENT_BYTES, JournalLimits, RealDisk
 from tests.property.journal_model import ModelDisk, ModelFile, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.producer.journal.disk import DiskFile
+    from sequitur.producer.journal.segments import DiskFile
 
 _SMALL = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
 _FORKING_HOLDER = """

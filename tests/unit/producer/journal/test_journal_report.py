@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console
 
 from sequitur.kafka.identity import Identity
-from sequitur.producer.journal.codec import encode_preamble as preamble
 from sequitur.producer.journal.frames import Position, Renewal
+from sequitur.producer.journal.frames import encode_preamble as preamble
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.limits import JournalLimits
 from sequitur.producer.journal.report import (
     JournalReport,
     JournalVerdict,
     inspect_journal,
     report_as_json,
+    report_as_tables,
 )
-from sequitur.producer.journal.report_tables import report_as_tables
+from sequitur.producer.journal.segments import JournalLimits
 from tests.unit.producer.journal.test_journal import ack, batch, waiting
 
 if TYPE_CHECKING:

@@ -10,21 +10,10 @@ from hypothesis import strategies as st
 from sequitur.errors import JournalVersionError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import Stamp
-from sequitur.producer.journal.codec import (
+from sequitur.producer.journal.frames import (
     FORMAT_VERSION,
     HEADER_LENGTH,
     PREAMBLE_LENGTH,
-    PlacedFrame,
-    decode_frame,
-    decode_preamble,
-    encode_frame,
-    encode_preamble,
-    encode_round,
-    find_frame,
-    segment_seed,
-    stated_frame,
-)
-from sequitur.producer.journal.frames import (
     Ack,
     Acks,
     BatchFrame,
@@ -35,10 +24,19 @@ from sequitur.producer.journal.frames import (
     Number,
     Numbered,
     PartitionState,
+    PlacedFrame,
     Position,
     Renewal,
     Restamp,
     Waiting,
+    decode_frame,
+    decode_preamble,
+    encode_frame,
+    encode_preamble,
+    encode_round,
+    find_frame,
+    segment_seed,
+    stated_frame,
     without_bytes,
 )
 from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
