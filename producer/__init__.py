@@ -36,18 +36,19 @@ if TYPE_CHECKING:
     )
     from sequitur.kafka.settings import KafkaSettings, TokenProvider
     from sequitur.producer._client import IdempotentProducer
-    from sequitur.producer._outcomes import (
+    from sequitur.producer._outcome import (
         Delivery,
+        Failure,
         NotPersisted,
         Outcome,
         Persisted,
         PossiblyPersisted,
+        Ticket,
+        TicketResult,
     )
-    from sequitur.producer._record import Record
-    from sequitur.producer._record_maker import Partitioner, Serializer
+    from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import ProducerStatistics
-    from sequitur.producer._ticket import Failure, Ticket, TicketResult
     from sequitur.producer.daemon.daemon import run_daemon
     from sequitur.producer.daemon.report import DaemonReport
     from sequitur.producer.daemon.settings import ProduceSettings
@@ -102,25 +103,25 @@ _LOADED_WHEN_USED: Final = {
     "BacklogQuotaError": "sequitur.errors",
     "BrokerError": "sequitur.errors",
     "DaemonReport": ".daemon.report",
-    "Delivery": "._outcomes",
+    "Delivery": "._outcome",
     "DeliveryError": "sequitur.errors",
     "EVENT_ID_HEADER": "sequitur.kafka.records",
     "EventId": "sequitur.kafka.records",
-    "Failure": "._ticket",
+    "Failure": "._outcome",
     "FatalError": "sequitur.errors",
     "IdempotentProducer": "._client",
     "JournalError": "sequitur.errors",
     "KafkaSettings": "sequitur.kafka.settings",
     "MalformedEventIdError": "sequitur.errors",
     "NotAllPersistedError": "sequitur.errors",
-    "NotPersisted": "._outcomes",
+    "NotPersisted": "._outcome",
     "NotPersistedError": "sequitur.errors",
-    "Outcome": "._outcomes",
+    "Outcome": "._outcome",
     "OutcomeUnknownError": "sequitur.errors",
-    "Partitioner": "._record_maker",
-    "Persisted": "._outcomes",
+    "Partitioner": "._record",
+    "Persisted": "._outcome",
     "Position": ".journal.frames",
-    "PossiblyPersisted": "._outcomes",
+    "PossiblyPersisted": "._outcome",
     "PossiblyPersistedError": "sequitur.errors",
     "ProduceSettings": ".daemon.settings",
     "ProducerClosedError": "sequitur.errors",
@@ -130,11 +131,11 @@ _LOADED_WHEN_USED: Final = {
     "Record": "._record",
     "RetriableError": "sequitur.errors",
     "SendManyError": "sequitur.errors",
-    "Serializer": "._record_maker",
+    "Serializer": "._record",
     "SettingsError": "sequitur.errors",
     "TakenOverError": "sequitur.errors",
-    "Ticket": "._ticket",
-    "TicketResult": "._ticket",
+    "Ticket": "._outcome",
+    "TicketResult": "._outcome",
     "TokenProvider": "sequitur.kafka.settings",
     "WrongClusterError": "sequitur.errors",
     "check_producer_name": "sequitur.kafka.records",

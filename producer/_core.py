@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, JournalError, ProducerClosedError, RetriableError
+from sequitur.producer._outcome import Unheard
 from sequitur.producer._statistics import Counters, ProducerStatistics
-from sequitur.producer._unheard import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.rounds import Rounds
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
-    from sequitur.producer._given_up import OnGivenUp
+    from sequitur.producer._outcome import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sequitur.kafka.control import BacklogState
-    from sequitur.producer._ticket import Ticket, TicketResult
+    from sequitur.producer._outcome import Ticket, TicketResult
 
 __all__ = [
     "AckBeyondEndError",

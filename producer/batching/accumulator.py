@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.kafka.record_batch import new_builder, seal
 from sequitur.kafka.records import EVENT_ID_HEADER
-from sequitur.producer._given_up import GivenUp
-from sequitur.producer._outcomes import Delivery, NotPersisted
+from sequitur.producer._outcome import Delivery, GivenUp, NotPersisted
 from sequitur.producer._record import checked_all
 from sequitur.producer.batching.buffer_budget import BufferBudget
 from sequitur.producer.batching.bulk import BulkAcceptor
@@ -41,11 +40,9 @@ if TYPE_CHECKING:
 
     from sequitur.base.process import StampClock
     from sequitur.kafka.record_batch import Builder, Header
-    from sequitur.producer._given_up import OnGivenUp
+    from sequitur.producer._outcome import OnGivenUp, Ticket, Unheard
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._ticket import Ticket
-    from sequitur.producer._unheard import Unheard
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.cuts import QueuedBatches
     from sequitur.producer.batching.partition_queue import PartitionQueue

@@ -23,7 +23,7 @@ from sequitur.producer.journal.frames import Waiting
 
 if TYPE_CHECKING:
     from sequitur.kafka.record_format import Compression
-    from sequitur.producer._ticket import Claim
+    from sequitur.producer._outcome import Claim
 
 
 @dataclass(slots=True, eq=False)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from sequitur.base.process import StampClock
+    from sequitur.producer._outcome import Ticket
     from sequitur.producer._record import Record
-    from sequitur.producer._ticket import Ticket
     from sequitur.producer.batching.buffer_budget import BufferBudget
     from sequitur.producer.batching.columns import Columns, Piece
     from sequitur.producer.batching.cuts import Cuts

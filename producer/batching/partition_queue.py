@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.kafka.record_format import HEADER_SIZE
-from sequitur.producer._ticket import Claim, DeliveryClaim, Ticket, TicketClaim
+from sequitur.producer._outcome import Claim, DeliveryClaim, Ticket, TicketClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable

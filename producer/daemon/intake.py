@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
 from sequitur.errors import BacklogQuotaError
-from sequitur.producer._outcomes import PossiblyPersisted
+from sequitur.producer._outcome import PossiblyPersisted
 from sequitur.producer.journal.frames import Position
 from sequitur.producer.sources import DeadLettersFullError, StoppingError
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from sequitur.producer._client import IdempotentProducer
-    from sequitur.producer._given_up import GivenUp
-    from sequitur.producer._outcomes import Delivery
+    from sequitur.producer._outcome import Delivery, GivenUp, Ticket
     from sequitur.producer._record import Record
-    from sequitur.producer._ticket import Ticket
     from sequitur.producer.sources import DeadLetterFile
 
     T = TypeVar("T")

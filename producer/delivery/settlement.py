@@ -11,17 +11,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from sequitur.base.log import Logger
-from sequitur.producer._given_up import events_of
-from sequitur.producer._outcomes import NotPersisted, PossiblyPersisted
-from sequitur.producer._ticket import LogPlace
+from sequitur.producer._outcome import LogPlace, NotPersisted, PossiblyPersisted, events_of
 from sequitur.producer.delivery.slots import State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._given_up import OnGivenUp
+    from sequitur.producer._outcome import OnGivenUp, Unheard
     from sequitur.producer._statistics import Counters
-    from sequitur.producer._unheard import Unheard
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.outstanding import Outstanding
     from sequitur.producer.delivery.rounds import Rounds

@@ -37,7 +37,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from sequitur.base.log import Logger
 from sequitur.errors import JournalError, NoRoomError, SourceError, StoppingError
-from sequitur.producer._outcomes import NotPersisted, Persisted
+from sequitur.producer._outcome import NotPersisted, Persisted
 from sequitur.producer._record import Record
 from sequitur.producer.sources._lines import LineSplitter
 from sequitur.producer.sources._source import SourceStatistics
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from typing import TypeAlias
 
-    from sequitur.producer._outcomes import Delivery, Outcome
+    from sequitur.producer._outcome import Delivery, Outcome
     from sequitur.producer.sources._lines import EventParser, LineBatch
     from sequitur.producer.sources._source import Intake, IntakeTicket
 

@@ -23,9 +23,8 @@ from sequitur.base.settings import Section, Words
 from sequitur.producer.sources._lines import EventParser, parse_header
 
 if TYPE_CHECKING:
-    from sequitur.producer._outcomes import Delivery
+    from sequitur.producer._outcome import Delivery, TicketResult
     from sequitur.producer._record import Record
-    from sequitur.producer._ticket import TicketResult
 
 
 class IntakeTicket(Protocol):

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientSession
 
 from sequitur.base.json_field import parse_key
-from sequitur.producer._outcomes import NotPersisted, Persisted, PossiblyPersisted
+from sequitur.producer._outcome import NotPersisted, Persisted, PossiblyPersisted
 from sequitur.producer.sources import SourceError
 from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
 from sequitur.producer.sources._lines import EventParser, TextParser
@@ -24,7 +24,7 @@ from tests.support.fake_intake import FakeIntake
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sequitur.producer._outcomes import Outcome
+    from sequitur.producer._outcome import Outcome
 
     Client = ClientSession
     _Slow = tuple[asyncio.StreamReader, asyncio.StreamWriter]

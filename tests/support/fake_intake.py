@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sequitur.producer._outcomes import Delivery, Outcome, Persisted
-from sequitur.producer._ticket import TicketResult
+from sequitur.producer._outcome import Delivery, Outcome, Persisted, TicketResult
 from sequitur.producer.sources import StoppingError
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.producer._given_up import GivenUp
+    from sequitur.producer._outcome import GivenUp
     from tests.support.fake_wire import FakeWire, Fault
 
 _DENIED = 29  # TOPIC_AUTHORIZATION_FAILED

@@ -18,7 +18,7 @@ from sequitur.producer import (
     ProducerSettings,
     Record,
 )
-from sequitur.producer._given_up import GivenUp
+from sequitur.producer._outcome import GivenUp
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.producer._given_up import GivenUp
-    from sequitur.producer._ticket import Ticket
+    from sequitur.producer._outcome import GivenUp, Ticket
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.send_queue import SendQueue
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.producer._given_up import GivenUp
+    from sequitur.producer._outcome import GivenUp
 
 
 def _ids(wire: FakeWire, partition: int = 0) -> list[tuple[str, int]]:
@@ -353,7 +353,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
         return really_open(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sequitur.producer._start.Journal.open", open_late)
+        patch.setattr("sequitur.producer._life.Journal.open", open_late)
         producer = make()
         starting = asyncio.create_task(producer.start())
         await asyncio.to_thread(opening.wait)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.producer._given_up import GivenUp
+    from sequitur.producer._outcome import GivenUp
 
 _UNKNOWN_TOPIC = 3
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from sequitur.producer import NotPersisted
-from sequitur.producer._unheard import Unheard
+from sequitur.producer._outcome import Unheard
 from tests.support.outcomes import InLog
 from tests.support.producers import make_producer
 

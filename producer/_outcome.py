@@ -1,19 +1,197 @@
-"""One ticket for many events: how many were persisted, and which were not."""
+"""The outcome of an event: always one of three values.
+
+They are values and not exceptions, since at a hundred thousand events a second an outcome
+is data: `match` on it. For an exception for each event that is not surely in the log, await
+`Delivery.result_or_raise`. An event that was never sent, or that the broker refused, is
+`NotPersisted`; an event whose answer was lost for good is `PossiblyPersisted`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from sequitur.errors import NotAllPersistedError
-from sequitur.producer._outcomes import Delivery, NotPersisted, Persisted, PossiblyPersisted
+import msgspec
+
+from sequitur.base.log import Logger
+from sequitur.errors import NotAllPersistedError, NotPersistedError, PossiblyPersistedError
+from sequitur.kafka.record_batch import records_of, seal
+from sequitur.kafka.records import EVENT_ID_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, MutableSequence, Sequence
+    from collections.abc import Awaitable, Generator, MutableSequence
 
-    from sequitur.producer._unheard import Unheard
+    from sequitur.kafka.record_batch import Header, StoredRecord
+    from sequitur.producer.batching.batch import Batch
+
+
+class Persisted(msgspec.Struct, frozen=True, gc=False):
+    """The event is in the log of all in-sync replicas, once.
+
+    Attributes:
+        partition: The partition that holds it.
+        offset: Its offset there; None when the broker confirmed the event but has forgotten where
+            it is (it remembers the offsets of a producer's last five batches only).
+        topic: The topic that holds it.
+        timestamp_ms: The timestamp of its record, milliseconds since 1970: its sender's, or when it
+            was accepted or sent; with LogAppendTime the broker's, and None if that has forgotten.
+    """
+
+    partition: int
+    offset: int | None
+    topic: str
+    timestamp_ms: int | None
+
+
+class NotPersisted(msgspec.Struct, frozen=True, gc=False):
+    """The event is not in the log and will never be; sending it again makes no duplicate.
+
+    Attributes:
+        reason: Why, in a sentence.
+    """
+
+    reason: str
+
+
+class PossiblyPersisted(msgspec.Struct, frozen=True, gc=False):
+    """The event was sent and no answer came: it may be in the log, once, now or later.
+
+    Attributes:
+        reason: Why it is unknown, in a sentence.
+    """
+
+    reason: str
+
+
+Outcome: TypeAlias = Persisted | NotPersisted | PossiblyPersisted
+
+
+class Delivery(asyncio.Future[Outcome]):
+    """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
+
+    # No `__init__`: the future's own, in C, is run for each event of `send`.
+    __slots__ = ("keeper", "on_unheard", "timestamp_ms")
+
+    keeper: Callable[[], Awaitable[object]] | None
+    """Waits until the journal has the event; None without a journal."""
+    timestamp_ms: int
+    """The timestamp that it was accepted with; its batch may get another before it is sent."""
+    on_unheard: Callable[[str], None]
+    """Told of the reason if nobody looks at a bad outcome; set with it."""
+
+    @property
+    def journaled(self) -> Awaitable[object]:
+        """Done once the event outlives this process: `send` and `kill -9`, and it is sent.
+
+        That is when the journal has it, or, without one, when it has its outcome.
+
+        Raises:
+            JournalError: When awaited: the journal failed. The event may be kept or not.
+        """
+        if self.keeper is None or self.done():
+            return asyncio.wait((self,))
+        return self.keeper()
+
+    async def result_or_raise(self) -> Persisted:
+        """Wait for the outcome, and give it only if the event is in the log.
+
+        Cancelling this wait leaves the delivery as it is.
+
+        Raises:
+            NotPersistedError: The event is not in the log, and never will be.
+            PossiblyPersistedError: It is unknown whether it is.
+        """
+        outcome = await asyncio.shield(self)
+        if isinstance(outcome, NotPersisted):
+            raise NotPersistedError(outcome.reason)
+        if isinstance(outcome, PossiblyPersisted):
+            raise PossiblyPersistedError(outcome.reason)
+        return outcome
+
+
+# Bad outcomes that nobody asked for: counted, and told once a minute by topic and reason.
+#
+# An outcome is a value, and code that was written for a client that raises may never look at it.
+# What is gone without a look is told here. It costs good outcomes nothing: only a delivery that
+# failed while nobody waited for it becomes one that tells when it goes.
+
+_EVERY_S: Final = 60.0
+_MAX_REASONS: Final = 100
+_OTHER: Final = "other reasons"
+
+_log = Logger(__name__)
+
+
+class Unheard:
+    """Count bad outcomes that nobody asked for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float = _EVERY_S) -> None:
+        self.count = 0
+        self._loop = loop
+        self._every_s = every_s
+        self._untold: Counter[tuple[str, str]] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, delivery: Delivery, topic: str) -> None:
+        """Count a delivery that has just failed, if it goes without a look."""
+        delivery.on_unheard = lambda reason: self.note(topic, reason)
+        delivery.__class__ = _FailedDelivery
+
+    def note(self, topic: str, reason: str, events: int = 1) -> None:
+        """Count events of a topic that failed for a reason."""
+        key = (topic, reason)
+        if key not in self._untold and len(self._untold) >= _MAX_REASONS:
+            key = (topic, _OTHER)
+        self._untold[key] += events
+        self.count += events
+        if self._timer is None and not self._loop.is_closed():
+            self._timer = self._loop.call_later(self._every_s, self.tell)
+
+    def tell(self) -> None:
+        """Tell what was counted since the last time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (topic, reason), events in self._untold.items():
+            _log.warning(
+                "events are not, or not surely, in the log, and nobody asked for their outcome",
+                topic=topic,
+                reason=reason,
+                events=events,
+            )
+        self._untold.clear()
+
+
+class _FailedDelivery(Delivery):
+    """A delivery that failed while nobody waited for it."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        self._hear()
+        return Delivery.__await__(self)
+
+    def result(self) -> Outcome:
+        """Return the outcome."""
+        self._hear()
+        return Delivery.result(self)
+
+    def add_done_callback(self, fn: Callable[[Any], object], *, context: Any = None) -> None:
+        """Call `fn` soon."""
+        self._hear()
+        Delivery.add_done_callback(self, fn, context=context)
+
+    def _hear(self) -> None:
+        self.__class__ = Delivery  # type: ignore[assignment]  # it has no more slots than that
+
+    def __del__(self) -> None:
+        outcome = cast("NotPersisted | PossiblyPersisted", super().result())
+        self.on_unheard(outcome.reason)
+
 
 MAX_LISTED_FAILURES: Final = 1_000
 
@@ -278,3 +456,49 @@ class TicketClaim:
 
 
 Claim = DeliveryClaim | TicketClaim
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """One event that is not, or not surely, in the log, and that is not sent again."""
+
+    topic: str
+    partition: int | None  # its partition; None when it was refused before it had one
+    event_id: str | None  # its event id; None when it was refused before it had one
+    key: bytes | None
+    value: bytes | None  # its payload, whole; None is a tombstone
+    headers: tuple[Header, ...]  # its own headers, without the event id
+    # the timestamp of its record, milliseconds since 1970; None when it was refused before it had
+    # one
+    timestamp_ms: int | None
+    outcome: NotPersisted | PossiblyPersisted
+
+
+OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
+"""Called with events of one batch, before they get their outcome and the journal forgets them."""
+
+
+def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[GivenUp]:
+    """Return the events of a batch that was given up."""
+    data = batch.data
+    if batch.builder is not None:
+        data = seal(batch.builder, "none")
+    return [
+        GivenUp(
+            topic=batch.topic,
+            partition=batch.partition,
+            event_id=_event_id(record),
+            key=record.key,
+            value=record.value,
+            headers=record.headers[:-1],  # the last one is the event id
+            timestamp_ms=record.timestamp_ms,
+            outcome=outcome,
+        )
+        for record in records_of(data)
+    ]
+
+
+def _event_id(record: StoredRecord) -> str:
+    name, value = record.headers[-1]
+    assert name == EVENT_ID_HEADER
+    return (value or b"").decode()
