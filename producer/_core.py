@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.wire import Wire
     from sequitur.producer._outcome import OnGivenUp
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.route import Route
+    from sequitur.producer.batching.queues import Route
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.journal.journal import Journal
     from sequitur.producer.journal.state import Recovered

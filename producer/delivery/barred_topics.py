@@ -16,8 +16,7 @@ from sequitur.errors import RetriableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from sequitur.producer.batching.buffer_budget import BufferBudget
-    from sequitur.producer.batching.outstanding import Outstanding
+    from sequitur.producer.batching.budget import BufferBudget, Outstanding
     from sequitur.producer.delivery.send_queue import SendQueues
 
 _SHARE: Final = 4

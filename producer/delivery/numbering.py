@@ -12,8 +12,8 @@ from sequitur.producer.delivery.round import stamp_of
 
 if TYPE_CHECKING:
     from sequitur.base.process import StampClock
+    from sequitur.producer.batching.accumulator import Cuts
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.cuts import Cuts
     from sequitur.producer.delivery.round import Round, SlotStamp
     from sequitur.producer.delivery.send_queue import SendQueue
     from sequitur.producer.delivery.slots import Slot

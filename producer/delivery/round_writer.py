@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.record_batch import Stamp
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.buffer_budget import BufferBudget
+    from sequitur.producer.batching.budget import BufferBudget
     from sequitur.producer.delivery.journal_updates import JournalUpdates
     from sequitur.producer.delivery.numbering import Numbering
     from sequitur.producer.journal.frames import Frame

@@ -21,8 +21,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.batching.partition_queue import PartitionQueue
-from sequitur.producer.batching.route import Route
+from sequitur.producer.batching.queues import PartitionQueue, Route
 from sequitur.producer.delivery.send_queue import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sequitur.base.retry import Backoff
     from sequitur.kafka.record_batch import Stamp
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.partition_queue import PartitionQueue
+    from sequitur.producer.batching.queues import PartitionQueue
     from sequitur.producer.delivery.sequencer import Sequencer
     from sequitur.producer.delivery.slots import Slot
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.outstanding import Outstanding
+    from sequitur.producer.batching.budget import Outstanding
     from sequitur.producer.delivery.barred_topics import BarredTopics
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds

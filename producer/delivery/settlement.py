@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sequitur.producer._outcome import OnGivenUp, Unheard
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.outstanding import Outstanding
+    from sequitur.producer.batching.budget import Outstanding
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueue
 

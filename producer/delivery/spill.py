@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.buffer_budget import BufferBudget
+    from sequitur.producer.batching.budget import BufferBudget
     from sequitur.producer.journal.journal import Journal
 
 REFERENCE_BYTES: Final = 1024

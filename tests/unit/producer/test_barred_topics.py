@@ -19,8 +19,7 @@ from sequitur.producer import (
     RetriableError,
 )
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.batching.buffer_budget import BufferBudget
-from sequitur.producer.batching.outstanding import Outstanding
+from sequitur.producer.batching.budget import BufferBudget, Outstanding
 from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.journal.report import inspect_journal

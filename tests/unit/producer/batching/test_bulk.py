@@ -15,7 +15,7 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_batch import new_builder, seal
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer import IdempotentProducer, ProducerSettings, Record
-from sequitur.producer.batching import bulk as bulk_module
+from sequitur.producer.batching import accumulator
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
@@ -175,7 +175,7 @@ async def test_a_bulk_lands_where_single_records_would(
     events = [Record(b"v%d" % n, b"k%d" % (n % 50), trace) for n in range(9_000)]
     events[4_500] = Record(b"odd", b"k7", [("own", None)])
     bulk = await _sent(events, monkeypatch, batch_size=batch_size)
-    monkeypatch.setattr(bulk_module, "BULK_RECORDS", 1 << 30)
+    monkeypatch.setattr(accumulator, "BULK_RECORDS", 1 << 30)
     assert bulk == await _sent(events, monkeypatch, batch_size=batch_size)
 
 
@@ -213,7 +213,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
         assert loaded.wait(30)
         return import_module(name)
 
-    monkeypatch.setattr(bulk_module, "import_module", slow_import)
+    monkeypatch.setattr(accumulator, "import_module", slow_import)
     wire = FakeWire()
     use(wire, monkeypatch)
     async with IdempotentProducer("ignored:9092") as producer:

@@ -9,7 +9,7 @@ import pytest
 
 from sequitur.kafka.record_batch import Stamp, batch_of
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.batching.buffer_budget import BufferBudget
+from sequitur.producer.batching.budget import BufferBudget
 from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""The batches of one partition that take events, or wait to be cut."""
+"""A topic and its partitions: the batches of each that take events, or wait to be cut."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.producer._outcome import Claim, DeliveryClaim, Ticket, TicketClaim
 
@@ -158,3 +159,44 @@ class PartitionQueue:
         if self.sealed and self.sealed[0].accepted_at_s <= accepted_until_s:
             return self.sealed.popleft()
         return None
+
+
+class Route:
+    """A topic: its queues, and how events are spread over them."""
+
+    __slots__ = (
+        "batch_bytes",
+        "keys",
+        "max_batch_bytes",
+        "partitions",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queues: list[PartitionQueue],
+        *,
+        partitions: int,
+        max_batch_bytes: int,
+        batch_bytes: int,
+        random: float,
+        topic_id: bytes | None = None,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.queues = queues
+        self.partitions = partitions
+        self.max_batch_bytes = max_batch_bytes
+        self.batch_bytes = min(batch_bytes, max_batch_bytes)
+        self.keys = KeyPartitioner(partitions)
+        self.sticky = StickyPartitioner(partitions, random)
+
+    def resize(self, partitions: int, random: float) -> None:
+        """Spread events over so many partitions from now on; their queues must exist."""
+        self.partitions = partitions
+        self.keys = KeyPartitioner(partitions)
+        self.sticky = StickyPartitioner(partitions, random)
