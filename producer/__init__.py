@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import ProducerStatistics
-    from sequitur.producer.daemon.daemon import run_daemon
-    from sequitur.producer.daemon.report import DaemonReport
+    from sequitur.producer.daemon.daemon import DaemonReport, run_daemon
     from sequitur.producer.daemon.settings import ProduceSettings
     from sequitur.producer.journal.frames import Position
 
@@ -102,7 +101,7 @@ __all__ = [
 _LOADED_WHEN_USED: Final = {
     "BacklogQuotaError": "sequitur.errors",
     "BrokerError": "sequitur.errors",
-    "DaemonReport": ".daemon.report",
+    "DaemonReport": ".daemon.daemon",
     "Delivery": "._outcome",
     "DeliveryError": "sequitur.errors",
     "EVENT_ID_HEADER": "sequitur.kafka.records",

@@ -37,8 +37,7 @@ from sequitur.producer._settings import ProducerSettings
 from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.journal.state import NOTHING_RECOVERED
-from sequitur.producer.quota.gate import QuotaGate
-from sequitur.producer.quota.reader import ControlReader
+from sequitur.producer.quota.gate import ControlReader, QuotaGate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

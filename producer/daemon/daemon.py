@@ -15,35 +15,218 @@ In each case the report accounts for all accepted events.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import sys
 from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import structlog
 
 from sequitur.base.log import Logger
 from sequitur.base.settings import parse_address
 from sequitur.errors import ProducerError, RetriableError
 from sequitur.producer._client import IdempotentProducer
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
-from sequitur.producer.daemon.log import configure_logging
-from sequitur.producer.daemon.report import DaemonReport, health_snapshot
 from sequitur.producer.daemon.settings import dead_letter_file
-from sequitur.producer.sources import (
-    DeadLetterFile,
-    StoppingError,
-    check_source,
-    make_source,
-)
+from sequitur.producer.sources import DeadLetterFile, StoppingError, check_source, make_source
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping, Sequence
     from pathlib import Path
+
+    from structlog.typing import Processor
 
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer._statistics import ProducerStatistics
     from sequitur.producer.daemon.health import HealthSnapshot
-    from sequitur.producer.daemon.settings import ProduceSettings
-    from sequitur.producer.sources import Source
+    from sequitur.producer.daemon.settings import LogFormat, ProduceSettings
+    from sequitur.producer.sources import Source, SourceStatistics
+
+DONE: Final = 0
+NOT_ALL_SENT: Final = 1
+FAILED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """The outcomes of the events of one run.
+
+    `accepted` and `recovered` together are the sum of the three after them, but for recovered
+    events that were not even tried: those are kept.
+
+    Attributes:
+        name: The producer's name in the event ids.
+        topic: Where they went.
+        accepted: Events that were given to the producer in this run.
+        recovered: Events that the journal held from an earlier run.
+        persisted: In the log.
+        not_persisted: Not in the log, now or ever.
+        possibly_persisted: It is unknown whether they are.
+        kept: Without an answer, and in the journal: the next start sends them.
+        dead_lettered: Put into the dead-letter file, before they were accepted or after.
+        error: What failed, if something did.
+        has_journal: Whether there is a journal.
+    """
+
+    name: str
+    topic: str
+    accepted: int
+    recovered: int
+    persisted: int
+    not_persisted: int
+    possibly_persisted: int
+    kept: int
+    dead_lettered: int
+    error: str | None
+    has_journal: bool
+
+    @classmethod
+    def of(
+        cls,
+        counts: ProducerStatistics,
+        *,
+        name: str,
+        topic: str,
+        kept: int,
+        dead_lettered: int,
+        error: str | None,
+        has_journal: bool,
+    ) -> DaemonReport:
+        """Return the report of a producer that is closed."""
+        return cls(
+            name=name,
+            topic=topic,
+            accepted=counts.accepted,
+            recovered=counts.recovered,
+            persisted=counts.persisted,
+            not_persisted=counts.not_persisted,
+            possibly_persisted=counts.possibly_persisted,
+            kept=kept,
+            dead_lettered=dead_lettered,
+            error=error,
+            has_journal=has_journal,
+        )
+
+    @property
+    def exit_status(self) -> int:
+        """What `produce-events` ends with: see `sequitur.producer.daemon.cli`."""
+        if self.error is not None:
+            return FAILED
+        unsure = self.not_persisted or self.possibly_persisted
+        return NOT_ALL_SENT if unsure and not self.has_journal else DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return {name: value for name, value in asdict(self).items() if name != "has_journal"}
+
+
+def health_snapshot(
+    unready: Mapping[str, str],
+    producer: ProducerStatistics,
+    source: SourceStatistics,
+    *,
+    dead_lettered: int,
+) -> HealthSnapshot:
+    """Return the daemon's state under the names of its metrics."""
+    from sequitur.producer.daemon.health import HealthSnapshot  # noqa: PLC0415 - imports a web server
+
+    counts: dict[str, float] = {
+        "events_accepted": producer.accepted,
+        "events_persisted": producer.persisted,
+        "events_not_persisted": producer.not_persisted,
+        "events_possibly_persisted": producer.possibly_persisted,
+        "events_refused": dead_lettered,
+        "batches_sent": producer.batches_sent,
+        "batches_retried": producer.batches_retried,
+        "batches_split": producer.batches_split,
+        "sent_bytes": producer.bytes_sent,
+        "identity_renewals": producer.renewals,
+        "source_files_finished": source.files_finished,
+        "source_files_lost": source.files_lost,
+        "source_files_passed_over": source.files_passed_over,
+        "source_left_behind_bytes": source.left_behind_bytes,
+        "source_files_unreadable": source.files_unreadable,
+        "http_requests_without_room": source.requests_without_room,
+        "buffered_bytes": producer.buffered_bytes,
+        "batches_in_flight": producer.batches_in_flight,
+    }
+    if producer.journal is not None:
+        counts |= {
+            "events_recovered": producer.recovered,
+            "journal_syncs": producer.journal.syncs,
+            "journal_disk_bytes": producer.journal.disk_bytes,
+            "journal_unacked_batches": producer.journal.unacked_batches,
+        }
+    if producer.quota is not None:
+        counts |= {
+            "backlog_quota_held": producer.quota.held,
+            "backlog_quota_refused": producer.quota.refused,
+        }
+        if producer.quota.proximity is not None:
+            counts["backlog_quota_ratio"] = producer.quota.proximity
+    return HealthSnapshot(unready=unready, counts=counts)
+
+
+# The daemon's log: one line an event, on standard error, for people or as JSON.
+#
+# All of it goes through the standard library's logging, so that the web server's lines are in the
+# same log, in the same form. The Kafka client is silent: `sequitur.kafka.wire` logs for it.
+
+_QUIET: Final = ("asyncio", "aiohttp")
+"""Libraries of which only warnings are logged: they would log each connection."""
+
+# Without the local variables: events are in them, and no log is to hold those.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
+
+def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Configure the log's form for the whole process."""
+    stream = stream or sys.stderr
+    shared: Sequence[Processor] = (
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    )
+    if log_format == "json":
+        rendering: Sequence[Processor] = (
+            _TRACEBACKS,
+            structlog.processors.JSONRenderer(),
+        )
+    else:
+        rendering = (
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TIME: Final = timedelta(milliseconds=100)

@@ -20,8 +20,7 @@ from sequitur.producer import (
     ProducerClosedError,
     ProducerSettings,
 )
-from sequitur.producer.quota.gate import QuotaGate, QuotaStatistics
-from sequitur.producer.quota.reader import ControlReader
+from sequitur.producer.quota.gate import ControlReader, QuotaGate, QuotaStatistics
 from tests.support.control_topic import ControlTopic, key_of
 
 if TYPE_CHECKING:
