@@ -19,9 +19,8 @@ from sequitur.errors import BrokerError, JournalError, ProducerClosedError, Retr
 from sequitur.producer._outcome import Unheard
 from sequitur.producer._statistics import Counters, ProducerStatistics
 from sequitur.producer.batching.accumulator import Accumulator
-from sequitur.producer.delivery.barred_topics import BarredTopics
 from sequitur.producer.delivery.rounds import Rounds
-from sequitur.producer.delivery.routes import Routes
+from sequitur.producer.delivery.routes import BarredTopics, Routes
 from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement

@@ -10,12 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.base.log import Logger
-from sequitur.errors import (
-    BrokerError,
-    FatalError,
-    ProducerClosedError,
-    RetriableError,
-)
+from sequitur.errors import BrokerError, FatalError, ProducerClosedError, RetriableError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp
@@ -27,12 +22,13 @@ from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from random import Random
 
     from sequitur.kafka.wire import Wire
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.accumulator import Accumulator
+    from sequitur.producer.batching.budget import BufferBudget, Outstanding
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueues
@@ -41,9 +37,119 @@ if TYPE_CHECKING:
     from sequitur.producer.journal.frames import BatchFrame, Waiting
     from sequitur.producer.journal.state import Recovered
 
-_T = TypeVar("_T")
+
+# Topics that take no batch for a time, whatever is in it: their senders wait, and no others.
+#
+# A topic is barred while a broker answers that we may not write to it, or refuses timestamps that
+# we cannot correct: the batches keep their numbers and their place, and are tried again. One that
+# gets in lifts the bar; so does the end of the last that waited, since nobody would hear of a
+# change.
+
+_SHARE: Final = 4
+"""No event is accepted while all barred topics together have a quarter of buffer or journal."""
 
 _log = Logger(__name__)
+
+
+class BarredTopics:
+    """Say which topics are barred and why, and hold their senders."""
+
+    def __init__(
+        self,
+        queues: SendQueues,
+        outstanding: Outstanding,
+        budget: BufferBudget,
+        *,
+        journal_bytes: Callable[[Collection[str]], int] | None,
+        journal_limit: int,
+    ) -> None:
+        self.reasons: dict[str, str] = {}
+        self._queues = queues
+        self._outstanding = outstanding
+        self._budget = budget
+        self._journal_bytes = journal_bytes
+        self._journal_limit = journal_limit
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def blocked_reason(self) -> str | None:
+        """Why one of the topics takes no events; None if all do."""
+        return next((f"{reason}: events wait" for reason in self.reasons.values()), None)
+
+    def bar(self, topic: str, reason: str) -> None:
+        """Hold the senders of a topic, until `lift`."""
+        if self.reasons.get(topic) != reason:
+            _log.warning("a topic takes no batches: they wait", topic=topic, reason=reason)
+        self.reasons[topic] = reason
+        self._spare()
+
+    def lift(self, topic: str) -> None:
+        """Hold the senders of a topic no more: it takes batches, or none of its batches is left."""
+        if self.reasons.pop(topic, None) is not None:
+            _log.info("a topic takes batches again", topic=topic)
+            self._spare()
+            self._look_again()
+
+    def look_again(self) -> None:
+        """Let those who wait look whether there is room: batches may have ended."""
+        if self.reasons:
+            waiting = {queue.topic for queue in self._queues if not queue.is_empty}
+            for topic in self.reasons.keys() - waiting:
+                self.lift(topic)
+            self._spare()
+            self._look_again()
+
+    def holds(self, topic: str) -> bool:
+        """Return whether senders of a topic have to wait."""
+        return topic in self.reasons and self._is_full()
+
+    async def admit(self, topic: str, deadline_s: float) -> None:
+        """Wait until a topic is not barred, or barred topics have room."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while self.holds(topic):
+                    if self._is_closed:
+                        raise RetriableError("the producer was closed")
+                    await self._changed.wait()
+        except TimeoutError:
+            reason = self.reasons.get(topic, "")
+            raise RetriableError(f"not accepted within delivery_timeout: {reason}") from None
+
+    async def lifted(self, topic: str) -> None:
+        """Wait until a topic is not barred, or the producer is closed."""
+        while topic in self.reasons and not self._is_closed:
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """Hold nobody any more: the producer closes, and accepts nothing."""
+        self._is_closed = True
+        self._look_again()
+
+    def _in_memory(self) -> int:
+        """Return how many bytes of memory the batches of barred topics take."""
+        barred = self.reasons
+        cut = sum(batch.size for batch in self._outstanding.batches if batch.topic in barred)
+        return cut + sum(q.accumulated.open_bytes for q in self._queues if q.topic in barred)
+
+    def _spare(self) -> None:
+        """Let others have the memory that barred topics have taken beyond their share."""
+        beyond = self._in_memory() - self._budget.limit // _SHARE if self.reasons else 0
+        self._budget.spare(max(0, beyond))
+
+    def _is_full(self) -> bool:
+        if self._in_memory() * _SHARE >= self._budget.limit:
+            return True
+        if self._journal_bytes is None:
+            return False
+        return self._journal_bytes(self.reasons.keys()) * _SHARE >= self._journal_limit
+
+    def _look_again(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+_T = TypeVar("_T")
 
 _LEARN_S: Final = 2.0
 """How long brokers are asked about a topic that the journal knows, before its word is taken."""

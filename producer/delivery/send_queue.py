@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.record_batch import Stamp
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.queues import PartitionQueue
+    from sequitur.producer.delivery.numbered_slots import Slot
     from sequitur.producer.delivery.sequencer import Sequencer
-    from sequitur.producer.delivery.slots import Slot
 
 
 class SendQueue:

@@ -22,37 +22,271 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, FatalError, OutcomeUnknownError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
 from sequitur.kafka.producer_ids import PartitionAnswer
+from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.delivery.leaders import Leaders
+from sequitur.producer.delivery.journaling import stamp_of
+from sequitur.producer.delivery.numbered_slots import Slot, State, Verdict
 from sequitur.producer.delivery.recovery import Recovery
-from sequitur.producer.delivery.redating import Redating
-from sequitur.producer.delivery.round import stamp_of
-from sequitur.producer.delivery.slots import Slot, State, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from random import Random
 
     from sequitur.base.process import StampClock
+    from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer._statistics import Counters
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.batching.budget import Outstanding
-    from sequitur.producer.delivery.barred_topics import BarredTopics
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.routes import BarredTopics
     from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
+
+_log = Logger(__name__)
+
+
+class Leaders:
+    """Find the connected leader of a partition.
+
+    At most one task refreshes the metadata, and at most one task per broker connects to it. Each
+    tries again, with backoff, for as long as `leader` is called for what it looks for.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        backoff: Backoff,
+        random: Random,
+        *,
+        on_change: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._wire = wire
+        self._backoff = backoff
+        self._random = random
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refresh_failures = 0
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._connect_failures: dict[int, int] = {}
+        self._connect_reasons: dict[int, str] = {}
+        # The last fatal error of each broker, as a rejected login, since it was last connected.
+        self._fatal_errors: dict[int, str] = {}
+
+    def leader(self, topic: str, partition: int) -> int | str:
+        """Return the connected leader of a partition, or the reason why there is none yet."""
+        node = self._wire.leader(topic, partition)
+        if node is None:
+            self.refresh()
+            return f"{topic}-{partition} has no leader"
+        if self._wire.is_connected(node):
+            return node
+        if node not in self._connecting:
+            self._connecting[node] = self._begin(self._connect(node))
+        reason = self._connect_reasons.get(node)
+        return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
+
+    def refresh(self) -> None:
+        """Refresh the metadata, in the background."""
+        if self._refreshing is None:
+            self._refreshing = self._begin(self._refresh())
+
+    def _begin(self, looking: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(looking)
+        report_failure(task, self._on_failure)
+        return task
+
+    def stop(self) -> None:
+        """Cancel the refresh and all attempts to connect."""
+        for task in (self._refreshing, *self._connecting.values()):
+            if task is not None:
+                task.cancel()
+
+    async def _refresh(self) -> None:
+        try:
+            if await self._wire.refresh():
+                self._refresh_failures = 0
+                # A leader election takes a moment; asking in a tight loop does not speed it up.
+                await asyncio.sleep(self._backoff.delay_ms(1, self._random.random()) / 1000)
+            else:
+                self._refresh_failures += 1
+                await self._wait(self._refresh_failures)
+        finally:
+            self._refreshing = None
+            self._on_change()
+
+    async def _connect(self, node: int) -> None:
+        try:
+            reason = await self._try_to_connect(node)
+            if reason is None:
+                self._connect_failures.pop(node, None)
+                self._connect_reasons.pop(node, None)
+                self._fatal_errors.pop(node, None)
+                _log.debug("connected", broker=node)
+            else:
+                failures = self._connect_failures.get(node, 0) + 1
+                if failures == 1 or reason != self._connect_reasons.get(node):
+                    _log.warning("broker cannot be reached", broker=node, reason=reason)
+                self._connect_failures[node] = failures
+                self._connect_reasons[node] = reason
+                self.refresh()
+                # An event that expires during the backoff reports this reason, too.
+                self._on_change()
+                await self._wait(failures)
+        finally:
+            del self._connecting[node]
+            self._on_change()
+
+    async def _try_to_connect(self, node: int) -> str | None:
+        """Connect, and return None, or the reason why there is no connection.
+
+        A fatal error stays part of the reason until there is a connection: a user has to act on
+        it, and a broker that is then away for a moment has not taken it back.
+        """
+        try:
+            if await self._wire.connect(node):
+                return None
+            reason = "the cluster no longer names it"
+        except FatalError as error:
+            self._fatal_errors[node] = str(error)
+            return str(error)
+        except BrokerError as error:
+            reason = str(error)
+        fatal = self._fatal_errors.get(node)
+        return f"{reason}; before that: {fatal}" if fatal else reason
+
+    async def _wait(self, failures: int) -> None:
+        await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
+
+
+# Other timestamps for batches whose own a broker refuses, though no sender gave them.
+#
+# A machine's clock that is an hour ahead of the broker's would have every event refused. The
+# broker names the range that it takes, and its time follows from that. A batch is dated anew under
+# the numbers that it has: they must not be given to other bytes while an attempt to send it may be
+# in the log, so after an attempt without an answer the broker is asked first; and with a journal
+# it is sent only once the journal has the new timestamp, so that each later life sends the same
+# bytes.
+#
+# A batch has timestamps of its senders', or ours. The former are never touched.
+
+_TOLD_MS: Final = 60_000
+"""A clock that differs by less than before is not told of again."""
+
+
+class Redating:
+    """Learn the broker's time, and date batches anew."""
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        clock: StampClock,
+        queues: SendQueues,
+        rounds: Rounds,
+        barred: BarredTopics,
+        on_known: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wire = wire
+        self._clock = clock
+        self._queues = queues
+        self._rounds = rounds
+        self._barred = barred
+        self._on_known = on_known
+        self._on_failure = on_failure
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._told_ms = 0
+
+    def refused(self, queue: SendQueue, slot: Slot[Batch], text: str) -> None:
+        """Take note that a broker refuses timestamps of ours, and what it says of them."""
+        found = timestamp_range(text)
+        if found is None:
+            why = text or "it does not say which it takes"
+            self._bar(queue.topic, f"the broker refuses our timestamps: {why}")
+            return
+        slot.batch.misdated = True
+        for other in queue.sequencer:
+            batch = other.batch
+            if other.state is State.READY and not other.held and not batch.dated:
+                batch.misdated |= not found.first_ms <= batch.newest_ms <= found.last_ms
+        if queue.topic not in self._asking:
+            task = self._loop.create_task(self._learn(queue.topic, found, self._loop.time()))
+            self._asking[queue.topic] = task
+            report_failure(task, self._on_failure)
+
+    def is_asking(self, topic: str) -> bool:
+        """Return whether the broker's time is not known yet."""
+        return topic in self._asking
+
+    def redate(self, queue: SendQueue) -> None:
+        """Give the batches of a queue that need it the time of now."""
+        now_ms = self._clock.now_ms()
+        for slot in queue.sequencer:
+            is_settled = slot.asked or not slot.possibly_appended
+            is_still = slot.state is State.READY and not slot.held
+            if slot.batch.misdated and is_settled and is_still:
+                self._rounds.redate(queue, slot, now_ms)
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        for task in self._asking.values():
+            task.cancel()
+
+    async def _learn(self, topic: str, found: TimestampRange, found_at_s: float) -> None:
+        try:
+            after_ms = await self._wire.timestamp_after_max_ms(topic)
+        except BrokerError as error:
+            if isinstance(error, FatalError):
+                self._bar(topic, f"the broker refuses our timestamps, and {error}")
+            for queue in self._queues:
+                if queue.topic == topic:
+                    for slot in queue.sequencer:
+                        slot.batch.misdated = False
+        else:
+            since_ms = int((self._loop.time() - found_at_s) * 1000)
+            self._clock.correct(found.broker_ms(after_ms) + since_ms)
+            self._tell()
+        finally:
+            del self._asking[topic]
+            self._on_known()
+
+    def _bar(self, topic: str, why: str) -> None:
+        self._barred.bar(topic, f"topic {topic}: {why}: is this machine's clock right?")
+
+    def _tell(self) -> None:
+        ahead_ms = self._clock.ahead_ms
+        if abs(ahead_ms - self._told_ms) >= _TOLD_MS:
+            self._told_ms = ahead_ms
+            which = "ahead of" if ahead_ms > 0 else "behind"
+            _log.warning(
+                f"this machine's clock is {_span(abs(ahead_ms))} {which} the broker's: "
+                "records get the broker's time"
+            )
+
+
+def _span(length_ms: int) -> str:
+    """Return a time in the largest unit that it has."""
+    length = timedelta(milliseconds=length_ms)
+    units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
+    name, unit = next((each for each in units if length >= each[1]), ("s", timedelta(seconds=1)))
+    return f"{length / unit:.1f} {name}"
+
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
 _TURN_BYTES: Final = 1 << 20
@@ -64,8 +298,6 @@ _REST_S: Final = 60.0
 usual settings, and should not be set below this."""
 
 _NO_ANSWER: Final = PartitionAnswer(-1, -1)
-
-_log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.record_format import following, reaches
-from sequitur.producer.delivery.numbered_slots import NumberedSlots
-from sequitur.producer.delivery.slots import Slot, State, Verdict
+from sequitur.producer.delivery.numbered_slots import NumberedSlots, Slot, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.log import Logger
 from sequitur.producer._outcome import LogPlace, NotPersisted, PossiblyPersisted, events_of
-from sequitur.producer.delivery.slots import State, Verdict
+from sequitur.producer.delivery.numbered_slots import State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

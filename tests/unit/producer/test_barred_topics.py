@@ -20,7 +20,7 @@ from sequitur.producer import (
 )
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.batching.budget import BufferBudget, Outstanding
-from sequitur.producer.delivery.barred_topics import BarredTopics
+from sequitur.producer.delivery.routes import BarredTopics
 from sequitur.producer.delivery.send_queue import SendQueues
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.outcomes import InLog

@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.base.retry import Backoff
 from sequitur.producer import FatalError, RetriableError
-from sequitur.producer.delivery.leaders import Leaders
+from sequitur.producer.delivery.sender import Leaders
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
 _AWAY = "here:1: no answer"

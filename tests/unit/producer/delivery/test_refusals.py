@@ -17,7 +17,7 @@ from sequitur.base.retry import Backoff
 from sequitur.kafka.connection_check import translated, why_not_connected
 from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
-from sequitur.producer.delivery.leaders import Leaders
+from sequitur.producer.delivery.sender import Leaders
 from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:
