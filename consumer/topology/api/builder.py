@@ -199,6 +199,41 @@ class _Draft:
     inputs: list[Subscription]
 
 
+def _check_bolt(component: str, made: BaseBolt, parallelism: int | None, concurrency: int) -> None:
+    for name, number in (("parallelism", parallelism), ("concurrency", concurrency)):
+        if number is not None and number < 1:
+            raise TopologyBuildError(f"bolt {component!r}: {name} = {number}: expected 1 or more")
+    for method in _LIFECYCLE:
+        if runs_later(getattr(made, method)):
+            raise TopologyBuildError(
+                f"bolt {component!r}: its {method} is a coroutine or a generator, and would "
+                "never run: make it a plain method"
+            )
+    if is_async(made) and concurrency == 1:
+        raise TopologyBuildError(
+            f"bolt {component!r} is async: say how many calls may run side by side, "
+            "with concurrency = 2 or more"
+        )
+
+
+def _streams_of(component: str, made: BaseBolt) -> dict[str, Stream]:
+    streams = {
+        name: Stream(component, name, fields, name in made.direct_streams)
+        for name, fields in made.declared().items()
+    }
+    unknown = [name for name in made.direct_streams if name not in streams]
+    if unknown:
+        raise TopologyBuildError(
+            f"bolt {component!r}: direct stream {unknown[0]!r} is not among its streams"
+        )
+    for stream in streams.values():
+        if len(set(stream.fields)) < len(stream.fields):
+            raise TopologyBuildError(
+                f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
+            )
+    return streams
+
+
 class TopologyBuilder:
     """Puts a topology together.
 
@@ -294,36 +329,8 @@ class TopologyBuilder:
         """
         made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
         tick_ms = _tick_ms(f"bolt {component!r}", tick_interval)
-        for name, number in (("parallelism", parallelism), ("concurrency", concurrency)):
-            if number is not None and number < 1:
-                raise TopologyBuildError(
-                    f"bolt {component!r}: {name} = {number}: expected 1 or more"
-                )
-        for method in _LIFECYCLE:
-            if runs_later(getattr(made, method)):
-                raise TopologyBuildError(
-                    f"bolt {component!r}: its {method} is a coroutine or a generator, and would "
-                    "never run: make it a plain method"
-                )
-        if is_async(made) and concurrency == 1:
-            raise TopologyBuildError(
-                f"bolt {component!r} is async: say how many calls may run side by side, "
-                "with concurrency = 2 or more"
-            )
-        streams = {
-            name: Stream(component, name, fields, name in made.direct_streams)
-            for name, fields in made.declared().items()
-        }
-        unknown = [name for name in made.direct_streams if name not in streams]
-        if unknown:
-            raise TopologyBuildError(
-                f"bolt {component!r}: direct stream {unknown[0]!r} is not among its streams"
-            )
-        for stream in streams.values():
-            if len(set(stream.fields)) < len(stream.fields):
-                raise TopologyBuildError(
-                    f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
-                )
+        _check_bolt(component, made, parallelism, concurrency)
+        streams = _streams_of(component, made)
         return self._add(
             Component(
                 component,

@@ -216,11 +216,11 @@ class ConcurrentRunner(Runner):
 class CallPool:
     """Runs calls side by side, and queues the others."""
 
-    def __init__(self, environment: Environment, instances: Instances, timeout_s: float) -> None:
+    def __init__(self, environment: Environment, instances: Instances) -> None:
         self._clock = environment.clock
         self._trees = environment.trees
         self._instances = instances
-        self._timeout_s = timeout_s
+        self._timeout_s = environment.rules.call_timeout_s
         self._keys: dict[Any, deque[Call]] = {}
         self._ready: dict[ConcurrentRunner, deque[Call]] = {}
         self._running: dict[ConcurrentRunner, set[Call]] = {}

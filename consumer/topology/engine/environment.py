@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.api.stable_hash import hash_of_version
+from sequitur.consumer.topology.api.ticks import Moment
+from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Phase, Transaction
 from sequitur.errors import BoltTimeoutError
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.api.hooks import TreeFailure
+    from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.engine.plan import Placement, Rules
     from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.targets import Sent
     from sequitur.consumer.topology.engine.trees import TrackedTuple, TreeTracker
     from sequitur.consumer.topology.settling.root import Order, Root
-    from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
 
 
 # Tracks whether user code or engine code runs: only user code is ever interrupted.
@@ -166,38 +169,76 @@ class Trace(Protocol):
         """A bolt failed a tuple."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What an executor's batch begins with."""
+
+    moment: Moment = field(default_factory=Moment)
+    # what bolts kept in the batch before, pickled, by component and task
+    states: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
+    transaction: Transaction | None = None  # the try at a transaction; None in other topologies
+    random: float = 0.5  # drawn from [0, 1): by it the retries of the batch are spread
+    # numbers what belongs to a batch and to no event: 63 bits, each once in a step
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    # numbers the tuples that tasks make by themselves; None if these are not tracked
+    offsets: Iterator[int] | None = None
+    # by key of a task, the order of the last such tuple: none stands before it
+    last_made: Mapping[bytes, Order] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What the tasks of one executor share."""
 
+    topology: Topology
+    placement: Placement
+    rules: Rules
+    start: Start
     clock: Callable[[], float]
     next_id: Callable[[], int]  # gives 64 random bits a call
     trees: TreeTracker  # acks and fails tuples
-    queue: deque[TrackedTuple]  # tuples that are to be given to their tasks
     # gives them to their tasks while a task is in the middle of a call
     follow: Callable[[Runner], None]
     trace: Trace | None = None  # gets each step of each tree
     runs_inline: bool = False  # whether calls that might run side by side are run one by one
-    # so long a call may take, in seconds of the clock, where nobody ends calls that overrun: they
-    # fail once they are over. None where they are ended
-    limit_s: float | None = None
+    # tuples that are to be given to their tasks
+    queue: deque[TrackedTuple] = field(default_factory=deque)
+    # roots of each output of several events that ackers decide on
+    shared: list[tuple[Root, ...]] = field(default_factory=list)
     user_code: UserCode = field(default_factory=UserCode)  # whose code runs
     # bolts whose `finish_batch` raised, and what
     finish_failures: list[tuple[str, str]] = field(default_factory=list)
     # roots of which a bolt was given a tuple whose `finish_batch` is still to come
     awaited: set[Root] = field(default_factory=set)
-    # numbers what belongs to a batch and to no event: 63 bits, each once in a step
-    numbers: Iterator[int] = field(default_factory=itertools.count)
     # ids of the roots of what such a `finish_batch` had emitted without an anchor
     dropped: list[int] = field(default_factory=list)
-    # numbers the tuples that tasks make by themselves; None if these are not tracked
-    offsets: Iterator[int] | None = None
-    # roots of such tuples, until the executor takes them in
+    # roots of tuples that tasks make by themselves, until the executor takes them in
     made: list[Root] = field(default_factory=list)
     # by key of a task, the order of the last such tuple: none stands before it
     last_made: dict[bytes, Order] = field(default_factory=dict)
     # those of a `finish_batch` that raised: they count for nothing
     undone: list[Root] = field(default_factory=list)
-    transaction: Transaction | None = None  # the try at a transaction; None in other topologies
-    outcome: BatchOutcome | None = None  # how it went here; None in other topologies
-    hashed: Callable[[Any], int] = stable_hash  # the hash by which values choose tasks
+    outcome: BatchOutcome = field(default_factory=BatchOutcome)  # how a try at a transaction went
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The try at a transaction; None in other topologies."""
+        return self.start.transaction
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether a transaction is in its commit phase."""
+        return self.transaction is not None and self.transaction.phase is Phase.COMMIT
+
+    @property
+    def limit_s(self) -> float | None:
+        """So long a call may take, in seconds of the clock, where nobody ends calls that overrun.
+
+        They fail once they are over. What was prepared is committed, however long it takes.
+        """
+        return None if self.is_commit or not self.runs_inline else self.rules.call_timeout_s
+
+    @property
+    def hashed(self) -> Callable[[Any], int]:
+        """The hash by which values choose tasks."""
+        return hash_of_version(self.rules.hash_version)

@@ -7,7 +7,6 @@ stays in the process is done before the next begins. Clock and random numbers ar
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.hooks import TreeFailure
-from sequitur.consumer.topology.api.stable_hash import hash_of_version
-from sequitur.consumer.topology.api.ticks import BATCH_TICK, TICK, Moment
+from sequitur.consumer.topology.api.ticks import BATCH_TICK, TICK
 from sequitur.consumer.topology.api.tuple import EventValues, Stream
 from sequitur.consumer.topology.engine.concurrency import CallPool
-from sequitur.consumer.topology.engine.environment import Environment
+from sequitur.consumer.topology.engine.environment import Environment, Start
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.engine.targets import (
     OutputRecord,
@@ -36,11 +34,11 @@ from sequitur.consumer.topology.engine.trees import (
 )
 from sequitur.consumer.topology.engine.wiring import BoltTasks, Wiring
 from sequitur.consumer.topology.settling.root import Root, is_made
-from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Cause, Phase
+from sequitur.consumer.topology.transactional.attempt import Cause, Phase
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.engine.environment import Trace, UserCode
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.runner import Runner
     from sequitur.consumer.topology.engine.trees import UnfinishedEvent
     from sequitur.consumer.topology.settling.root import Order
-    from sequitur.consumer.topology.transactional.attempt import Transaction
+    from sequitur.consumer.topology.transactional.attempt import BatchOutcome
 
 _DEEPEST: Final = 16
 """So many calls at most are in the middle of what they yield."""
@@ -100,91 +98,52 @@ class Executor:
         next_id: Callable[[], int],
         write: Callable[[str, OutputRecord], None],
         send: Callable[[str, int, Sent], None] | None = None,
-        states: Mapping[tuple[str, int], bytes] | None = None,
-        moment: Moment | None = None,
+        start: Start | None = None,
         instances: Instances | None = None,
         trace: Trace | None = None,
         runs_inline: bool = False,
-        random: float = 0.5,
-        transaction: Transaction | None = None,
-        numbers: Iterator[int] | None = None,
-        offsets: Iterator[int] | None = None,
-        made: Mapping[bytes, Order] | None = None,
     ) -> None:
-        self._topology = topology
-        self._placement = placement
-        self._moment = moment = moment or Moment()
-        self._next_id = next_id
-        self._trace = trace
-        self._queue: deque[TrackedTuple] = deque()
-        self._busy: list[Runner] = []  # in the middle of a call, while others are given its tuples
-        self._is_commit = transaction is not None and transaction.phase is Phase.COMMIT
+        self._start = start = start or Start()
+        self._topology, self._placement, self._trace = topology, placement, trace
         # Unanchored tuples of a batch without events are attributed to one of the batch's time.
-        self._trees = TreeTracker(rules, self._no_event(moment.now_ms))
+        self._trees = TreeTracker(rules, self._no_event(start.moment.now_ms))
+        self._environment = environment = Environment(
+            topology,
+            placement,
+            rules,
+            start,
+            clock,
+            next_id,
+            self._trees,
+            self._follow,
+            trace,
+            runs_inline,
+            last_made=dict(start.last_made),
+        )
+        self._queue = environment.queue
+        self._busy: list[Runner] = []  # in the middle of a call, while others are given its tuples
         self._fed: list[Root] | None = None if topology.hook is None else []
         self._unsent: list[Callable[[], None]] | None = None
         self._acked = 0  # those that were done as soon as they were fed
         self._received: dict[int, Root] = {}
         self._made = 0
         self._roots_made: list[tuple[Root, Any]] = []
-        self._shared: list[tuple[Root, ...]] = []
         self._streams: dict[tuple[str, str, int], Stream] = {}
         instances = Instances() if instances is None else instances
-        self._outcome = None if transaction is None else BatchOutcome()
-        self._environment = environment = Environment(
-            clock,
-            next_id,
-            self._trees,
-            self._queue,
-            self._follow,
-            trace,
-            runs_inline,
-            # What was prepared is committed in whole, however long it takes.
-            limit_s=rules.call_timeout_s if runs_inline and not self._is_commit else None,
-            transaction=transaction,
-            outcome=self._outcome,
-            hashed=hash_of_version(rules.hash_version),
-            numbers=itertools.count() if numbers is None else numbers,
-            offsets=offsets,
-            last_made=dict(made or {}),
-        )
-        self._transaction = transaction
-        self._users = environment.user_code
-        self._pool = CallPool(environment, instances, rules.call_timeout_s)
-        self._tasks = BoltTasks(
-            topology,
-            placement,
-            moment=moment,
-            environment=environment,
-            pool=self._pool,
-            instances=instances,
-            states=states or {},
-        )
+        self._pool = CallPool(environment, instances)
+        self._tasks = BoltTasks(environment, self._pool, instances)
         self._runners = self._tasks.runners
-        self._wiring = Wiring(
-            topology, placement, rules, self._runners,
-            write=write, send=self._sends(send), shared=self._shared, users=self._users,
-            turn=moment.number,
-        )  # fmt: skip
-        self._from_spout = SpoutOutput(topology, placement, environment, self._wiring)
+        self._wiring = Wiring(environment, self._runners, write, self._sends(send))
+        self._from_spout = SpoutOutput(environment, self._wiring)
         self._tasks.prepare()
-        self._is_whole = self._wiring.is_whole
         self._has_calls = self._tasks.have_concurrent_calls
-        self._open = OpenTrees(
-            self._trees,
-            rules,
-            spout=topology.spout.id,
-            shared=self._shared,
-            is_whole=self._is_whole,
-            now_ms=moment.now_ms,
-            random=random,
-            awaited=environment.awaited,
-        )
+        self._is_whole = self._wiring.is_whole
+        self._open = OpenTrees(environment, is_whole=self._is_whole)
 
     @property
     def user_code(self) -> UserCode:
         """Whose code runs: what a watchdog looks at."""
-        return self._users
+        return self._environment.user_code
 
     @property
     def has_to_blame(self) -> bool:
@@ -243,8 +202,8 @@ class Executor:
             path = (*sent.path, component)
             self.give_up(sent, TreeFailure(FailReason.EXCEPTION, str(error), path))
             return
-        if self._transaction is not None:  # what is prepared may be of an earlier try
-            values = (self._transaction.attempt, *values[1:])
+        if self._start.transaction is not None:  # what is prepared may be of an earlier try
+            values = (self._start.transaction.attempt, *values[1:])
         trees = []
         for root, edge in sent.trees:
             known = self._received.get(root.id)
@@ -270,11 +229,12 @@ class Executor:
 
     def give_up(self, sent: Sent, failure: TreeFailure) -> None:
         """Fail a tuple that another process sent, without giving it to its task."""
+        environment = self._environment
         for root, _ in sent.trees:
             known = self._received.setdefault(root.id, root) if root.is_tracked else root
             self._trees.fail(known, failure)
-            if self._outcome is not None and (self._is_commit or not root.is_tracked):
-                self._outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
+            if environment.transaction and (environment.is_commit or not root.is_tracked):
+                environment.outcome.fail(failure.path[-1], Cause.RAISED, failure.detail)
 
     def hold_back(self, key: bytes | None, order: Order) -> None:
         """Hold events of a key that are later than one which is not fed, and waits."""
@@ -293,7 +253,7 @@ class Executor:
         If a bolt refuses one, nothing counts of what it did, and it is asked once more, as it was
         when the batch began. What it does then counts, whether it refuses again or not.
         """
-        moment = self._moment
+        moment = self._start.moment
         time_ms = moment.now_ms if moment.watermark_ms is None else moment.watermark_ms
         for component in moment.ticks if bolts is None else bolts:
             interval_ms = moment.ticks[component]
@@ -309,11 +269,11 @@ class Executor:
     ) -> bool:
         """Return whether a call at a tick counts; what is emitted waits until all have theirs."""
         environment, queue, pool = self._environment, self._queue, self._pool
-        root = Root(OF_BATCH | next(environment.numbers), self._no_event(time_ms), is_tracked=False)
+        root = Root(OF_BATCH | next(self._start.numbers), self._no_event(time_ms), is_tracked=False)
         stream: Stream = TICK
         values: tuple[Any, ...] = (interval_ms / 1000,)
-        if self._transaction is not None:
-            stream, values = BATCH_TICK, (self._transaction.attempt, *values)
+        if self._start.transaction is not None:
+            stream, values = BATCH_TICK, (self._start.transaction.attempt, *values)
         tick = TrackedTuple(values, stream, root, 0, None, self._runners[place])
         before, made, self._unsent = len(queue), len(environment.made), []
         self._runners[place].run(tick)
@@ -383,7 +343,7 @@ class Executor:
         self._take_in_made()
         if not self._is_rehearsal:
             for runner in self._runners.values():
-                if self._outcome is not None and self._outcome.failures:
+                if self._environment.outcome.failures:
                     break  # of the batch nothing is to be committed
                 runner.finish_batch()
                 self._complete_calls()
@@ -418,7 +378,7 @@ class Executor:
             unfinished=self._open.unfinished,
             fed=self._fed or (),
             roots=[*self._open.roots, *self._received.values()],
-            shared=self._shared,
+            shared=self._environment.shared,
             late_acks=self._trees.late_acks,
             untracked_failures=self._trees.untracked_failures,
             finish_failures=self._environment.finish_failures,
@@ -430,7 +390,7 @@ class Executor:
             undone=self._environment.undone,
             has_to_blame=self.has_to_blame,
             blocked=self._trees.blocked,
-            batch=self._outcome,
+            batch=self._environment.outcome if self._start.transaction else None,
         )
 
     def snapshots(self) -> dict[tuple[str, int], Any]:
@@ -448,7 +408,7 @@ class Executor:
     @property
     def _is_rehearsal(self) -> bool:
         """Whether bolts of the commit phase are given tuples before their batch is complete."""
-        transaction, commit_phase = self._transaction, self._topology.commit_phase
+        transaction, commit_phase = self._start.transaction, self._topology.commit_phase
         return (
             transaction is not None
             and transaction.phase is Phase.PROCESSING
@@ -459,7 +419,7 @@ class Executor:
         self, send: Callable[[str, int, Sent], None] | None
     ) -> Callable[[str, int, Sent], None] | None:
         """Return what takes tuples for tasks elsewhere: while a bolt has a tick, they wait."""
-        if send is None or not self._moment.ticks:
+        if send is None or not self._start.moment.ticks:
             return send
 
         def held(component: str, task: int, sent: Sent) -> None:

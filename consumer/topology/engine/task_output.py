@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.api.topology import Topology
     from sequitur.consumer.topology.api.tuple import Stream
     from sequitur.consumer.topology.engine.environment import Environment
-    from sequitur.consumer.topology.engine.plan import Placement
     from sequitur.consumer.topology.engine.wiring import Wiring
 
     Target: TypeAlias = Here | Elsewhere | Output
@@ -62,8 +60,8 @@ class TaskOutput:
         self._trees = environment.trees
         self._users = environment.user_code
         self._dropped = environment.dropped
-        self._numbers = environment.numbers
-        self._offsets = environment.offsets
+        self._numbers = environment.start.numbers
+        self._offsets = environment.start.offsets
         self._made = environment.made
         self._last_made = environment.last_made
         self._undone = environment.undone
@@ -335,9 +333,8 @@ class _Source(NamedTuple):
 class SpoutOutput:
     """Emits the events of the spout's task of a process."""
 
-    def __init__(
-        self, topology: Topology, placement: Placement, environment: Environment, wiring: Wiring
-    ) -> None:
+    def __init__(self, environment: Environment, wiring: Wiring) -> None:
+        topology, placement = environment.topology, environment.placement
         spout = topology.spout
         self.is_here = spout.id in placement.here
         self._topology, self._wiring = topology, wiring

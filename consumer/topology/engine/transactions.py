@@ -198,7 +198,6 @@ class _InTransaction(Runner):
 
     @property
     def _outcome(self) -> BatchOutcome:
-        assert self._environment.outcome is not None
         return self._environment.outcome
 
     @property

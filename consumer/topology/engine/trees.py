@@ -15,11 +15,12 @@ from sequitur.consumer.topology.settling.outcomes import EventOutcome, settle_ro
 from sequitur.consumer.topology.settling.root import is_made, never_acked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.api.hooks import TreeFailure
     from sequitur.consumer.topology.api.tuple import Place, Stream
+    from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.engine.plan import Rules
     from sequitur.consumer.topology.settling.root import Order, Root
 
@@ -236,28 +237,16 @@ class UnfinishedEvent(NamedTuple):
 class OpenTrees:
     """The roots that an executor was fed."""
 
-    def __init__(
-        self,
-        trees: TreeTracker,
-        rules: Rules,
-        *,
-        spout: str,
-        shared: list[tuple[Root, ...]],
-        is_whole: bool,
-        now_ms: int,
-        random: float,
-        awaited: Collection[Root] = (),
-    ) -> None:
+    def __init__(self, environment: Environment, *, is_whole: bool) -> None:
         self.acked = 0
         self.unfinished: list[UnfinishedEvent] = []
-        self._trees = trees
-        self._rules = rules
-        self._spout = spout
-        self._shared = shared
+        self._trees = environment.trees
+        self._rules = environment.rules
+        self._start = environment.start
+        self._spout = environment.topology.spout.id
+        self._shared = environment.shared
         self._is_whole = is_whole
-        self._now_ms = now_ms
-        self._random = random
-        self._awaited = awaited
+        self._awaited = environment.awaited
         self._open: list[Root] = []
         self._failed: list[Root] = []
 
@@ -324,9 +313,9 @@ class OpenTrees:
         settled = settle_roots(
             roots,
             self._shared,
-            now_ms=self._now_ms,
+            now_ms=self._start.moment.now_ms,
             policy=self._rules.retry,
-            random=self._random,
+            random=self._start.random,
             keeps_order=self._rules.ordering is Ordering.KEY,
         )
         columns = settled.outcomes, settled.attempts, settled.retry_at_ms

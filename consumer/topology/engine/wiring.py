@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.api.bolt import BatchBolt, TopologyContext, is_async
 from sequitur.consumer.topology.api.groupings import Emitter
-from sequitur.consumer.topology.api.stable_hash import hash_of_version
 from sequitur.consumer.topology.engine.concurrency import CallPool, ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Instances, Runner, clean_up
 from sequitur.consumer.topology.engine.targets import (
@@ -34,11 +33,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.groupings import Chooser, Grouping
-    from sequitur.consumer.topology.api.ticks import Moment
-    from sequitur.consumer.topology.api.topology import Component, Topology
+    from sequitur.consumer.topology.api.topology import Component
     from sequitur.consumer.topology.api.tuple import Stream
-    from sequitur.consumer.topology.engine.environment import Environment, UserCode
-    from sequitur.consumer.topology.engine.plan import Placement, Rules
+    from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.settling.root import Root
 
 
@@ -47,31 +44,22 @@ class Wiring:
 
     def __init__(
         self,
-        topology: Topology,
-        placement: Placement,
-        rules: Rules,
+        environment: Environment,
         runners: Mapping[tuple[str, int], Runner],
-        *,
         write: Callable[[str, OutputRecord], None],
         send: Callable[[str, int, Sent], None] | None,
-        shared: list[tuple[Root, ...]],
-        users: UserCode,
-        turn: int = 0,
     ) -> None:
         self.is_whole = True
-        self._turn = turn
-        self._topology = topology
-        self._placement = placement
-        self._rules = rules
+        self._environment = environment
+        self._topology, self._placement = environment.topology, environment.placement
         self._runners = runners
         self._write = write
         self._send = send
-        self._shared = shared
-        self._users = users
         self._emitted: list[Callable[[], int]] = []
         for (component, task), runner in runners.items():
             streams = [
-                replace(one, task=task) for one in topology.components[component].streams.values()
+                replace(one, task=task)
+                for one in self._topology.components[component].streams.values()
             ]
             runner.connect({one.name: (one, self.targets(one, task)) for one in streams})
 
@@ -91,9 +79,9 @@ class Wiring:
             emitter = Emitter(
                 here,
                 self._placement.tasks[stream.component],
-                self._turn,
+                self._environment.start.moment.number,
                 self._topology.name,
-                hash_of_version(self._rules.hash_version),
+                self._environment.hashed,
             )
             hosted = self._placement.here.get(reader.id, ())
             if hosted:
@@ -115,7 +103,7 @@ class Wiring:
         self, grouping: Grouping, stream: Stream, tasks: int, emitter: Emitter, reader: str
     ) -> Chooser:
         choose = grouping.chooser(stream, tasks, emitter, reader)
-        return self._users.bounded(choose) if grouping.is_users else choose
+        return self._environment.user_code.bounded(choose) if grouping.is_users else choose
 
     def _sender(self, component: str) -> Callable[[int, Sent], None]:
         send = self._send
@@ -124,7 +112,7 @@ class Wiring:
         return lambda task, sent: send(component, task, sent)
 
     def _output(self, reader: Component, stream: Stream) -> Output:
-        write, shared, component = self._write, self._shared, reader.id
+        write, shared, component = self._write, self._environment.shared, reader.id
         # As `OutputRecord(root, *record)`, which goes through a function in Python.
         made, emitted = tuple.__new__, 0
 
@@ -144,7 +132,7 @@ class Wiring:
 
         self._emitted.append(lambda: emitted)
         assert reader.output is not None
-        limit = self._rules.limits.get(component, RecordLimit())
+        limit = self._environment.rules.limits.get(component, RecordLimit())
         encode = encoder(
             component,
             reader.output,
@@ -158,31 +146,19 @@ class Wiring:
 class BoltTasks:
     """Makes bolts, or takes them over from an earlier batch; keeps them, or cleans them up."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        placement: Placement,
-        *,
-        moment: Moment,
-        environment: Environment,
-        pool: CallPool,
-        instances: Instances,
-        states: Mapping[tuple[str, int], bytes],
-    ) -> None:
-        self._topology = topology
-        self._tasks = placement.tasks
-        self._moment = moment
+    def __init__(self, environment: Environment, pool: CallPool, instances: Instances) -> None:
         self._environment = environment
+        self._topology, self._tasks = environment.topology, environment.placement.tasks
         self._pool = pool
         self._instances = instances
-        self._states = dict(states)
+        self._states = environment.start.states
         self._snapshots: dict[tuple[str, int], bytes] = {}
         self._kept: set[tuple[str, int]] = set()
         self._unprepared: list[tuple[str, int]] = []
         self.runners = {
             (component.id, task): self._runner(component, task)
-            for component in topology.bolts
-            for task in placement.here.get(component.id, ())
+            for component in self._topology.bolts
+            for task in environment.placement.here.get(component.id, ())
         }
 
     @property
@@ -257,7 +233,8 @@ class BoltTasks:
             self._unprepared.append(place)
         else:
             context, bolt = kept.context, kept.bolt
-        context.now_ms, context.watermark_ms = self._moment.now_ms, self._moment.watermark_ms
+        moment = self._environment.start.moment
+        context.now_ms, context.watermark_ms = moment.now_ms, moment.watermark_ms
         runner = self._runner_of(component, context, bolt)
         if kept is not None:
             runner.take_over(kept)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sequitur.consumer.topology.api.tuple import EventValues
+from sequitur.consumer.topology.engine.environment import Start
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
@@ -397,16 +398,18 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
         next_id=batch.ids(stage.number, task),
         write=outputs.write,
         send=None if sends is None else sends.send,
-        states={place: batch.read_state(state) for place, state in of.states.items()},
-        moment=batch.moment,
+        start=Start(
+            moment=batch.moment,
+            states={place: batch.read_state(state) for place, state in of.states.items()},
+            transaction=batch.transaction,
+            random=drawn,
+            numbers=emissions(of.wave, stage.number, task),
+            offsets=batch.offsets(of.made.values()),
+            last_made=of.made,
+        ),
         instances=instances,
         trace=batch.trace,
         runs_inline=batch.runs_inline,
-        random=drawn,
-        transaction=batch.transaction,
-        numbers=emissions(of.wave, stage.number, task),
-        offsets=batch.offsets(of.made.values()),
-        made=of.made,
     )
 
 
