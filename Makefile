@@ -1,4 +1,4 @@
-# Everything sets itself up: `make demo` and `make test` work from a clean clone.
+# Everything sets itself up: `make demo`, `make test` and `make test-all` work from a clean clone.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -10,7 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Each has a broker and a Spark of its own, 3 GB; on two cores further ones use what two wait.
+# Two have a Spark and one a broker of its own, 3 GB together; on two cores further ones use what
+# these wait.
 TEST_PROCESSES ?= 5
 # Some wait for servers and clocks, so that two on two cores leave a third of these idle.
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
@@ -18,7 +19,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota/states.py,*/numbered_slots.py,*/journal/frames.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures format clean
+.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -40,8 +41,13 @@ jars: $(INSTALLED)
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
-test: setup ## All tests; those against containers where Docker's engine can run
-	@$(BIN)/python -m pytest tests --promises --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+test: setup ## All tests but those that kill again and again, of a cluster and of figures
+	@$(BIN)/python -m pytest tests --ignore=tests/containers -m 'not cluster and not kill and not figures' \
+	  --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+
+test-all: setup ## All tests, and the wheel with each extra; those against containers where Docker's engine can run
+	@$(BIN)/python -m pytest tests --promises --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+	@$(BIN)/python -m tests.house.extras
 	@tests/containers/run
 
 test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all cores; fewer examples
@@ -53,7 +59,7 @@ test-extras: setup ## The wheel in clean environments: the base, and what each e
 
 test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \
-	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=worksteal
+	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
 
 test-cursor: $(INSTALLED) ## The cursor against a plain array, a hundred million operations
 	@SEQUITUR_CURSOR_OPERATIONS=100000000 $(BIN)/python -m pytest tests/property/test_cursor_random_run.py \
@@ -98,13 +104,14 @@ bench-subscription: setup ## A Subscription beside the consumer it reads with: b
 bench-checks: setup ## A round of checks of many subscriptions: a table and build/bench/checks.json
 	@$(BIN)/python -m benchmarks.checks
 
-check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms
+check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms, budgets that were met
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.house.face
 	@$(BIN)/python -m tests.house.promises
+	@$(BIN)/python -m tests.house.count --check
 
 failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
 	@$(BIN)/python -m tests.house.promises --write

@@ -1,4 +1,8 @@
-"""Fixtures for all tests: a broker for the session, and topics of one's own on it.
+"""Fixtures for all tests: one broker for all processes of a session, and topics of one's own on it.
+
+Who stops, pauses or fills the broker, or writes what is one for a whole cluster (the topics of
+subscriptions, their registry, the group that checks them), is marked `own_broker`: it has that of
+its own process, and such tests run one after the other.
 
 `--broker=embedded` (the default) or `--broker=container` says where Kafka runs. It is the same
 Kafka: in a container run what goes through Docker, its ways to start, pause, stop and kill a broker
@@ -11,9 +15,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import time
 import uuid
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -23,14 +31,25 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import HealthCheck, settings
 
-from tests.support.brokers import POLL_S, Broker, EmbeddedTestBroker, ForeignBroker
+from tests.support.brokers import (
+    POLL_S,
+    Broker,
+    EmbeddedTestBroker,
+    ForeignBroker,
+    SharedBroker,
+)
 from tests.support.postgres import PostgresServer
 from tests.support.promised import Promised
+from tests.support.scheduling import SESSION_FOLDER, Groups, write_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from xdist.remote import Producer  # type: ignore[import-untyped]
+
 _TOPIC_TIMEOUT_S = 30.0
+_SHARED: list[Broker] = []
+"""Kept to this process's end: Python warns of a child that goes on when its object is gone."""
 # A loaded machine is no failure.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -77,6 +96,26 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--promises"):
         config.pluginmanager.register(Promised(), "promised")
+    if not _is_worker(config):
+        os.environ[SESSION_FOLDER] = tempfile.mkdtemp(prefix="sequitur-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the shared broker where all processes have ended, however they did."""
+    if not _is_worker(config):
+        folder = Path(os.environ.pop(SESSION_FOLDER))
+        EmbeddedTestBroker(folder / "broker").stop()
+        shutil.rmtree(folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
+    """Keep the tests of a group in one process; see `_group`."""
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -85,6 +124,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     So no process is left alone with a long one when the others have run out of tests.
     """
     items.sort(key=_place)
+    if _is_worker(config):
+        write_groups(_group(items))
     if config.getoption("--broker") != "container":
         for item in items:
             if item.get_closest_marker("container"):
@@ -105,6 +146,36 @@ def pytest_collection_finish() -> None:
 def _place(item: pytest.Item) -> tuple[bool, ...]:
     """Return what items are sorted by: the longest first."""
     return tuple(item.get_closest_marker(name) is None for name in ("slow", "kill", "spark"))
+
+
+def _group(items: list[pytest.Item]) -> dict[str, str]:
+    """Name a group for each test that goes to one process with others; the rest goes anywhere.
+
+    Spark's session is in two processes, each with half of the files that need it; a broker to
+    disturb and what is made once for a file are in one.
+    """
+    in_session = Counter(item.path for item in items if "shared_session" in _fixtures(item))
+    sizes = [0, 0]
+    halves = {}
+    for path, count in sorted(in_session.items(), key=lambda pair: (-pair[1], pair[0])):
+        halves[path] = sizes.index(min(sizes))
+        sizes[halves[path]] += count
+    groups = {}
+    for item in items:
+        if item.path in halves:
+            name = f"spark {halves[item.path] + 1}"
+        elif item.get_closest_marker("own_broker"):
+            name = "own broker"
+        elif item.get_closest_marker("one_process"):
+            name = item.path.name
+        else:
+            continue
+        groups[item.nodeid] = name
+    return groups
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 def _in_container(item: pytest.Item) -> bool:
@@ -149,13 +220,34 @@ def _new_broker(
 
 
 @pytest.fixture(scope="session")
-def broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[Broker]:
-    """The broker that the session's tests share; who stops or pauses it starts it again."""
+def _own_broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[Broker]:
+    own = _new_broker(_NO_RETENTION | _PROMPT_ABORTS)
+    yield own
+    own.close()
+
+
+@pytest.fixture(scope="session")
+def _shared_broker(request: pytest.FixtureRequest) -> Broker:
+    """The first process to need it starts it; `pytest_unconfigure` ends it."""
+    if request.config.getoption("--broker") == "container":
+        own: Broker = request.getfixturevalue("_own_broker")
+        return own
+    folder = Path(os.environ[SESSION_FOLDER], "broker")
+    _SHARED.append(EmbeddedTestBroker(folder, options=_NO_RETENTION | _PROMPT_ABORTS))
+    return SharedBroker(_SHARED[0].start())
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """The broker that all tests share; for one marked `own_broker` that of its process."""
     foreign = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    shared = ForeignBroker(foreign) if foreign else _new_broker(_NO_RETENTION | _PROMPT_ABORTS)
-    shared.start()
-    yield shared
-    shared.close()
+    if foreign:
+        return ForeignBroker(foreign)
+    own = request.node.get_closest_marker("own_broker")
+    found: Broker = request.getfixturevalue("_own_broker" if own else "_shared_broker")
+    # A test that failed with the broker down or paused must not take the following ones along.
+    found.start()
+    return found
 
 
 @pytest.fixture
@@ -177,8 +269,6 @@ def make_broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[
 @pytest.fixture
 def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeTopic]:
     """Topics for this test alone, on the shared broker; they are ready when they are returned."""
-    # A test that failed with the broker down or paused must not take the following ones along.
-    broker.start()
     client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     made: list[str] = []
     stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60].strip("-")

@@ -29,6 +29,8 @@ BUDGETS: Final = {
 }
 """At most so much of what stood before."""
 _LIMITS: Final = {"docstring share": 0.17, "product files": 270}
+MET: Final = {"docstring share"}
+"""These have been kept once, and `make check` holds the house to them."""
 
 
 def _sources(*folders: str) -> Iterator[Path]:
@@ -104,7 +106,7 @@ def _show_rooms() -> None:
 
 
 def main() -> None:
-    """Print the figures; `--record` keeps them, `--check` fails where a budget is exceeded."""
+    """Print the figures; `--record` keeps them, `--check` fails where one that was met is not."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -113,15 +115,21 @@ def main() -> None:
     if given.record:
         _RECORD.write_text(json.dumps(now, indent=1) + "\n")
     before = json.loads(_RECORD.read_text())
-    over = []
+    lost = []
     for name, figure in now.items():
         most = before[name] * BUDGETS[name] if name in BUDGETS else _LIMITS[name]
-        print(f"{name:16} {figure:9,}  {figure / before[name]:.3f} of before, budget {most:,.2f}")
-        if figure > most:
-            over.append(name)
-    _show_rooms()
-    if given.check and over:
-        sys.exit("over budget: " + ", ".join(over))
+        state = "met" if figure <= most else "not met yet"
+        if figure <= most and name not in MET:
+            state = "met now: add it to MET in tests/house/count.py"
+        if figure > most and name in MET:
+            state = "was met before"
+            lost.append(name)
+        ratio = figure / before[name]
+        print(f"{name:16} {figure:9,}  {ratio:.3f} of before, budget {most:,.2f}: {state}")
+    if not given.check:
+        _show_rooms()
+    elif lost:
+        sys.exit("over a budget that had been met: " + ", ".join(lost))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.conftest import MakeBroker
     from tests.support.brokers import Broker
 
+pytestmark = pytest.mark.own_broker
+
 _POLL_S = 0.01
 
 

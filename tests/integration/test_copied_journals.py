@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow]
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.own_broker]
 
 _PARTITIONS = 2
 _ALL = 400

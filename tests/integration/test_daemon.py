@@ -169,6 +169,7 @@ def test_a_wrong_port_is_told_with_the_cause(start_daemon: StartDaemon) -> None:
             daemon.end()
 
 
+@pytest.mark.own_broker
 @pytest.mark.either_broker
 def test_it_waits_for_kafka_to_come_up(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
@@ -191,6 +192,7 @@ def test_it_waits_for_kafka_to_come_up(
 
 
 @pytest.mark.promise("in-second-signal")
+@pytest.mark.own_broker
 def test_a_second_signal_ends_it_at_once(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_second_signal_ends_it_at_once(
 
 
 @pytest.mark.promise("in-closing-hangs-kafka")
+@pytest.mark.own_broker
 def test_a_drain_keeps_its_limit(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -325,6 +328,7 @@ def test_a_health_address_in_use_ends_it_with_3(start_daemon: StartDaemon) -> No
 
 
 @pytest.mark.promise("in-events-accepted-kafka")
+@pytest.mark.own_broker
 def test_it_is_not_ready_while_nothing_is_taken(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StartDaemon
     from tests.support.brokers import Broker
 
+pytestmark = pytest.mark.own_broker
+
 _HEALTH = ("--health", "127.0.0.1:0", "--backlog-quota")
 _BOTH_POLICIES = pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
 

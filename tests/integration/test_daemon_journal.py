@@ -62,6 +62,7 @@ def _stop(daemon: DaemonProcess) -> dict[str, Any]:
 
 
 @pytest.mark.promise("in-kafka-away-events")
+@pytest.mark.own_broker
 @pytest.mark.either_broker
 def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
@@ -86,6 +87,7 @@ def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
 
 
 @pytest.mark.promise("in-kafka-away-events")
+@pytest.mark.own_broker
 @pytest.mark.either_broker
 def test_it_starts_and_takes_events_while_kafka_is_away(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
@@ -110,6 +112,7 @@ def test_it_starts_and_takes_events_while_kafka_is_away(
     assert _numbers(broker, topic) == list(range(20))
 
 
+@pytest.mark.own_broker
 def test_a_client_that_waits_does_not_hold_up_a_second_signal(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_client_that_waits_does_not_hold_up_a_second_signal(
     assert sorted(_numbers(broker, topic)) == list(range(30))
 
 
+@pytest.mark.own_broker
 def test_what_a_drain_leaves_is_sent_by_the_next_start(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

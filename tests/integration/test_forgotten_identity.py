@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
+pytestmark = pytest.mark.one_process
+
 _EXPIRY = {
     "producer.id.expiration.ms": "500",
     "producer.id.expiration.check.interval.ms": "100",

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
     from tests.support.job_output import Tables
 
+pytestmark = pytest.mark.one_process
+
 _EXPIRY = {
     "producer.id.expiration.ms": "500",
     "producer.id.expiration.check.interval.ms": "100",

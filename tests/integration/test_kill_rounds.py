@@ -26,7 +26,7 @@ from tests.support.daemon_process import DaemonProcess, read_partitions
 from tests.support.log_file import LogFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -247,12 +247,11 @@ class Rounds:
 
 
 @pytest.fixture
-def make_rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Iterator[MakeRounds]:
+def make_rounds(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> MakeRounds:
     topic = make_topic(partitions=_PARTITIONS)
-    yield lambda growing, *settings: Rounds(
+    return lambda growing, *settings: Rounds(
         broker, topic, tmp_path, Random(_SEED), growing, settings
     )
-    broker.start()
 
 
 @pytest.fixture
@@ -271,6 +270,7 @@ def test_killing_the_daemon_loses_and_doubles_nothing(rounds: Rounds) -> None:
 
 
 @pytest.mark.promise("in-broker-paused-killed")
+@pytest.mark.own_broker
 @pytest.mark.either_broker
 @pytest.mark.timeout(_ROUND_TIMEOUT_S + _ROUNDS * 20)
 def test_killing_it_with_the_broker_disturbed_loses_and_doubles_nothing(rounds: Rounds) -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.block_writer import BlockWriter
     from sequitur.producer import Delivery, Outcome
 
-pytestmark = pytest.mark.timeout(900)  # ends a hang, also on a slow machine
+# The limit ends a hang, also on a slow machine.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.one_process]
 
 _PARTITIONS = 3
 _BURST = 200

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.support.postgres import PostgresServer
 
+pytestmark = pytest.mark.one_process
+
 
 @pytest.fixture
 def latin(postgres: PostgresServer) -> Iterator[SQLStore]:

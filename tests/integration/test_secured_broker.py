@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.one_process
+
 _AT_ONCE_S = 30
 """Far below `delivery_timeout`, within which what may pass is tried again."""
 _WRONG = "wrong-and-secret"

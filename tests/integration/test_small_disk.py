@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_rounds", "rounds"]
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow]
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.own_broker]
 
 _LIVES = 2
 _LINES = 40_000

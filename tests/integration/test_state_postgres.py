@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
     from tests.support.postgres import PostgresServer
 
+pytestmark = pytest.mark.one_process
+
 _KINDS = [TransactionalState, OpaqueState, NonTransactionalState]
 _MANY = 100_000
 _COMMIT = b"COMMIT\0"  # the statement, and not the level of isolation that others name

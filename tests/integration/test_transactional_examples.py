@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.one_process
+
 _VOCABULARY = [f"word{number}" for number in range(60)]
 
 

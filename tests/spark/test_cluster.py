@@ -1,7 +1,7 @@
 """Jobs on a Spark cluster: a master and two workers of one core, and what happens to them there.
 
-`make test` has each kind of job undisturbed, and a reorder job and a transactional topology with
-each disturbance; `make test-kill` has all kinds with each, again and again.
+`make test-all` has each kind of job undisturbed, and a reorder job and a transactional topology
+with each disturbance; `make test-kill` has all kinds with each, again and again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.one_process]
 
 _ROUNDS: Final = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "0"))
 _LIVES: Final = max(1, _ROUNDS // 10)

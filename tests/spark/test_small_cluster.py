@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 
 T0 = 1_700_000_000_000
 _ENDS_WITHIN_S = 30

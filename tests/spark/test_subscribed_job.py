@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
 
 T0 = 1_700_000_000_000
 _S = 1_000

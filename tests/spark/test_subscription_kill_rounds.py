@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow, pytest.mark.own_broker]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _TOPOLOGY_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))

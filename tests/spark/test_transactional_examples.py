@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeTopic
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 
 T0 = 1_700_000_000_000
 _SENTENCES = ("to be or not to be", "that is the question", "to do is to be", "be " * 25)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.spark.submitted_job import SubmittedJob
     from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow, pytest.mark.one_process]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "5"))

@@ -93,10 +93,21 @@ class ForeignBroker:
         """Skip the test: this broker is not ours to disturb."""
         pytest.skip("needs a broker that it may disturb, and KAFKA_BOOTSTRAP_SERVERS names one")
 
-    kill = pause = resume = stop
+    def kill(self) -> NoReturn:
+        self.stop()
+
+    pause = resume = kill
 
     def close(self) -> None:
         """Leave it running."""
+
+
+class SharedBroker(ForeignBroker):
+    """The broker of all of a session's processes."""
+
+    def stop(self) -> NoReturn:
+        """Fail the test: others are using it."""
+        pytest.fail("disturbs the broker that all tests share: mark it own_broker")
 
 
 def answers(bootstrap_servers: str, timeout_s: float = 1.0) -> bool:

@@ -12,6 +12,8 @@ from sequitur.consumer.topology.engine.executor import Executor
 if TYPE_CHECKING:
     from sequitur.consumer.topology.settling.root import Root
 
+pytestmark = pytest.mark.figures
+
 
 @pytest.mark.parametrize("is_tracked", [True, False])
 def test_every_event_goes_through_the_chain(

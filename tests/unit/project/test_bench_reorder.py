@@ -11,6 +11,8 @@ from benchmarks.reorder_check import Written
 from benchmarks.reorder_contenders import Contender
 from benchmarks.reorder_input import Workload, columns, key_and_value
 
+pytestmark = pytest.mark.figures
+
 _WORKLOAD = Workload(events=20_000, late_share=0.01)
 _DRAWN = columns(_WORKLOAD)
 _SUM = _DRAWN.event_time_sum

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.installed import Installed, install_wheel
 
-pytestmark = pytest.mark.slow  # builds, and makes a virtual environment
+pytestmark = [pytest.mark.slow, pytest.mark.one_process]  # builds, and makes a virtual environment
 
 
 @pytest.fixture(scope="module")

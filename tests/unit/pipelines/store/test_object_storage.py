@@ -30,7 +30,7 @@ from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow  # asks a server of S3, in each process that runs some of it
+pytestmark = [pytest.mark.slow, pytest.mark.one_process]  # asks a server of S3
 
 _RACERS = 64
 
