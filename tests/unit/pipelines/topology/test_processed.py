@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.errors import CheckpointError
-from sequitur.pipelines.topology.processed import Processed, ProcessTotals
+from sequitur.consumer.topology import (
+    BaseTransactionalBolt,
+    Committer,
+    TransactionalTopologyBuilder,
+)
+from sequitur.consumer.topology.state import OpaqueState, SQLStore, State, TransactionalState
+from sequitur.errors import CheckpointError, TopologyFileError
+from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
+from sequitur.pipelines.topology.topology_file import check_prepared
 from tests.support.golden import golden_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sequitur.consumer.topology import TransactionalTopology
+
 
 _ROOT = Path("/checkpoint")
 
@@ -45,3 +59,89 @@ def test_events_and_what_bolts_made_are_balanced_apart(lost: str) -> None:
     assert totals.are_balanced
     assert totals.waiting == 5
     assert not replace(totals, **{lost: getattr(totals, lost) + 1}).are_balanced
+
+
+@pytest.mark.promise("state-version-changed-step")
+def test_what_fb84216_prepared_is_read(tmp_path: Path) -> None:
+    """Its attempt has a number of that time, which is of no life of today."""
+    found = Prepared.from_document(golden_document("prepared.json"), tmp_path)
+    assert (found.attempt, found.batch, found.tasks) == ((1 << 20) + 2, "b2", {"sum": 2})
+    ((file, tuples),) = found.sent
+    assert file == Path(tmp_path / "topology/f1/inputs/b.pickle")
+    assert tuples == {("sum", 0): [[0, 10]], ("sum", 1): [[10, 7]]}
+    assert found.processed.transaction_id == 2
+    assert found.signature is None
+
+
+def test_newer_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="format 99"):
+        Prepared.from_document(
+            {**golden_document("prepared.json"), "prepared_format": 99}, tmp_path
+        )
+
+
+class _Part(BaseTransactionalBolt):
+    fields: Sequence[str] = ("transaction", "word", "count")
+
+
+class _Sum(BaseTransactionalBolt, Committer):
+    fields = ("transaction", "count")
+
+
+def _topology(
+    store: SQLStore,
+    *,
+    part: str = "part",
+    fields: Sequence[str] = _Part.fields,
+    table: str = "counts",
+    kind: type[State] = TransactionalState,
+) -> TransactionalTopology:
+    bolt = _Part()
+    bolt.fields = fields
+    builder = TransactionalTopologyBuilder("words", "spout")
+    builder.set_bolt(part, bolt, 3).shuffle_grouping("spout")
+    states = {"count": kind(store, table)}
+    builder.set_bolt("sum", _Sum(), 2, states=states).fields_grouping(part, "word")
+    return builder.build()
+
+
+@pytest.mark.promise("state-topology-changed-step")
+@pytest.mark.parametrize(
+    ("changes", "tasks", "reason"),
+    [
+        ({}, 3, r"with the tasks of 'sum': 2; now it is one with the tasks of 'sum': 3"),
+        ({"part": "counter"}, 2, "without stream 'default' of 'counter'"),
+        (
+            {"fields": ("transaction", "count", "word")},
+            2,
+            r"read by 'sum': transaction, word, count; now .*: transaction, count, word",
+        ),
+        ({"fields": ("transaction", "host", "word", "count")}, 2, "transaction, host, word, count"),
+        ({"table": "other"}, 2, r"state 'count' of 'sum': counts, .*: other, transactional"),
+        ({"kind": OpaqueState}, 2, "counts, opaque, str, int"),
+    ],
+)
+def test_a_changed_topology_is_told_by_what_has_changed(
+    tmp_path: Path, changes: Mapping[str, Any], tasks: int, reason: str
+) -> None:
+    """With the way to go on; the same one goes on, also with another bolt behind the same name."""
+    store = SQLStore(f"sqlite:///{tmp_path}/state.db")
+    document = {
+        **golden_document("prepared.json"),
+        "prepared_format": 2,
+        "signature": _topology(store).commit_signature,
+    }
+    prepared = Prepared.from_document(document, tmp_path)
+    again = Prepared.from_document(prepared.to_document(tmp_path), tmp_path)
+    check_prepared("checkpoint", again, _topology(store), {"sum": 2})
+    with pytest.raises(TopologyFileError, match=reason) as raised:
+        check_prepared("checkpoint", again, _topology(store, **changes), {"sum": tasks})
+    assert "until the step is done" in str(raised.value)
+
+
+def test_what_fb84216_prepared_tells_of_tasks_alone(tmp_path: Path) -> None:
+    store = SQLStore(f"sqlite:///{tmp_path}/state.db")
+    prepared = Prepared.from_document(golden_document("prepared.json"), tmp_path)
+    check_prepared("checkpoint", prepared, _topology(store, part="counter"), {"sum": 2})
+    with pytest.raises(TopologyFileError, match="the tasks of 'sum': 2"):
+        check_prepared("checkpoint", prepared, _topology(store), {"sum": 1})

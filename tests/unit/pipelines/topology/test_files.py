@@ -1,17 +1,28 @@
-"""Tuples between stages: they come in the order of their events, and never all at once."""
+"""Files of a step: tuples in exchange files, records in output files."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer import OutputTimestamp, TimestampRule
+from sequitur.consumer.topology import OutputRecord
 from sequitur.consumer.topology.engine.targets import Sent
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.pipelines.rows.footers import footer_of
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.topology import files
-from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology.files import (
+    OUTPUT_ORDER,
+    ExchangeFile,
+    OutputFiles,
+    tuples_in_order,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +97,55 @@ def test_tuples_of_several_files_come_in_the_order_of_their_events(
     assert len(told) == 35 + 33
     assert [said for time_ms, said in told if time_ms == 0] == ["x0", "y0", "y1"]
     assert [said for time_ms, said in told if time_ms == 3] == ["x3", "x32", "x33"]
+
+
+_PARTITIONS = 512
+_RECORDS = 2_000
+_LARGE_RECORD = 64
+_RULE = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=_RECORDS, floor_ms=_RECORDS)
+
+
+@pytest.mark.promise("process-call-yields-end")
+def test_large_records_do_not_wait_by_their_number(tmp_path: Path) -> None:
+    """What waits is bounded by its bytes, of all outputs together."""
+    topics = {"large": ("a", 1), "small": ("b", 1)}
+    for place in "ab":
+        (tmp_path / place).mkdir()
+    files = OutputFiles(tmp_path, topics, itertools.count())
+    tracemalloc.start()
+    try:
+        for number in range(_LARGE_RECORD):
+            files.write("large", _record(number, bytes(1 << 20)))
+            files.write("small", _record(number, b"", (("h", bytes(1 << 18)),)))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < _LARGE_RECORD << 19
+    files.close()
+    assert files.count == 2 * _LARGE_RECORD
+
+
+def _record(number: int, value: bytes, headers: Any = ()) -> Any:
+    event = (b"k", b"v", (), number, "t", 0, number, 5)
+    return OutputRecord(Root(number + 1, event), b"%d" % number, value, headers)
+
+
+def test_row_groups_do_not_grow_with_partitions(tmp_path: Path) -> None:
+    """Few records of many output partitions share one; each goes where its key says."""
+    (tmp_path / "topic").mkdir()
+    files = OutputFiles(tmp_path, {"out": ("topic", _PARTITIONS)}, itertools.count())
+    for number in range(_RECORDS):
+        files.write("out", _record(number, b""))
+    file = files.close()["topic"]
+    assert file is not None
+    assert len(footer_of(file).rows) == 1
+    selection = Selection((Part((file,)),), order=OUTPUT_ORDER)
+    found = {
+        partition: sum(batch.rows for batch in batches(1 << 18))
+        for partition, batches in selection.each(range(_PARTITIONS), _RULE)
+    }
+    assert sum(found.values()) == _RECORDS
+    assert found == {
+        partition: sum(batch.rows for batch in selection.batches(partition, 1 << 18, _RULE))
+        for partition in found
+    }
