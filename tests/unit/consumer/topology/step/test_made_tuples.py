@@ -24,7 +24,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
     bolt,
 )
-from sequitur.consumer.topology.settling.root import MadeTuple, is_made
+from sequitur.consumer.topology.settling.root import MadeTuple, is_made, readable
 from sequitur.consumer.topology.state import TransactionalState
 from tests.support.step_runs import StepRuns, event
 from tests.support.transactions import store_in
@@ -746,3 +746,21 @@ def test_calls_side_by_side_keep_the_order_of_what_one_task_makes(
     assert _written(runs) == [1, 2, 3, 4, 5, 6]
     assert list(dict.fromkeys(_plan["seen"])) == [1, 2, 3, 4, 5, 6]
     assert runs.counts["made_acked"] == 6
+
+
+class Shy:
+    """A value that neither JSON nor Python shows."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_letter_is_written_whatever_its_values_are() -> None:
+    """Of what cannot be unpickled, or shown, it says so."""
+    topology = _topology(Numbers())
+    made = MadeTuple("numbers", 0, "default", (0, Shy()), None).event(1, 2)
+    shown = b"values that cannot be shown: RuntimeError"
+    assert readable(made, topology) == ("default", shown)
+    stream, said = readable((made[0], b"?", *made[2:]), topology)
+    assert stream == ""
+    assert said.startswith(b"what bolt 'numbers' emitted was kept, and cannot be unpickled: ")

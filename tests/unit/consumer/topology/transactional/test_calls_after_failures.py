@@ -17,13 +17,14 @@ from sequitur.consumer.topology import (
     ProcessSettings,
     TransactionalTopologyBuilder,
     TransactionTester,
+    bolt,
 )
 from sequitur.consumer.topology.state import TransactionalState
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
 from tests.support.transactions import Journal, counts, events, store_in, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Tuple
@@ -86,6 +87,21 @@ class Chances(Journal):
         return token
 
 
+class Planned(Chances):
+    """Fails the calls that are named: the value, and the how manyth of its calls."""
+
+    def __init__(self, component: str, *fails: tuple[str, int]) -> None:
+        super().__init__([component])
+        self.fails = fails
+
+    def _fails(self, component: str, value: str, call: int) -> bool:
+        del component
+        return (value, call) in self.fails
+
+    def calls_of(self, component: str, given: Tuple) -> int:
+        return self._of_value[component, text(given["value"])]
+
+
 class Ask(BasicBolt):
     """Passes on what it is given."""
 
@@ -134,6 +150,14 @@ class Total(Ask):
 
     def restore(self, snapshot: int) -> None:
         self.count = snapshot
+
+
+class AwaitingTotal(Total):
+    """Does so in a call that is awaited."""
+
+    async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
+        await asyncio.sleep(0)
+        super().process(tuple, collector)
 
 
 class Part(BaseTransactionalBolt):
@@ -189,6 +213,17 @@ class Passing(Part):
         super().process(tuple)
         given, token = self.given.pop()
         self.collector.emit((self.transaction, given["value"], token))
+
+
+class Hardening(Part):
+    """Cannot be copied any more once it is given the value 12 a second time."""
+
+    chances: Planned
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        super().process(tuple)
+        if text(tuple["value"]) == "12" and self.chances.calls_of(self.name, tuple) == 2:
+            self.lock = threading.Lock()
 
 
 class Sum(BaseTransactionalBolt):
@@ -341,8 +376,8 @@ def _tester(
     """Return a topology: each bolt where its input is, or in two or three tasks elsewhere."""
     states = {"count": TransactionalState(store_in(folder), "counts")}
     builder = TransactionalTopologyBuilder("calls", "spout")
-    for number, (name, (bolt, sources)) in enumerate(bolts.items()):
-        made = bolt(chances, name) if isinstance(bolt, type) else bolt
+    for number, (name, (kind, sources)) in enumerate(bolts.items()):
+        made = kind(chances, name) if isinstance(kind, type) else kind
         if name == "sum":
             declared = builder.set_committer_bolt(name, made, states=states)
         else:
@@ -422,14 +457,25 @@ def test_a_snapshot_has_nothing_of_what_failed(tmp_path: Path) -> None:
     assert chances.totals[-1] == _EVENTS
 
 
+_chances: dict[str, Chances] = {}
+
+
+@bolt(fields=Ask.fields)
+def yielding(given: Tuple) -> Iterator[Any]:
+    """Does as `Stuttering` does."""
+    yield given["transaction"], given["value"], _chances["ask"].token(given)
+    _chances["ask"].call("ask", given)
+
+
 @pytest.mark.promise("state-calls-fail-chance")
-@pytest.mark.parametrize("kind", [Ask, Awaiting])
+@pytest.mark.parametrize("kind", [Stuttering, Awaiting, yielding])
 def test_calls_side_by_side_are_repeated_where_they_run_again(
-    kind: type[Ask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are behind a batch bolt, which keeps what fails in them."""
+    """They are behind a batch bolt, which keeps what fails in them; what they emitted is not."""
     monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
     chances = Chances(["ask"], 0.1)
+    monkeypatch.setitem(_chances, "ask", chances)
     bolts = {"part": (Passing, ["spout"]), "ask": (kind, ["part"]), "sum": (Sum, ["ask"])}
     tester = _tester(chances, tmp_path, bolts, concurrency=4)
     tester.run(events(*_values()))
@@ -457,6 +503,31 @@ def test_all_tasks_that_either_run_has_sent_to_run_again(seed: int, tmp_path: Pa
     assert sorted(text(event.value) for event in tester.acked) == ["1", "2"]
     assert counts(store_in(tmp_path), "counts") == {"two 1": 1, "two 2": 1}
     assert sorted(text(value) for _, value in tester.records("out")) == ["1", "2"]
+
+
+def test_what_fails_behind_a_copy_that_was_lost_is_run_again_without(tmp_path: Path) -> None:
+    """Back behind 22 it is given 12 again, and cannot be copied from then on; then 18 fails."""
+    chances = Planned("part", ("22", 1), ("18", 2))
+    tester = _tester(chances, tmp_path, _chain(Hardening(chances)))
+    tester.run(events(*_values()))
+    assert chances.failed == 2
+    assert not tester.failed_tries
+    assert len(tester.acked) == _EVENTS - 2
+    _check_exact(tester, tmp_path)
+
+
+def test_side_by_side_nothing_is_repeated_of_what_keeps_its_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a bolt is run again without those that failed in any of its runs."""
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    chances = Planned("ask", ("5", 1), ("7", 2))
+    bolts = {"ask": (AwaitingTotal, ["spout"]), "sum": (Sum, ["ask"])}
+    tester = _tester(chances, tmp_path, bolts, concurrency=4)
+    tester.run(events(*_values()))
+    assert chances.failed == 2
+    assert chances.totals[-1] == len(tester.acked) == _EVENTS - 2
+    _check_exact(tester, tmp_path, ["ask"])
 
 
 def test_a_call_that_emitted_is_not_repeated(tmp_path: Path) -> None:
