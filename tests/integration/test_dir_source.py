@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,7 @@ async def test_an_entry_that_nobody_can_read_holds_up_no_other(tmp_path: Path, n
         odd.write_bytes(b"1\n")
     (tmp_path / "z").write_bytes(b"2\n")
     journal = FakeJournal()
+    gc.collect()  # what other tests left open counts in neither
     descriptors = _open_files()
     with capture_logs() as logs:
         _, source = await _read(tmp_path, journal, follow=True, pause=scripted_pause(quiet=20))
@@ -205,7 +207,7 @@ async def test_an_entry_that_nobody_can_read_holds_up_no_other(tmp_path: Path, n
     assert source.statistics().files_unreadable == 1
     told = [entry["path"] for entry in logs if entry["event"] == "file passed over"]
     assert [path.isascii() for path in told] == [True]
-    assert _open_files() == descriptors
+    assert _open_files() <= descriptors  # other threads of the process may close some
 
 
 async def test_bad_lines_are_refused_with_file_and_line(tmp_path: Path) -> None:

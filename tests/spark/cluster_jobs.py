@@ -109,8 +109,6 @@ class OrderedJob:
     def said(self) -> str:
         """See `ClusterJob`; once it has ended, all of it."""
         assert self._life is not None
-        if self._life.process.poll() is not None:
-            [*self._life.steps()]
         return self._life.complaints()
 
     def check(self) -> None:

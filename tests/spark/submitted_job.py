@@ -93,6 +93,8 @@ class SubmittedJob:
             text=True,
             start_new_session=True,  # a process group of its own, as a terminal gives it
         )
+        assert self.process.stdout is not None
+        self._stdout = self.process.stdout
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +113,7 @@ class SubmittedJob:
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """What it says of each step, as it says it; at its end, the report."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._stdout:
             if line.startswith("{"):
                 yield json.loads(line)
             else:
@@ -120,7 +121,7 @@ class SubmittedJob:
 
     def complaints(self) -> str:
         """What it said so far beside its steps; spark-submit puts Python's on standard output."""
-        if self.process.poll() is not None:
+        if self.process.poll() is not None and not self._stdout.closed:
             collections.deque(self.steps(), maxlen=0)
         self._complaints.seek(0)
         return "".join(self._said) + self._complaints.read()
@@ -136,8 +137,7 @@ class SubmittedJob:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._stdout.close()
         self._complaints.close()
 
 

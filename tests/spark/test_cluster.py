@@ -350,12 +350,11 @@ def test_workers_without_the_package_are_told_of_in_one_sentence(
         said = job.said()
     # What Java says at each start, and that executors took more than 10 s on a slow machine.
     others = ("WARNING: Using incubator", "no executor yet")
-    (line,) = [one for one in said.splitlines() if not one.startswith(others)]
-    assert line == (
+    assert [one for one in said.splitlines() if not one.startswith(others)] == [
         "sequitur: Spark gave up: Python on the workers has no package 'sequitur': install there "
         "what the driver has, in the same versions, or ship it by --py-files or spark.archives "
         "(docs/operations.md)"
-    )
+    ]
 
 
 @pytest.fixture
