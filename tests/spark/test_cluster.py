@@ -350,11 +350,12 @@ def test_workers_without_the_package_are_told_of_in_one_sentence(
         said = job.said()
     # What Java says at each start, and that executors took more than 10 s on a slow machine.
     others = ("WARNING: Using incubator", "no executor yet")
-    assert [one for one in said.splitlines() if not one.startswith(others)] == [
+    wanted = (
         "sequitur: Spark gave up: Python on the workers has no package 'sequitur': install there "
         "what the driver has, in the same versions, or ship it by --py-files or spark.archives "
         "(docs/operations.md)"
-    ]
+    )
+    assert [one for one in said.splitlines() if not one.startswith(others)] == [wanted]
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> Non
     with job.running():
         wait_until(lambda: _cursor(job).committed_offset >= 5)
         job.produce([replace(_event(90), timestamp_ms=new)])
-        wait_until(lambda: _times(job) == [0, 33, 60])
+        wait_until(lambda: _times(job)[:3] == [0, 33, 60])
     report = job.run(drain=True)
     assert _times(job) == [0, 33, 60, 90]
     totals = report.totals
