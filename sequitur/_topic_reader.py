@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
 from sequitur.kafka.connections import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
@@ -29,6 +30,9 @@ _METADATA_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 60.0
 _BATCH_SIZE: Final = 10_000
 _PATIENCE_S: Final = 0.2
+_RETRY: Final = Retry(
+    patience_s=_METADATA_TIMEOUT_S, backoff=Backoff(initial_ms=200, maximum_ms=200, jitter=0)
+)
 _EMPTY_FETCH_MS: Final = 50
 """The end of a partition is told by a fetch that found nothing, behind a transaction's markers."""
 _DEFAULT_ISOLATION: Final = "read_committed"
@@ -178,19 +182,24 @@ def _is_record(message: Message) -> bool:
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return a partition's first and next offset; wait for its leader if need be."""
-    deadline_s = time.monotonic() + _METADATA_TIMEOUT_S
-    while True:
-        try:
-            return consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=_METADATA_TIMEOUT_S
-            )
-        except KafkaException as error:
-            action = action_of(Request.WATERMARKS, error.args[0].code())
-            if action is not Action.RETRY or time.monotonic() > deadline_s:
-                raise BrokerUnreachableError(
-                    f"partition {partition} of {topic}: {error.args[0].str()}"
-                ) from error
-            time.sleep(_PATIENCE_S)
+    where = TopicPartition(topic, partition)
+    try:
+        found: tuple[int, int] = _RETRY.run(
+            lambda: consumer.get_watermark_offsets(where, timeout=_METADATA_TIMEOUT_S), _passes
+        )
+    except KafkaException as error:
+        raise BrokerUnreachableError(
+            f"partition {partition} of {topic}: {error.args[0].str()}"
+        ) from error
+    return found
+
+
+def _passes(error: Exception) -> str | None:
+    if not isinstance(error, KafkaException):
+        return None
+    told = error.args[0]
+    is_passing = action_of(Request.WATERMARKS, told.code()) is Action.RETRY
+    return str(told.str()) if is_passing else None
 
 
 def _record(message: Message) -> TopicRecord:

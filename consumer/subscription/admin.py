@@ -7,11 +7,11 @@ ended by the next one, or by the next creation.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.names import may_take
 from sequitur.consumer.subscription.partition_cursor import PartitionCursor
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.registry import SubscriptionRecord
 
-_MEMBERS_GO_IN_S: Final = 90.0
+_UNTIL_MEMBERS_GO: Final = Retry(
+    patience_s=90.0, backoff=Backoff(initial_ms=500, maximum_ms=500, jitter=0)
+)
 """A member stays in its group until its session times out: ours for 10 s, others' for 45 s."""
-_LOOK_AGAIN_S: Final = 0.5
 
 
 class SubscriptionAdmin:
@@ -88,18 +89,18 @@ class SubscriptionAdmin:
                 name, watch=watch, followed=followed, to_remove=True
             ) as owner:
                 owner.remove()
-        deadline_s = time.monotonic() + _MEMBERS_GO_IN_S
-        while True:
-            try:
-                self._surveyor.groups.delete(group)
-            except TopicError as error:
-                if not self._surveyor.groups.connected([group]):
-                    raise
-                if time.monotonic() > deadline_s:
-                    raise TopicError(
-                        f"subscription {name!r} is deleted, but its consumer group still has a "
-                        "member, so that Kafka keeps its committed offsets: stop that one"
-                    ) from error
-                time.sleep(_LOOK_AGAIN_S)
-            else:
-                return
+        groups = self._surveyor.groups
+
+        def passes(error: Exception) -> str | None:
+            is_held = isinstance(error, TopicError) and groups.connected([group])
+            return "it has a member" if is_held else None
+
+        try:
+            _UNTIL_MEMBERS_GO.run(lambda: groups.delete(group), passes)
+        except TopicError as error:
+            if passes(error) is None:
+                raise
+            raise TopicError(
+                f"subscription {name!r} is deleted, but its consumer group still has a "
+                "member, so that Kafka keeps its committed offsets: stop that one"
+            ) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sequitur.base.process import wall_clock_ms
+from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.subscription.ages import limits_ms, older_than
 from sequitur.consumer.subscription.claims import ClaimWatch, Hold
 from sequitur.consumer.subscription.cursor_store import CursorStore
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _RECORDS: Final = 1_000
 _PATIENCE_S: Final = 60.0
+_RETRY: Final = Retry(
+    patience_s=_PATIENCE_S, backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0)
+)
 _MOST_AGES: Final = 100_000
 _FIGURES: Final = 64
 """So many ages are read in a round for the sake of a figure alone."""
@@ -295,10 +299,8 @@ def timestamps_from(
     found: dict[tuple[SourcePartition, int], int] = {}
     left = {(OutputPartition(*where), offset) for where, offset in places}
     known_ends = {OutputPartition(*where): end for where, end in ends.items()}
-    deadline_s = time.monotonic() + _PATIENCE_S
+    attempts = _RETRY.attempts(time.monotonic)
     while left:
-        if time.monotonic() > deadline_s:
-            raise UnansweredError(f"no leader tells the ages of messages in {_PATIENCE_S:g} s")
         try:
             connections = kept_connections(kafka)
             connections.run(connections.leaders.refresh({where.topic for where, _ in left}))
@@ -312,9 +314,11 @@ def timestamps_from(
                 found[SourcePartition(*where), offset] = stamp_ms
         left -= told.keys()
         if told:
-            deadline_s = time.monotonic() + _PATIENCE_S
+            attempts.succeed()
         elif left:
-            time.sleep(_POLL_S)
+            attempts.sleep(
+                UnansweredError(f"no leader tells the ages of messages in {_PATIENCE_S:g} s")
+            )
     return found
 
 

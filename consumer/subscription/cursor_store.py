@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from confluent_kafka import TopicPartition
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.base.retry import Backoff, brief_outages
+from sequitur.base.retry import Backoff, Retry, brief_outages
 from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FollowedPartition
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
@@ -63,8 +63,11 @@ _PARTITIONS: Final = 8
 _NOTHING: Final = StoredRecords({})
 _FEW: Final = 4
 """Of more partitions than these the topic is read whole."""
-_PATIENCE_S: Final = 60.0
-_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
+_RETRY: Final = Retry(
+    patience_s=60.0,
+    backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
+    random=random.random,
+)
 
 WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
 
@@ -428,7 +431,7 @@ class CursorOwner:
         and takes the transactional id back, since brokers end transactions in the same way. This
         process came later: it begins again.
         """
-        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
+        attempts = _RETRY.attempts(time.monotonic)
         while True:
             # Behind the id: what former owners write from now on is refused, and is not missed.
             found = StoredRecords(followed.read())
@@ -446,14 +449,12 @@ class CursorOwner:
             try:
                 self._writer.write(self._next_claim())
             except (SubscriptionFencedError, UnansweredError) as error:
-                is_over = time.monotonic() > deadline_s
+                pause_s = attempts.pause_s(str(error))
                 # What another process has fenced is ended, and hides no claim.
-                if watch is None and not is_over and isinstance(error, SubscriptionFencedError):
-                    is_over = self._is_claimed_anew(followed, before)
-                if is_over:
+                is_fenced = watch is None and isinstance(error, SubscriptionFencedError)
+                if pause_s is None or (is_fenced and self._is_claimed_anew(followed, before)):
                     raise
-                failures += 1
-                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+                time.sleep(pause_s)
                 self._writer.close()
                 self._writer = self._new_writer()
             else:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.retry import Backoff
+from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.registry import Registry
@@ -38,8 +37,11 @@ BACKLOG_ID: Final = "sequitur-registry/backlog"
 the registry away from whoever changes it."""
 _OF_SUBSCRIPTION: Final = f"{REGISTRY_ID}/subscription/"
 _PARTITION: Final = 0
-_PATIENCE_S: Final = 60.0
-_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0)
+_RETRY: Final = Retry(
+    patience_s=60.0,
+    backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
+    random=random.random,
+)
 
 
 class RegistryStore:
@@ -78,17 +80,14 @@ class RegistryStore:
     ) -> Registry:
         """Change the registry."""
         self.ensure()
-        deadline_s, failures = time.monotonic() + _PATIENCE_S, 0
         tried: list[tuple[Registry, Changes]] = []
-        while True:
-            try:
-                return self._changed(make, beside, subscription, tried)
-            except (SubscriptionFencedError, UnansweredError) as error:
-                is_lost = bool(tried) or isinstance(error, SubscriptionFencedError)
-                if not is_lost or time.monotonic() > deadline_s:
-                    raise
-                failures += 1
-                time.sleep(_BETWEEN_ATTEMPTS.delay_ms(failures, random.random()) / 1000)
+
+        def passes(error: Exception) -> str | None:
+            is_lost = isinstance(error, SubscriptionFencedError)
+            is_lost |= bool(tried) and isinstance(error, UnansweredError)
+            return str(error) if is_lost else None
+
+        return _RETRY.run(lambda: self._changed(make, beside, subscription, tried), passes)
 
     def _changed(
         self,

@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.retry import Attempts
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _IN_FLIGHT: Final = 5
 """As many batches of a producer as a broker remembers."""
 TRUSTED_MS: Final = 3_600_000
-_PATIENCE_S: Final = 120.0
+_RETRY: Final = Retry(patience_s=120.0, backoff=Backoff(initial_ms=5, maximum_ms=500, jitter=0))
 _LOOKS: Final = 20
 """So often, over some seconds, a partition is looked at that lacks rows."""
 
@@ -110,7 +110,7 @@ class PartitionSender:
         self._plan = assignment
         self._on_gone = on_gone
         self._clock = clock
-        self._attempts = Attempts(_PATIENCE_S)
+        self._attempts = _RETRY.attempts()
         self._batches: deque[_Batch] = deque()
         self._rows = 0
         self._is_ended = False
@@ -256,7 +256,7 @@ class PartitionSender:
         """Drop what is in flight, and ask the leader, whoever it is by now, how far it has got."""
         await self._drop_flight()
         self._asked_s = None
-        await self._attempts.pause(f"{self._where}: {why}")
+        await self._attempts.pause(SendUnansweredError(f"{self._where}: {why}"))
         await self._leaders.refresh([self._where.topic])
 
     async def _drop_flight(self) -> None:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from sequitur.base.retry import Attempts, brief_outages
+from sequitur.base.retry import Backoff, Retry, brief_outages
 from sequitur.consumer import OutputPartition
 from sequitur.errors import (
     BrokerError,
@@ -52,7 +52,7 @@ _FORMAT: Final = 1
 _OUTPUTS: Final = "outputs.json"
 _TOKENS: Final = "delivery.json"
 _SUFFIX: Final = ".identity"
-_PATIENCE_S: Final = 30.0
+_RETRY: Final = Retry(patience_s=30.0, backoff=Backoff(initial_ms=5, maximum_ms=500, jitter=0))
 
 
 class Documents(Protocol):
@@ -332,12 +332,12 @@ async def _of_all(
 ) -> dict[OutputPartition, _Found]:
     """Ask leaders until there is an answer for each partition."""
     found: dict[OutputPartition, _Found] = {}
-    attempts = Attempts(_PATIENCE_S)
+    attempts = _RETRY.attempts()
     while missing := [one for one in where if one not in found]:
         told = await ask(missing)
         found |= {one: what for one, what in told.items() if what is not Untold.ASK_AGAIN}
         if len(found) < len(where):
-            await attempts.pause(f"{missing[0]}: its leader does not answer")
+            await attempts.pause(SendUnansweredError(f"{missing[0]}: its leader does not answer"))
             await connections.leaders.refresh({one.topic for one in missing})
     return found
 

@@ -15,7 +15,6 @@ import os
 import pwd
 import re
 import tempfile
-import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from sequitur.base.extras import load
+from sequitur.base.retry import Retry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.remote_path import RemotePath, parts_of
 
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 HDFS_SCHEME: Final = "hdfs"
 _PORT: Final = 8020
 _USER: Final = "HADOOP_USER_NAME"
-_PATIENCE_S: Final = 120.0
+_RETRY: Final = Retry(patience_s=120.0)
 """A cluster that restarts, or is in safe mode, is asked again for so long."""
-_LONGEST_PAUSE_S: Final = 2.0
 _PIECE_BYTES: Final = 1 << 20
 _IN_MEMORY_BYTES: Final = 8 << 20
 """A larger file is on the local disk until it is closed: it may have to be written twice."""
@@ -52,6 +51,8 @@ _OF_THE_CLIENT: Final = (
 _SAID: Final = re.compile(r'RPCError\("(?:[\w$]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)$|$)')
 _FINAL: Final = re.compile(r"QuotaExceeded|InvalidPath|UnsupportedFeature|SASL|GSSAPI")
 """Refusals that another try does not change."""
+_DENIED: Final = "AccessControlException"
+_HERE: Final = (FileNotFoundError, FileExistsError, IsADirectoryError)
 _Answer = TypeVar("_Answer")
 
 
@@ -160,23 +161,17 @@ class HdfsPath(RemotePath[Cluster]):
 
     def _ask(self, asked: Callable[[Any], _Answer]) -> _Answer:
         """Ask the cluster, and again while it does not answer, or cannot yet."""
-        deadline_s, pause_s = time.monotonic() + _PATIENCE_S, 0.05
-        while True:
-            try:
-                return asked(self.store.client())
-            except (FileNotFoundError, FileExistsError, IsADirectoryError) as error:
-                raise type(error)(f"{self}: {_in_words(error)}") from error
-            except (OSError, RuntimeError) as error:
-                text = str(error)
-                if "AccessControlException" in text:
-                    raise PermissionError(
-                        f"{self}: {_in_words(error)}. The user is that of HADOOP_USER_NAME, or of "
-                        "the process"
-                    ) from error
-                if _FINAL.search(text) or time.monotonic() > deadline_s:
-                    raise OSError(f"{self}: {_in_words(error)}") from error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        try:
+            return _RETRY.run(lambda: asked(self.store.client()), _passes)
+        except _HERE as error:
+            raise type(error)(f"{self}: {_in_words(error)}") from error
+        except (OSError, RuntimeError) as error:
+            if _DENIED in str(error):
+                raise PermissionError(
+                    f"{self}: {_in_words(error)}. The user is that of HADOOP_USER_NAME, or of "
+                    "the process"
+                ) from error
+            raise OSError(f"{self}: {_in_words(error)}") from error
 
 
 class _Input(io.RawIOBase):
@@ -266,6 +261,13 @@ def settings_of_environment() -> Callable[[str], str | None]:
 def _user() -> str:
     """Return who we are to Hadoop."""
     return os.environ.get(_USER) or pwd.getpwuid(os.getuid()).pw_name
+
+
+def _passes(error: Exception) -> str | None:
+    if isinstance(error, _HERE) or not isinstance(error, OSError | RuntimeError):
+        return None
+    text = str(error)
+    return None if _DENIED in text or _FINAL.search(text) else text
 
 
 def _in_words(error: Exception) -> str:

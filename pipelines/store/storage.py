@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.files import files_in
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
 
 _LOCAL_SCHEME: Final = "file:"
-_WAITS_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2)
-"""Before a document is asked for again of which the store has not said who has created it."""
+_RETRY: Final = Retry(most=6, backoff=Backoff(initial_ms=200, maximum_ms=3_200, jitter=0))
+"""A document is asked for again of which the store has not said who has created it."""
 _Place = TypeVar("_Place", Path, ObjectPath | HdfsPath)
+
+
+def _passes(error: Exception) -> str | None:
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return None  # there is no bucket, or no right to it
+    return str(error) if isinstance(error, OSError) else None
 
 
 class SparkFolder(Protocol):
@@ -224,15 +230,12 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
     def create(self, name: str, text: str) -> bool:
         """See `Storage`."""
         place, content = self.location(name), text.encode()
-        for wait_s in _WAITS_S:
-            try:
-                return place.put_new(content) or place.get() == content
-            except (FileNotFoundError, PermissionError):
-                raise  # there is no bucket, or no right to it
-            except OSError:
-                # Nobody may go on before it is known who has created it.
-                time.sleep(wait_s)
-        return place.put_new(content) or place.get() == content
+
+        # Nobody may go on before it is known who has created it.
+        def is_ours() -> bool:
+            return place.put_new(content) or place.get() == content
+
+        return _RETRY.run(is_ours, _passes)
 
     def replace(self, name: str, text: str) -> None:
         """See `Storage`."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import structlog
 
 from sequitur.base.log import Logger
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.base.settings import parse_address
 from sequitur.errors import ProducerError, RetriableError
 from sequitur.producer._client import IdempotentProducer
@@ -233,9 +234,12 @@ _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
 _LOOK_AFTER_S: Final = 0.5
 _LOOK_S: Final = 1.0
-_TOPIC_RETRY_S: Final = 1.0
 
 _log = Logger(__name__)
+_TOPIC_RETRY: Final = Retry(
+    backoff=Backoff(initial_ms=1_000, maximum_ms=1_000, jitter=0),
+    tell=lambda why, _: _log.warning("topic not created yet", reason=why),
+)
 
 
 def run_daemon(
@@ -335,20 +339,16 @@ class _Daemon:
         from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         produce = self._produce
-        while True:
-            try:
-                created = await create_topic(
-                    self._kafka,
-                    produce.topic,
-                    partitions=produce.partitions,
-                    replication_factor=produce.replication_factor,
-                )
-            except RetriableError as error:
-                _log.warning("topic not created yet", reason=str(error))
-                await asyncio.sleep(_TOPIC_RETRY_S)
-            else:
-                break
-        if created:
+
+        async def create() -> bool:
+            return await create_topic(
+                self._kafka,
+                produce.topic,
+                partitions=produce.partitions,
+                replication_factor=produce.replication_factor,
+            )
+
+        if await _TOPIC_RETRY.run_async(create, any_of(RetriableError)):
             _log.info("topic created", topic=produce.topic, partitions=produce.partitions)
 
     async def _read(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
+from sequitur.base.retry import Retry
 from sequitur.base.settings import milliseconds
 from sequitur.errors import (
     BrokerError,
@@ -75,8 +76,7 @@ class Recovery:
         self._clock = clock
         self._settlement = settlement
         self._counters = counters
-        self._backoff = backoff
-        self._random = random
+        self._retry = Retry(backoff=backoff, random=random.random)
         self._rounds = rounds
         self._on_renewed = on_renewed
         self._refresh = refresh
@@ -106,12 +106,11 @@ class Recovery:
             task.cancel()
 
     async def _recover(self, queue: SendQueue) -> None:
-        failures = 0
+        attempts = self._retry.attempts()
         try:
             while not await self._try_to_recover(queue):
-                failures += 1
                 self._refresh()
-                await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
+                await attempts.pause()
         finally:
             queue.end_recovery()
             self._on_renewed(queue)

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.base.log import Logger
+from sequitur.base.retry import Retry, any_of
 from sequitur.errors import BrokerError, FatalError, ProducerClosedError, RetriableError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.kafka.identity import Identity
@@ -382,16 +383,9 @@ async def until_answered(
     ask: Callable[[], Awaitable[_T]], settings: ProducerSettings, random: Random
 ) -> _T:
     """Return what `ask` gives; ask again, with backoff, for as long as `delivery_timeout`."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + settings.delivery_timeout.total_seconds()
-    backoff = backoff_of(settings)
-    failures = 0
-    while True:
-        try:
-            return await ask()
-        except RetriableError:
-            failures += 1
-            wait_s = backoff.delay_ms(failures, random.random()) / 1000
-            if loop.time() + wait_s > deadline_s:
-                raise
-            await asyncio.sleep(wait_s)
+    retry = Retry(
+        patience_s=settings.delivery_timeout.total_seconds(),
+        backoff=backoff_of(settings),
+        random=random.random,
+    )
+    return await retry.run_async(ask, any_of(RetriableError))

@@ -11,18 +11,16 @@ each wait, and tells the metrics since when the job has been waiting.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-from sequitur.errors import SendUnansweredError
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
+    from collections.abc import Awaitable, Callable
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +55,126 @@ class Backoff:
         )
 
 
-_BETWEEN_QUESTIONS: Final = Backoff(initial_ms=5, maximum_ms=500, jitter=0)
+Passes: TypeAlias = "Callable[[Exception], str | None]"
+"""Why an error is expected to pass; None of one that is not."""
+
+
+def any_of(*kinds: type[Exception]) -> Passes:
+    """Return what says that errors of some kinds pass, in their own words."""
+    return lambda error: str(error) if isinstance(error, kinds) else None
+
+
+def _sleep(pause_s: float) -> bool:
+    time.sleep(pause_s)
+    return False
+
+
+def _loop_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Asks again, after growing pauses, while what fails is expected to pass."""
+
+    patience_s: float = math.inf  # how long, from the first question on
+    most: float = math.inf  # how often
+    backoff: Backoff = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
+    random: Callable[[], float] = lambda: 0.5
+    # before a pause: why, and for how many seconds more at most
+    tell: Callable[[str, float], object] = lambda _why, _left_s: None
+    # once there is an answer, where a pause was told of: after how many seconds
+    tell_over: Callable[[float], object] = lambda _waited_s: None
+    told_after_s: float = 0.0  # a shorter wait is not worth a line
+    told_each_s: float = 0.0
+    wait: Callable[[float], bool] = _sleep  # whether to stop; of `run` alone
+    clock: Callable[[], float] | None = None  # by default that of threads, or of the event loop
+
+    def run(self, ask: Callable[[], T], passes: Passes) -> T:
+        """Return the answer to a question; raise what does not pass, or not in time."""
+        clock = self.clock or time.monotonic
+        attempts = Attempts(self, clock, clock())
+        while True:
+            try:
+                answer = ask()
+            except Exception as error:
+                pause_s = attempts.pause_s(passes(error))
+                if pause_s is None or self.wait(pause_s):
+                    raise
+            else:
+                attempts.succeed()
+                return answer
+
+    async def run_async(self, ask: Callable[[], Awaitable[T]], passes: Passes) -> T:
+        """Do the same in an event loop."""
+        clock = self.clock or _loop_s
+        attempts = Attempts(self, clock, clock())
+        while True:
+            try:
+                answer = await ask()
+            except Exception as error:
+                pause_s = attempts.pause_s(passes(error))
+                if pause_s is None:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                attempts.succeed()
+                return answer
+
+    def attempts(self, clock: Callable[[], float] | None = None) -> Attempts:
+        """Return attempts at one thing, for a loop of its own; by the event loop's clock."""
+        return Attempts(self, clock or _loop_s)
 
 
 class Attempts:
-    """Attempts at one thing."""
+    """Attempts at one thing; of those without a beginning patience counts from a failure on."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(
+        self, retry: Retry, clock: Callable[[], float], begun_s: float | None = None
+    ) -> None:
+        self._retry = retry
+        self._clock = clock
         self._failures = 0
-        self._deadline_s = 0.0
+        self._begun_s = begun_s
+        self._told_s: float | None = None
 
     def succeed(self) -> None:
         """Take note of a success: patience begins anew."""
-        self._failures = 0
+        if self._told_s is not None and self._begun_s is not None:
+            self._retry.tell_over(self._clock() - self._begun_s)
+        self._failures, self._begun_s, self._told_s = 0, None, None
 
-    async def pause(self, why: str) -> None:
-        """Wait before the next attempt."""
-        now_s = asyncio.get_running_loop().time()
-        if self._failures == 0:
-            self._deadline_s = now_s + self._patience_s
-        elif now_s > self._deadline_s:
-            raise SendUnansweredError(why)
+    def pause_s(self, why: str | None) -> float | None:
+        """Return how long to wait after a failure; None: it does not pass, or patience is over."""
+        retry, now_s = self._retry, self._clock()
+        if self._begun_s is None:
+            self._begun_s = now_s
+        left_s = self._begun_s + retry.patience_s - now_s
         self._failures += 1
-        await asyncio.sleep(_BETWEEN_QUESTIONS.delay_ms(self._failures) / 1000)
+        if why is None or left_s <= 0 or self._failures >= retry.most:
+            return None
+        due_s = self._begun_s + retry.told_after_s
+        if now_s >= (due_s if self._told_s is None else self._told_s + retry.told_each_s):
+            retry.tell(why, left_s)
+            self._told_s = now_s
+        pause_s = retry.backoff.delay_ms(self._failures, retry.random()) / 1000
+        return min(pause_s, left_s)
+
+    def sleep(self, error: Exception) -> None:
+        """Wait in this thread before the next attempt; raise the error once patience is over."""
+        pause_s = self.pause_s(str(error))
+        if pause_s is None:
+            raise error
+        time.sleep(pause_s)
+
+    async def pause(self, error: Exception | None = None) -> None:
+        """Wait before the next attempt; raise the error once patience is over."""
+        pause_s = self.pause_s(str(error))
+        if pause_s is None:
+            raise error or TimeoutError
+        await asyncio.sleep(pause_s)
 
 
-_BETWEEN_ATTEMPTS: Final = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
 _BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
 _BRIEFLY_S: Final = 30.0
 _TOLD_EACH_S: Final = 30.0
@@ -93,11 +184,6 @@ _TOLD_AFTER_S: Final = 1.0
 
 def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - the job's log
-
-
-def _sleep(pause_s: float) -> bool:
-    time.sleep(pause_s)
-    return False
 
 
 def brief_outages() -> Outages:
@@ -118,13 +204,21 @@ class Outages:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.restarted = 0
-        self._patience_s = patience_s
         self._restarts = restarts
         self._wait = wait
         self.tell = tell
         self._clock = clock
         self._waits: dict[object, float] = {}
         self._fruitless = 0
+        self._retry = Retry(
+            patience_s=patience_s,
+            tell=self._tell_wait,
+            tell_over=self._tell_answer,
+            told_after_s=_TOLD_AFTER_S,
+            told_each_s=_TOLD_EACH_S,
+            wait=wait,
+            clock=clock,
+        )
 
     @property
     def waiting_s(self) -> float:
@@ -138,33 +232,24 @@ class Outages:
         """Whether waiting is to be given up."""
         return self._wait(0)
 
-    def outlast(self, ask: Callable[[], T], passes: Callable[[Exception], str | None]) -> T:
+    def outlast(self, ask: Callable[[], T], passes: Passes) -> T:
         """Return the answer to a question; ask again while what fails is expected to pass."""
         begun_s, this = self._clock(), object()
-        told_s, failures = begun_s + _TOLD_AFTER_S - _TOLD_EACH_S, 0
-        is_told = False
+
+        def noted(error: Exception) -> str | None:
+            self._waits[this] = begun_s
+            return passes(error)
+
         try:
-            while True:
-                try:
-                    answer = ask()
-                except Exception as error:
-                    why, now_s = passes(error), self._clock()
-                    left_s = begun_s + self._patience_s - now_s
-                    if why is None or left_s <= 0:
-                        raise
-                    self._waits[this] = begun_s
-                    if now_s - told_s >= _TOLD_EACH_S:
-                        self.tell(f"waiting for Kafka, {left_s:.0f} s more at most: {why}")
-                        told_s, is_told = now_s, True
-                    failures += 1
-                    if self._wait(_BETWEEN_ATTEMPTS.delay_ms(failures) / 1000):
-                        raise
-                else:
-                    if is_told:
-                        self.tell(f"Kafka answers again, after {self._clock() - begun_s:.0f} s")
-                    return answer
+            return self._retry.run(ask, noted)
         finally:
             self._waits.pop(this, None)
+
+    def _tell_wait(self, why: str, left_s: float) -> None:
+        self.tell(f"waiting for Kafka, {left_s:.0f} s more at most: {why}")
+
+    def _tell_answer(self, waited_s: float) -> None:
+        self.tell(f"Kafka answers again, after {waited_s:.0f} s")
 
     def step_is_done(self) -> None:
         """Note that a step is done: all restarts are allowed again."""

@@ -10,7 +10,6 @@ is deleted with a topic or a truncated log), so that only the log itself can tel
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import FatalError, LogRangeError, RetriableError
 from sequitur.kafka.error_codes import Action, Request, action_of, meaning_of
 from sequitur.kafka.record_format import following
@@ -45,8 +45,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 _ANY_REPLICA: Final = -1
 _DEBUGGING_REPLICA: Final = -2
-_REPLICATION_POLLS: Final = 20
-_REPLICATION_POLL_S: Final = 0.1
+_REPLICATION: Final = Retry(most=20, backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0))
 _READ_UNCOMMITTED: Final = 0
 _READ_COMMITTED: Final = 1
 _FETCH_BYTES: Final = 8 << 20
@@ -77,11 +76,9 @@ async def until_replicated(
 ) -> None:
     """Wait until all in-sync replicas have what the partition's leader has now."""
     end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
-    for _ in range(_REPLICATION_POLLS):
-        if await offset_at(ask, topic, partition, LATEST) >= end:
-            return
-        await asyncio.sleep(_REPLICATION_POLL_S)
-    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+    attempts = _REPLICATION.attempts()
+    while await offset_at(ask, topic, partition, LATEST) < end:
+        await attempts.pause(RetriableError(f"{topic}-{partition}: its replicas lag behind"))
 
 
 async def offset_at(

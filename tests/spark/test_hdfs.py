@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from sequitur.base.retry import Retry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import hdfs_path
 from sequitur.pipelines.store.files import files_in
@@ -120,7 +121,7 @@ def test_cluster_that_does_not_come_back_is_named(
     root: HdfsPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once patience is over, with the document; so is a user without a right to it, at once."""
-    monkeypatch.setattr(hdfs_path, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(hdfs_path, "_RETRY", Retry(patience_s=0.2))
     nobody = hdfs_path.hdfs_path("hdfs://127.0.0.1:1/checkpoint", lambda _: None)
     assert nobody is not None
     with pytest.raises(OSError, match=r"hdfs://127.0.0.1:1/checkpoint/done/1: .*refused"):

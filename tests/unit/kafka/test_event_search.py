@@ -9,7 +9,9 @@ import pytest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import RetriableError
+from sequitur.kafka import log_reading
 from sequitur.kafka.log_reading import find_events
 from sequitur.kafka.records import EVENT_ID_HEADER
 
@@ -52,6 +54,7 @@ async def test_what_is_not_replicated_yet_is_waited_for() -> None:
 @pytest.mark.promise("in-log-searched-events")
 async def test_replicas_that_lag_for_long_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can say then: it is asked again later."""
-    monkeypatch.setattr("sequitur.kafka.log_reading._REPLICATION_POLL_S", 0)
+    at_once = Backoff(initial_ms=0, maximum_ms=0)
+    monkeypatch.setattr(log_reading, "_REPLICATION", Retry(most=20, backoff=at_once))
     with pytest.raises(RetriableError, match="lag behind"):
         await find_events(Leader(lag=_NEVER).ask, "t", 0, {b"id"}, 500)

@@ -11,12 +11,12 @@ commit without an answer is settled by its repeat, and what a bolt has read is c
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger, bindparam, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
+from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
 from sequitur.consumer.topology.state.kinds import State, StateKind, is_surely_held
 from sequitur.consumer.topology.state.rules import age_of
@@ -88,8 +88,11 @@ def delete_removed(
         connection.execute(REMOVED.delete().where(noted), given)
 
 
-_REPEATS: Final = 5
-_REPEAT_WAIT_S: Final = 0.3
+_REPEAT: Final = Retry(
+    patience_s=LOCK_TIMEOUT_S,  # each may take long: the driver tells of it, and may be stopped
+    most=5,
+    backoff=Backoff(initial_ms=300, maximum_ms=1_200, jitter=0),
+)
 
 _NUMBERS: Final = [
     bindparam(name, type_=BigInteger()) for name in ("task", "txid", "attempt", "again")
@@ -265,22 +268,13 @@ class SQLSession(StateSession):
         Repeats of one attempt have one batch: whichever of them wrote the row, its rows are there.
         """
         self._given["again"] = 1
-        begun_s = time.monotonic()
-        for number in range(_REPEATS):
-            time.sleep(_REPEAT_WAIT_S * number)
-            if time.monotonic() - begun_s > LOCK_TIMEOUT_S:
-                break  # each of them may take long: the driver tells of it, and may be stopped
-            try:
-                self._commit(changes)
-            except (_LostAnswerError, DBAPIError) as error:
-                if isinstance(error, DBAPIError) and not error.connection_invalidated:
-                    break  # the server is there, and does not let it repeat the commit now
-            else:
-                return
-        raise StateUnavailableError(
-            f"{self._writer.title}: {self._store.title} gave no answer to the commit, and does not "
-            "let it be repeated now: repeat the batch, which settles it"
-        ) from lost
+        try:
+            _REPEAT.run(lambda: self._commit(changes), _passes)
+        except (_LostAnswerError, DBAPIError):
+            raise StateUnavailableError(
+                f"{self._writer.title}: {self._store.title} gave no answer to the commit, and does "
+                "not let it be repeated now: repeat the batch, which settles it"
+            ) from lost
 
     def _found(self, connection: Connection) -> Found:
         found = connection.execute(_FOUND, self._given).one()
@@ -372,3 +366,9 @@ class _LostAnswerError(Exception):
     def __init__(self, error: DBAPIError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _passes(error: Exception) -> str | None:
+    # Else the server is there, and does not let it repeat the commit now.
+    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return str(error) if is_lost or isinstance(error, _LostAnswerError) else None
