@@ -79,6 +79,10 @@ class SurvivingTasks:
         self._folder = folder
         self._max_crashes = max_crashes
 
+    def all_of(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run tasks side by side, in Spark's processes: the seam by which tests run them here."""
+        return all_of(self._spark, tasks)
+
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Run tasks side by side, and give their results in order."""
         recorded = [self._recorded(task) for task in tasks]
@@ -133,7 +137,7 @@ class SurvivingTasks:
         """
         if self._kills(task, 0, 0):
             return None
-        (count,) = all_of(self._spark, [task.count])
+        (count,) = self.all_of([task.count])
         first, last = 0, count
         while last - first > 1:
             middle = (first + last) // 2
@@ -158,7 +162,7 @@ class SurvivingTasks:
         """Run tasks; whether no process has died."""
         try:
             with _in_pool(self._spark):
-                all_of(self._spark, recorded)
+                self.all_of(recorded)
         except (Py4JJavaError, PySparkException) as error:
             if not _is_death(error):
                 raise TopologyTaskError(

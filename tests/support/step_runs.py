@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from sequitur.consumer.topology import EventValues, ProcessSettings
 from sequitur.consumer.topology.engine.plan import plan
@@ -19,7 +20,6 @@ from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.files import (
@@ -30,10 +30,8 @@ from sequitur.pipelines.topology.files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-
-    import pytest
 
     from sequitur.consumer.topology import Topology
     from sequitur.consumer.topology.step.run import StepResult
@@ -51,6 +49,9 @@ class _TasksHere(SurvivingTasks):
 
     No code of ours takes that for an error of a bolt, so it ends the task as a death does.
     """
+
+    def all_of(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [task() for task in tasks]
 
     def _survives(self, recorded: Sequence[Any]) -> bool:
         try:
@@ -101,9 +102,8 @@ class StepRuns:
     ticks: Mapping[str, int] = field(default_factory=dict)
     watermark_ms: int | None = None
 
-    def step(self, monkeypatch: pytest.MonkeyPatch, given: Iterable[EventValues] = ()) -> None:
+    def step(self, given: Iterable[EventValues] = ()) -> None:
         """Run a step with those that wait, and with new events, in the partitions they say."""
-        monkeypatch.setattr(crashes, "all_of", lambda _, tasks: [task() for task in tasks])
         batch = self._batch()
         selection = self._selection(batch, list(given))
         givens = [
@@ -138,7 +138,7 @@ class StepRuns:
             given.append(EventValues(*whole[:3], time_ms, *whole.place, time_ms))
         self.give_back(given)
 
-    def step_that_dies(self, monkeypatch: pytest.MonkeyPatch, *, after: int) -> bool:
+    def step_that_dies(self, *, after: int) -> bool:
         """Run a step that dies behind so many of its writes; return whether it has more.
 
         What it has written is there, and no document names it.
@@ -155,11 +155,11 @@ class StepRuns:
 
             return counted
 
-        with monkeypatch.context() as patched:
+        with pytest.MonkeyPatch.context() as patched:
             for name in _WRITES:
                 patched.setattr(FileBatch, name, dying(getattr(FileBatch, name)))
             try:
-                before.step(monkeypatch)
+                before.step()
             except _DiedError:
                 return True
         return False
@@ -168,7 +168,7 @@ class StepRuns:
         """When the job would run the next step for those that wait."""
         return due_ms(self.next_due_ms, self.now_ms, policy=self.settings.retry)
 
-    def to_the_end(self, monkeypatch: pytest.MonkeyPatch, most: int = 100) -> None:
+    def to_the_end(self, most: int = 100) -> None:
         """Run steps, each when the next event is due, until none waits.
 
         Raises:
@@ -177,7 +177,7 @@ class StepRuns:
         for _ in range(most):
             if self.next_due_ms is not None:
                 self.now_ms = max(self.now_ms, self.next_due_ms)
-                self.step(monkeypatch)
+                self.step()
         if self.next_due_ms is not None:
             raise RuntimeError(f"after {most} steps events wait still")
 

@@ -62,7 +62,8 @@ class Acker:
     and merged: the value of a known root is updated in place, and new roots are inserted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, merged_at: int = _MERGED_AT) -> None:
+        self._merged_at = merged_at
         self._roots: Numbers = np.empty(0, np.uint64)
         self._values: Numbers = np.empty(0, np.uint64)
         self._flags: Flags = np.empty(0, np.uint8)
@@ -77,7 +78,7 @@ class Acker:
         """Add messages: the root of each, the XOR of edges, and flags (`AckFlag`)."""
         self._buffer.append((roots, values, flags))
         self._buffered_rows += len(roots)
-        if self._buffered_rows >= max(_MERGED_AT, len(self._roots) >> _MERGED_SHARE):
+        if self._buffered_rows >= max(self._merged_at, len(self._roots) >> _MERGED_SHARE):
             self._merge()
 
     def outcomes(self) -> TreeOutcomes:

@@ -141,31 +141,29 @@ def test_a_batch_bolt_begins_each_batch_with_nothing() -> None:
 
 @pytest.mark.promise("process-bolt-holds-connections")
 def test_a_bolt_of_a_job_goes_on_where_its_state_is_the_newest(
-    seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seen: list[str], tmp_path: Path
 ) -> None:
     """A step that is repeated begins with what was kept before it, so its bolt is created again."""
     runs = StepRuns(_one(Counting()), tmp_path, life="one")
-    runs.step(monkeypatch, [event(1)])
+    runs.step([event(1)])
     before = dict(runs.states)
-    runs.step(monkeypatch, [event(2)])
+    runs.step([event(2)])
     assert seen == ["prepare"]
     runs.states = before  # the job died before it wrote down what the step came to
-    runs.step(monkeypatch, [event(2)])
+    runs.step([event(2)])
     assert seen == ["prepare", "cleanup", "prepare", "restore 1"]
-    runs.step(monkeypatch, [event(3)])
+    runs.step([event(3)])
     assert seen[4:] == []
     assert runs.records("out") == [(None, b"1"), (None, b"2"), (None, b"2"), (None, b"3")]
 
 
 @pytest.mark.promise("process-bolt-holds-connections")
-def test_another_life_makes_its_bolts_anew(
-    seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_life_makes_its_bolts_anew(seen: list[str], tmp_path: Path) -> None:
     """The topology's file may be another one by then."""
     runs = StepRuns(_one(Pooled()), tmp_path, life="one")
-    runs.step(monkeypatch, [event(1)])
+    runs.step([event(1)])
     runs.life = "two"
-    runs.step(monkeypatch, [event(2)])
+    runs.step([event(2)])
     assert seen == ["prepare", "cleanup", "prepare"]
 
 
@@ -175,7 +173,7 @@ def test_a_task_that_failed_leaves_no_bolt(
 ) -> None:
     """Its memory is ahead of what was kept, or nobody knows where."""
     runs = StepRuns(_one(Pooled()), tmp_path, life="failing")
-    runs.step(monkeypatch, [event(1)])
+    runs.step([event(1)])
 
     def full(*_: Any) -> Any:
         raise OSError("no space left")
@@ -183,10 +181,10 @@ def test_a_task_that_failed_leaves_no_bolt(
     with monkeypatch.context() as patched:
         patched.setattr(FileBatch, "write_states", full)
         with pytest.raises(OSError, match="no space left"):
-            runs.step(patched, [event(2)])
+            runs.step([event(2)])
     assert seen == ["prepare", "cleanup"]
     runs.waiting.clear()
-    runs.step(monkeypatch, [event(2)])
+    runs.step([event(2)])
     assert seen == ["prepare", "cleanup", "prepare"]
 
 
@@ -202,15 +200,13 @@ def test_a_bolt_that_holds_a_tuple_is_made_anew(seen: list[str]) -> None:
     assert seen == ["prepare"] * 3
 
 
-def test_async_bolts_stay_on_their_loop(
-    seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_async_bolts_stay_on_their_loop(seen: list[str], tmp_path: Path) -> None:
     """A client that a bolt keeps belongs to the loop it was made on."""
     runs = StepRuns(_one(Loops(), concurrency=4), tmp_path, life="loops")
-    runs.step(monkeypatch, [event(1)])
-    runs.step(monkeypatch, [event(2)])
+    runs.step([event(1)])
+    runs.step([event(2)])
     assert runs.counts["acked"] == 2
     assert runs.counts["failed"] == 0
     assert seen == ["prepare"]
     runs.life = "end"
-    runs.step(monkeypatch)
+    runs.step()

@@ -10,7 +10,6 @@ import pytest
 from sequitur.consumer.topology.step.batch import TaskResult
 from sequitur.consumer.topology.step.tasks import WHOLE, Trial
 from sequitur.errors import BoltCrashError
-from sequitur.pipelines.topology import crashes
 from sequitur.pipelines.topology.crashes import SurvivingTasks
 
 if TYPE_CHECKING:
@@ -42,6 +41,9 @@ class _Dying(SurvivingTasks):
     dies: Callable[[list[int]], bool]
     most = 100
 
+    def all_of(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [task() for task in tasks]
+
     def _survives(self, recorded: Sequence[Any]) -> bool:
         if any(self.dies(one.task.given()) for one in recorded):
             self.crashes += 1
@@ -52,39 +54,30 @@ class _Dying(SurvivingTasks):
         return True
 
 
-def _tasks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dies: Callable[[list[int]], bool]
-) -> _Dying:
-    monkeypatch.setattr(crashes, "all_of", lambda _, tasks: [task() for task in tasks])
+def _tasks(folder: Path, dies: Callable[[list[int]], bool]) -> _Dying:
     tasks = _Dying(None, folder, max_crashes=2)  # type: ignore[arg-type]
     tasks.dies = dies
     return tasks
 
 
 @pytest.mark.promise("process-process-dies-whatever")
-def test_a_task_that_dies_of_no_event_ends_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_dies_of_no_event_ends_the_job(tmp_path: Path) -> None:
     """As where `prepare` of a bolt ends the process: there is nothing to give up."""
-    tasks = _tasks(tmp_path, monkeypatch, lambda _: True)
+    tasks = _tasks(tmp_path, lambda _: True)
     with pytest.raises(BoltCrashError, match="0 events, tuples and ticks were given up"):
         tasks.run([_Task()])
 
 
 @pytest.mark.promise("process-process-dies-whatever")
-def test_no_event_is_given_up_for_deaths_that_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_event_is_given_up_for_deaths_that_pass(tmp_path: Path) -> None:
     """Memory was short for a while, whatever the task was given."""
     deaths = iter(range(5))
-    tasks = _tasks(tmp_path, monkeypatch, lambda _: next(deaths, None) is not None)
+    tasks = _tasks(tmp_path, lambda _: next(deaths, None) is not None)
     assert [answer.taken for answer in tasks.run([_Task()])] == [5]
 
 
 @pytest.mark.promise("process-process-dies-event")
 @pytest.mark.parametrize("killers", [{0}, {3}, {1, 4}, {0, 1, 2, 3, 4}])
-def test_each_event_that_kills_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killers: set[int]
-) -> None:
-    tasks = _tasks(tmp_path, monkeypatch, lambda given: bool(killers.intersection(given)))
+def test_each_event_that_kills_is_found(tmp_path: Path, killers: set[int]) -> None:
+    tasks = _tasks(tmp_path, lambda given: bool(killers.intersection(given)))
     assert [answer.taken for answer in tasks.run([_Task()])] == [5 - len(killers)]

@@ -20,7 +20,7 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
-from sequitur.pipelines.topology import replay, step_runs
+from sequitur.pipelines.topology import files, replay, step_runs
 from sequitur.pipelines.topology.files import OutputFiles
 from sequitur.pipelines.topology.step_runs import ReplayIntake, reached_ms
 from tests.support.bolts import Neighbours
@@ -52,14 +52,14 @@ def test_an_output_that_is_lost_on_its_way_stops_the_job(
 ) -> None:
     """The records that bolts emitted are counted, and those in the files."""
     runs = StepRuns(passing_topology(), tmp_path)
-    runs.step(monkeypatch, [event(number) for number in range(3)])
+    runs.step([event(number) for number in range(3)])
     assert (runs.counts["acked"], len(runs.records("out"))) == (3, 3)
     write_out = OutputFiles._write_out
     monkeypatch.setattr(
         OutputFiles, "_write_out", lambda self, name, rows: write_out(self, name, rows[1:])
     )
     with pytest.raises(ConservationError, match="bolts emitted 2 records, but 1 are in files"):
-        runs.step(monkeypatch, [event(number) for number in (3, 4)])
+        runs.step([event(number) for number in (3, 4)])
 
 
 @pytest.mark.promise("process-output-record-lost")
@@ -71,10 +71,10 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("sequitur.pipelines.topology.files._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(files, "_RECORDS_AT_ONCE", 2)
     monkeypatch.setattr(OutputFiles, "_write_out", full)
     with pytest.raises(OSError, match="no space left"):
-        StepRuns(passing_topology(), tmp_path).step(monkeypatch, [event(n) for n in range(5)])
+        StepRuns(passing_topology(), tmp_path).step([event(n) for n in range(5)])
 
 
 @bolt
@@ -105,17 +105,17 @@ _SLOW = ProcessSettings(retry_jitter=0, retry_delay=timedelta(milliseconds=100),
 @pytest.mark.promise("process-events-share-outputs")
 @_STAGES
 def test_events_on_a_chain_of_shared_outputs_run_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """However long the chain, and however often each was tried: at the time of the last of them."""
     runs = StepRuns(_neighbours(tasks), tmp_path, _SLOW)
-    runs.step(monkeypatch, [event(30, b"f2")])
+    runs.step([event(30, b"f2")])
     runs.now_ms = 1_100
-    runs.step(monkeypatch, [event(10, b"f1"), event(20, b"b")])
+    runs.step([event(10, b"f1"), event(20, b"b")])
     assert [(one.event[6], one.retry_at_ms) for one in runs.pending()] == [
         (10, 1_300), (20, 1_300), (30, 1_300),
     ]  # fmt: skip
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.records("out") == [(None, b"f1+b"), (None, b"b+f2")]
     assert (runs.counts["acked"], runs.counts["dead"]) == (3, 0)
 
@@ -123,16 +123,16 @@ def test_events_on_a_chain_of_shared_outputs_run_together(
 @pytest.mark.promise("process-events-share-outputs")
 @_STAGES
 def test_an_event_that_shares_an_output_is_not_tried_past_its_last_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """It is dead then, and never runs again behind a later event of its key."""
     settings = _SLOW.model_copy(update={"max_attempts": 2})
     runs = StepRuns(_neighbours(tasks), tmp_path, settings)
-    runs.step(monkeypatch, [event(10, b"f9", key=b"a")])
+    runs.step([event(10, b"f9", key=b"a")])
     runs.now_ms = 1_100
-    runs.step(monkeypatch, [event(20, b"f1", key=b"b"), event(30, b"c", key=b"a")])
+    runs.step([event(20, b"f1", key=b"b"), event(30, b"c", key=b"a")])
     assert [value for _, value in runs.dead()] == [b"f9"]
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert [value for _, value in runs.dead()] == [b"f9"]
     assert runs.records("out") == [(None, b"f1+c")]
     assert (runs.counts["acked"], runs.counts["failed"]) == (2, 3)
@@ -153,9 +153,7 @@ class Forgets(Bolt):
 
 
 @pytest.mark.promise("process-events-key-wait")
-def test_a_key_is_due_when_its_first_event_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_due_when_its_first_event_is(tmp_path: Path) -> None:
     """Not when a later one would be: that is a step in which nothing runs, again and again."""
     settings = _SLOW.model_copy(update={"retry_factor": 600.0})
     builder = TopologyBuilder("forgets")
@@ -163,12 +161,12 @@ def test_a_key_is_due_when_its_first_event_is(
     builder.set_bolt("work", Forgets()).local_grouping("events")
     builder.set_output("out").local_grouping("work")
     runs = StepRuns(builder.build(), tmp_path, settings)
-    runs.step(monkeypatch, [event(10, b"n2", key=b"k")])
+    runs.step([event(10, b"n2", key=b"k")])
     runs.now_ms = 1_100
-    runs.step(monkeypatch, [event(20, b"f1", key=b"k")])
+    runs.step([event(20, b"f1", key=b"k")])
     assert [one.retry_at_ms for one in runs.pending()] == [61_100, 1_200]
     assert runs.next_due_ms == 61_100
-    runs.to_the_end(monkeypatch, most=1)
+    runs.to_the_end(most=1)
     assert runs.records("out") == [(b"k", b"n2"), (b"k", b"f1")]
 
 
@@ -179,10 +177,10 @@ def test_an_event_without_a_key_waits_for_no_stranger(
     """It is held for one that it shared an output with, which is dead; it is due at once."""
     settings = _SLOW.model_copy(update={"max_attempts": 2, "retry_delay": timedelta(minutes=1)})
     runs = StepRuns(_neighbours(None), tmp_path, settings, partitions=1)
-    runs.step(monkeypatch, [event(20, b"f9")])
+    runs.step([event(20, b"f9")])
     runs.now_ms = 61_000
     monkeypatch.setattr(Neighbours, "finish_batch", _first_and_last)
-    runs.step(monkeypatch, [event(10, b"f1"), event(30, b"c")])
+    runs.step([event(10, b"f1"), event(30, b"c")])
     assert [value for _, value in runs.dead()] == [b"f9"]
     assert [one.event[6] for one in runs.pending()] == [10, 30]
     assert runs.next_due_ms == 61_000
@@ -196,15 +194,13 @@ def _first_and_last(self: Neighbours) -> None:
 
 
 @pytest.mark.promise("process-output-named-dead")
-def test_an_output_may_be_named_as_dead_letters_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_may_be_named_as_dead_letters_are(tmp_path: Path) -> None:
     builder = TopologyBuilder("named")
     builder.set_spout("events")
     builder.set_bolt("refuse", refuse).local_grouping("events")
     builder.set_output("dead-letters").local_grouping("events")
     runs = StepRuns(builder.build(), tmp_path, ProcessSettings(max_attempts=1))
-    runs.step(monkeypatch, [event(1, b"good"), event(2, b"f9")])
+    runs.step([event(1, b"good"), event(2, b"f9")])
     assert runs.records("dead-letters") == [(None, b"good")]
     assert runs.dead() == [(None, b"f9")]
 
@@ -224,7 +220,7 @@ class AtTheEnd(Bolt):
 @pytest.mark.promise("process-bolt-emits-anchor")
 @pytest.mark.parametrize("tasks", [None, 3], ids=["one stage", "several"])
 def test_a_task_without_events_may_emit_at_the_end_of_a_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """Of no event; the record stands behind those of the step, and no verdict takes it back."""
     builder = TopologyBuilder("ends")
@@ -233,7 +229,7 @@ def test_a_task_without_events_may_emit_at_the_end_of_a_batch(
     builder.set_bolt("pass", pass_tuple, 1).global_grouping("end")
     builder.set_output("out").local_grouping("pass")
     runs = StepRuns(builder.build(), tmp_path, partitions=2)
-    runs.step(monkeypatch, [event(1, key=b"k")])
+    runs.step([event(1, key=b"k")])
     expected = [(None, b"task %d" % task) for task in range(tasks or 2)]
     assert sorted(runs.records("out")) == expected
     assert runs.counts["acked"] == 1
@@ -281,11 +277,11 @@ def odd_topology() -> Topology:
 @pytest.mark.promise("process-bolt-emits-values")
 @pytest.mark.parametrize("what", [b"dump", b"load"])
 def test_a_value_that_cannot_go_to_a_later_stage_fails_its_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: bytes
+    tmp_path: Path, what: bytes
 ) -> None:
     """And no other one: neither that of its task nor that of its file."""
     runs = StepRuns(odd_topology(), tmp_path, ProcessSettings(max_attempts=1))
-    runs.step(monkeypatch, [event(1, b"1"), event(2, what), event(3, b"3")])
+    runs.step([event(1, b"1"), event(2, what), event(3, b"3")])
     assert runs.records("out") == [(None, b"1"), (None, b"3")]
     assert runs.dead() == [(None, what)]
     assert runs.counts["acked"] == 2
@@ -315,9 +311,7 @@ class Counts(Bolt):
 
 
 @pytest.mark.promise("process-bolts-keep-state")
-def test_state_that_has_not_changed_is_not_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_has_not_changed_is_not_written_anew(tmp_path: Path) -> None:
     """Each step names its own file of it, and outlives the step before."""
     builder = TopologyBuilder("counts")
     builder.set_spout("events")
@@ -325,7 +319,7 @@ def test_state_that_has_not_changed_is_not_written_anew(
     runs = StepRuns(builder.build(), tmp_path, partitions=2)
     paths = []
     for given in ([event(1), event(2, partition=1)], [event(3)], []):
-        runs.step(monkeypatch, given)
+        runs.step(given)
         paths.append({task: Path(str(path)) for (_, task), path in runs.states.items()})
     first, second, third = (
         {task: path.stat().st_ino for task, path in step.items()} for step in paths
@@ -367,7 +361,6 @@ def _fails_some(tasks: int | None) -> Topology:
 @pytest.mark.parametrize("other", [b"k", b"j"], ids=["one key", "two keys"])
 def test_events_of_one_place_have_each_a_fate_of_its_own(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     tasks: int | None,
     *,
     most: int | None,
@@ -380,8 +373,8 @@ def test_events_of_one_place_have_each_a_fate_of_its_own(
         folder = tmp_path / f"case {number}"
         runs = StepRuns(_fails_some(tasks), folder, settings, partitions=2)
         runs.give_back([event(5, old, key=b"k")], task=1)
-        runs.step(monkeypatch, [event(5, new, key=other), event(6, b"z", key=b"k")])
-        runs.to_the_end(monkeypatch)
+        runs.step([event(5, new, key=other), event(6, b"z", key=b"k")])
+        runs.to_the_end()
         given = [(b"k", old), (other, new), (b"k", b"z")]
         dead = [one for one in given if one[1] == b"f9"]
         assert sorted(runs.dead()) == dead
@@ -392,29 +385,27 @@ def test_events_of_one_place_have_each_a_fate_of_its_own(
 @pytest.mark.promise("process-events-place-topic")
 @_STAGES
 def test_one_event_that_is_given_back_twice_in_a_step_runs_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """Also where one of the two is done at once, and the other waits for its key."""
     runs = StepRuns(_fails_some(tasks), tmp_path, _SLOW)
     runs.give_back([event(5, b"a", key=b"k"), event(4, b"f1", key=b"k")])
-    runs.step(monkeypatch, [event(5, b"a", key=b"k")])
-    runs.to_the_end(monkeypatch)
+    runs.step([event(5, b"a", key=b"k")])
+    runs.to_the_end()
     assert runs.records("out") == [(b"k", b"f1"), (b"k", b"a"), (b"k", b"a")]
     assert runs.counts["acked"] == 3
 
 
 @pytest.mark.promise("process-wall-clock-set")
-def test_a_clock_that_is_set_back_delays_no_retry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_back_delays_no_retry(tmp_path: Path) -> None:
     """What would wait longer than any delay is due at once: its time is another clock's."""
     runs = StepRuns(_fails_some(None), tmp_path, _SLOW)
     runs.now_ms = 3_700_000
-    runs.step(monkeypatch, [event(5, b"f1", key=b"k")])
+    runs.step([event(5, b"f1", key=b"k")])
     assert runs.next_due_ms == 3_700_100
     runs.now_ms = 100_000
     assert runs.due_ms() == 100_000
-    runs.step(monkeypatch)
+    runs.step()
     assert runs.records("out") == [(b"k", b"f1")]
 
 
@@ -429,7 +420,7 @@ def dies_of_some(given: Event) -> Iterator[Any]:
 @pytest.mark.promise("process-events-place-topic")
 @_STAGES
 def test_of_two_events_of_one_place_one_may_kill_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """It is given up by itself, whichever of the two it is; the outcome of a repeat is the same."""
     builder = TopologyBuilder("dies")
@@ -442,7 +433,7 @@ def test_of_two_events_of_one_place_one_may_kill_its_process(
         for attempt in range(2):
             runs = StepRuns(topology, tmp_path / f"{number} {attempt}", _SLOW)
             runs.give_back([event(5, old, key=b"k")])
-            runs.step(monkeypatch, [event(5, new, key=b"k")])
+            runs.step([event(5, new, key=b"k")])
             assert runs.records("out") == good
             assert runs.dead() == [(b"k", b"dies")] * (2 - len(good))
             assert (runs.counts["acked"], runs.pending()) == (len(good), [])

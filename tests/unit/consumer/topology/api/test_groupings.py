@@ -307,9 +307,7 @@ def test_a_grouping_that_cannot_choose_fails_the_event(word: str, message: str) 
 
 @pytest.mark.promise("process-grouping-user-raises")
 @pytest.mark.parametrize("word", ["raise", "beyond"])
-def test_a_grouping_of_events_that_cannot_choose_fails_the_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
+def test_a_grouping_of_events_that_cannot_choose_fails_the_event(tmp_path: Path, word: str) -> None:
     """Also where no bolt has been called yet, and the bolt is in a stage of its own."""
     builder = TopologyBuilder("custom")
     builder.set_spout("events")
@@ -319,7 +317,7 @@ def test_a_grouping_of_events_that_cannot_choose_fails_the_event(
     tester.run([("k", word), ("other", "a")])
     assert len(tester.dead_letters) == len(tester.acked) == 1
     runs = StepRuns(topology, tmp_path, ProcessSettings(max_attempts=1))
-    runs.step(monkeypatch, [event(1, word.encode()), event(2)])
+    runs.step([event(1, word.encode()), event(2)])
     assert (runs.counts["dead"], runs.counts["acked"]) == (1, 1)
 
 
@@ -411,7 +409,6 @@ def test_local_or_shuffle_stays_where_it_can() -> None:
 def test_bolts_know_of_the_tasks_of_others(
     seen: list[Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     *,
     in_a_job: bool,
@@ -423,7 +420,7 @@ def test_bolts_know_of_the_tasks_of_others(
     builder.set_bolt("send", Sender(), 3).shuffle_grouping("events")
     builder.set_bolt("where", Told(), 2).shuffle_grouping("send")
     if in_a_job:
-        StepRuns(builder.build(), tmp_path, number=2).step(monkeypatch, [event(7, b"x y")])
+        StepRuns(builder.build(), tmp_path, number=2).step([event(7, b"x y")])
     else:
         tester = TopologyTester(builder.build())
         tester.run()

@@ -118,15 +118,14 @@ def test_a_hook_is_told_of_each_attempt(told: list[Any], caplog: pytest.LogCaptu
 def test_a_job_tells_its_hook_the_same(
     told: list[Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     tasks: int | None,
     pending: int | None,
 ) -> None:
     """Whoever knows the verdicts, and whatever the waves."""
     settings = ProcessSettings(max_attempts=2, retry_jitter=0, max_spout_pending=pending)
     runs = StepRuns(_topology(tasks), tmp_path, settings)
-    runs.step(monkeypatch, _GIVEN)
-    runs.to_the_end(monkeypatch)
+    runs.step(_GIVEN)
+    runs.to_the_end()
     assert sorted(_told_as(told), key=lambda one: (one[2], one[1])) == _EXPECTED
     assert (runs.counts["acked"], runs.counts["dead"]) == (3, 1)
 
@@ -219,7 +218,6 @@ def _odd_topology(odd: Odd, *, concurrency: int = 1) -> Topology:
 @pytest.mark.parametrize("where", ["dump", "load"])
 def test_whatever_a_value_raises_on_its_way_fails_its_event(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     kind: type[BaseException],
     concurrency: int,
     where: str,
@@ -228,18 +226,16 @@ def test_whatever_a_value_raises_on_its_way_fails_its_event(
     runs = StepRuns(
         _odd_topology(Odd(where, kind), concurrency=concurrency), tmp_path, _ONE_ATTEMPT
     )
-    runs.step(monkeypatch, [event(1, b"1"), event(2, b"odd"), event(3, b"3")])
+    runs.step([event(1, b"1"), event(2, b"odd"), event(3, b"3")])
     assert runs.records("out") == [(None, b"1"), (None, b"3")]
     assert runs.dead() == [(None, b"odd")]
 
 
 @pytest.mark.promise("process-cleanup-bolt-raises")
 @_ODD
-def test_whatever_cleanup_raises_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
-) -> None:
+def test_whatever_cleanup_raises_changes_nothing(tmp_path: Path, kind: type[BaseException]) -> None:
     runs = StepRuns(_alone(Odd("cleanup", kind)), tmp_path)
-    runs.step(monkeypatch, [event(1, b"1")])
+    runs.step([event(1, b"1")])
     assert (runs.counts["acked"], runs.records("out")) == (1, [(None, b"1")])
 
 
@@ -247,11 +243,11 @@ def test_whatever_cleanup_raises_changes_nothing(
 @_ODD
 @pytest.mark.parametrize("where", ["prepare", "snapshot", "state"])
 def test_whatever_a_hook_raises_is_told_by_the_bolts_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], where: str
+    tmp_path: Path, kind: type[BaseException], where: str
 ) -> None:
     runs = StepRuns(_alone(Odd(where, kind)), tmp_path)
     with pytest.raises((BoltError, BoltStateError), match="bolt 'odd', task 0: its"):
-        runs.step(monkeypatch, [event(1, b"1")])
+        runs.step([event(1, b"1")])
 
 
 @bolt(fields=("value",))
@@ -267,9 +263,7 @@ def same(given: Tuple) -> Iterator[Any]:
 
 
 @pytest.mark.promise("process-grouping-given-value")
-def test_a_value_without_a_hash_ends_the_job_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_without_a_hash_ends_the_job_by_name(tmp_path: Path) -> None:
     """It is no fault of the event, which is no dead letter."""
     builder = TopologyBuilder("hashes")
     builder.set_spout("events")
@@ -278,5 +272,5 @@ def test_a_value_without_a_hash_ends_the_job_by_name(
     builder.set_output("out", key=None).local_grouping("same")
     runs = StepRuns(builder.build(), tmp_path, _ONE_ATTEMPT)
     with pytest.raises(UngroupableValueError, match="bolt 'same': tuples cannot be grouped"):
-        runs.step(monkeypatch, [event(1, b"1"), event(2, b"odd"), event(3, b"3")])
+        runs.step([event(1, b"1"), event(2, b"odd"), event(3, b"3")])
     assert runs.dead() == []

@@ -170,9 +170,7 @@ def test_a_tick_that_a_bolt_refuses_is_logged(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.promise("process-event-comes")
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
-def test_a_step_that_is_repeated_has_the_same_ticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
-) -> None:
+def test_a_step_that_is_repeated_has_the_same_ticks(tmp_path: Path, tasks: int | None) -> None:
     """Each task once, whatever the waves; and what comes of it has the watermark for its time."""
     found = []
     for folder in ("first", "again"):
@@ -183,7 +181,7 @@ def test_a_step_that_is_repeated_has_the_same_ticks(
             ticks={"work": 1_000},
             watermark_ms=7,
         )
-        runs.step(monkeypatch, [event(8), event(9)])
+        runs.step([event(8), event(9)])
         found.append(runs.records("out"))
         assert runs.counts["acked"] == 2
         assert runs.counts["emitted"] == runs.counts["outputs"] == (tasks or 1)
@@ -225,7 +223,6 @@ class DiesOfTicks(Bolt):
 @pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
 def test_a_tick_that_kills_its_process_is_given_up_by_name(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tasks: int | None,
 ) -> None:
@@ -240,7 +237,7 @@ def test_a_tick_that_kills_its_process_is_given_up_by_name(
     ticks = dict.fromkeys(("before", "dies", "behind"), 10_000)
     runs = StepRuns(builder.build(), tmp_path, ticks=ticks)
     for number in range(2):
-        runs.step(monkeypatch, [event(number, b"%d" % number, key=b"k")])
+        runs.step([event(number, b"%d" % number, key=b"k")])
     assert runs.records("out") == [(b"k", b"0"), (b"k", b"1")]
     each = 2 * (tasks or 1)
     assert len(runs.records("ticks of before")) == len(runs.records("ticks of behind")) == each
@@ -337,20 +334,18 @@ def test_a_refused_tick_loses_and_repeats_nothing(
 
 @pytest.mark.promise("process-bolt-raises-tick")
 @pytest.mark.parametrize(("tasks", "concurrency"), [(None, 1), (2, 1), (2, 4)])
-def test_a_job_repeats_a_refused_tick(
-    tasks: int | None, concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_repeats_a_refused_tick(tasks: int | None, concurrency: int, tmp_path: Path) -> None:
     """By its files, and where calls run side by side."""
     topology = _topology(tasks=tasks, concurrency=concurrency)
     runs = StepRuns(topology, tmp_path, life="one")
-    runs.step(monkeypatch, [event(at, b"v%d" % at, key=b"k") for at in range(3)])
+    runs.step([event(at, b"v%d" % at, key=b"k") for at in range(3)])
     _refused[0] = 1
     runs.ticks = {"windows": 1_000}
-    runs.step(monkeypatch, [event(3, b"v3", key=b"k")])
+    runs.step([event(3, b"v3", key=b"k")])
     assert _refused == [0]
     assert _values(runs.records("raw")) == ["v0", "v1", "v2"]
     assert _values(runs.records("out")) == ["1.v0", "2.v1", "3.v2"]
-    runs.step(monkeypatch)
+    runs.step()
     assert _values(runs.records("raw")) == ["v0", "v1", "v2", "v3"]
 
 

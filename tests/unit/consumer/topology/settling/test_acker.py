@@ -165,10 +165,9 @@ def test_benchmark_checks_what_it_measures(what: str, unit: str) -> None:
     assert all(name.endswith(unit) for name in measured)
 
 
-def test_many_messages_are_merged_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_messages_are_merged_before_anybody_asks() -> None:
     """What is buffered is bounded: by a number, and by a share of the roots that are known."""
-    monkeypatch.setattr("sequitur.consumer.topology.settling.acker._MERGED_AT", 2)
-    acker = Acker()
+    acker = Acker(merged_at=2)
     one = (np.array([7], np.uint64), np.array([1], np.uint64), np.array([_INIT], np.uint8))
     buffered = []
     for _ in range(4):

@@ -20,6 +20,7 @@ from sequitur.consumer.topology.state import (
     StateValueError,
     TransactionalState,
     Writer,
+    kinds,
 )
 from sequitur.consumer.topology.state.fence import Found, check_fence, refusal
 from sequitur.consumer.topology.state.kinds import (
@@ -173,7 +174,7 @@ def test_values_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StateValueError, match=rf"has {VALUE_BYTES_MAX + 1} bytes") as raised:
         fit_value(state, "a", bytes(VALUE_BYTES_MAX + 1))
     assert len(str(raised.value)) < 300
-    monkeypatch.setattr("sequitur.consumer.topology.state.kinds.VALUE_BYTES_MAX", 16)
+    monkeypatch.setattr(kinds, "VALUE_BYTES_MAX", 16)
     cases: list[tuple[type, Any, Any]] = [
         (str, "\u00e4" * 8, "\u00e4" * 8 + "a"),
         (bytes, bytes(16), bytes(17)),

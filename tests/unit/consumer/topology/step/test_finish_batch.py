@@ -189,29 +189,25 @@ def test_an_end_of_a_batch_without_events_is_told(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
-def test_a_job_tells_innocents_apart_too(
-    tasks: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_tells_innocents_apart_too(tasks: int | None, tmp_path: Path) -> None:
     """By its files: nothing of a run that raised goes out, and counts add up."""
     _plan["raises"] = lambda values: "bad" in values
     runs = StepRuns(_topology(tasks=tasks), tmp_path, ProcessSettings(max_attempts=2), life="x")
     values = [b"a", b"b", b"bad", b"c"]
-    runs.step(monkeypatch, [event(at, value) for at, value in enumerate(values)])
+    runs.step([event(at, value) for at, value in enumerate(values)])
     assert runs.counts["acked"] == 0
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.records("out") == [(None, b"a,b,c")]
     assert [value for _, value in runs.dead()] == [b"bad"]
     assert (runs.counts["acked"], runs.counts["dead"]) == (3, 1)
 
 
-def test_an_end_that_raises_drops_nothing_of_another_wave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_that_raises_drops_nothing_of_another_wave(tmp_path: Path) -> None:
     """Each wave of a step has a batch of its own, with the same tasks."""
     _plan["raises"] = lambda values: bool(values) and values[0] == "a" and "b" in values
     settings = ProcessSettings(max_spout_pending=2)
     runs = StepRuns(_topology(tasks=2), tmp_path, settings)
     values = [b"a", b"b", b"c", b"d"]
-    runs.step(monkeypatch, [event(at, value) for at, value in enumerate(values)])
+    runs.step([event(at, value) for at, value in enumerate(values)])
     assert runs.counts["acked"] == 2
     assert runs.records("out") == [(None, b"c,d")]

@@ -214,29 +214,27 @@ class NumbersAtBoth(NumbersAtTheEnd):
 @_EVERYWHERE
 @pytest.mark.parametrize("made", [NumbersAtTheEnd(), NumbersAtBoth()], ids=["ends", "both"])
 def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: NumbersAtTheEnd, tasks: int | None
+    tmp_path: Path, made: NumbersAtTheEnd, tasks: int | None
 ) -> None:
     """One task has one order, whatever the time of an event that is tried again or of a tick."""
     _plan["fails"] = {1: 1}
     runs = _ticking(StepRuns(_topology(made, tasks=tasks), tmp_path, _SETTINGS))
-    runs.step(monkeypatch, [event(10)])
+    runs.step([event(10)])
     assert runs.counts["made_acked"] < runs.counts["made"]
     runs.watermark_ms = 20
-    runs.step(monkeypatch, [event(5)])
+    runs.step([event(5)])
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert _written(runs) == list(range(1, runs.counts["made"] + 1))
     assert runs.counts["made_acked"] == runs.counts["made"] >= 4
 
 
 @pytest.mark.promise("process-bolt-fails-behind")
-def test_one_task_has_one_order_in_all_waves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_task_has_one_order_in_all_waves(tmp_path: Path) -> None:
     """Though the tick before them had the time of the batch, and the ends have those of events."""
     settings = _SETTINGS.model_copy(update={"max_spout_pending": 1})
     runs = _ticking(StepRuns(_topology(NumbersAtBoth(), tasks=2), tmp_path, settings))
-    runs.step(monkeypatch, [event(10), event(11), event(12)])
+    runs.step([event(10), event(11), event(12)])
     assert _written(runs) == list(range(1, 8))
 
 
@@ -264,7 +262,7 @@ class Beside(Post):
 @_EVERYWHERE
 @pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
 def test_what_a_repeated_tick_made_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tasks: int | None, most: int | None
+    tmp_path: Path, *, tasks: int | None, most: int | None
 ) -> None:
     """In outputs beside its readers, too, and though events are not tracked."""
     _plan.update(raises=1, fails={1: 2})
@@ -280,11 +278,11 @@ def test_what_a_repeated_tick_made_counts_once(
         builder.set_output(name, key="task", value="number").local_grouping(source)
     settings = _SETTINGS.model_copy(update={"max_spout_pending": most})
     runs = _ticking(StepRuns(builder.build(), tmp_path, settings, partitions=2))
-    runs.step(monkeypatch, [event(at, partition=at % 2) for at in range(4)])
+    runs.step([event(at, partition=at % 2) for at in range(4)])
     assert _plan["raises"] == 0
     assert runs.counts["made"] == runs.counts["made_waiting"] == len(runs.pending()) == 200
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.counts["made_acked"] == 200
     numbers = sorted((b"%d" % by, b"%d" % number) for by in (0, 1) for number in range(1, 101))
     assert sorted(runs.records("out")) == sorted(runs.records("beside")) == numbers
@@ -300,7 +298,7 @@ class MakesAndRaises(NumbersAtTheEnd):
 
 
 @pytest.mark.promise("process-bolt-fails-behind")
-def test_no_place_is_given_twice_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_place_is_given_twice_in_a_step(tmp_path: Path) -> None:
     """Nor an earlier one than before, whatever was made in a wave, and counts for nothing."""
     _plan.update(raises=1, fails={1: 9, 2: 9})
     settings = _SETTINGS.model_copy(update={"max_spout_pending": 1, "max_attempts": 1})
@@ -317,7 +315,7 @@ def test_no_place_is_given_twice_in_a_step(tmp_path: Path, monkeypatch: pytest.M
             f"post {name}"
         )
     runs = StepRuns(builder.build(), tmp_path, settings)
-    runs.step(monkeypatch, [event(10), event(11)])
+    runs.step([event(10), event(11)])
     places = [
         headers["sequitur-source-offset"]
         for headers in runs.dead_headers()
@@ -447,16 +445,14 @@ def test_what_cannot_be_kept_is_told_by_name(caplog: pytest.LogCaptureFixture) -
     assert (_plan["seen"], tester.made) == ([], 0)
 
 
-def test_a_stream_that_is_gone_fails_what_was_made_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_gone_fails_what_was_made_for_it(tmp_path: Path) -> None:
     """A topology may change between two runs: it becomes a dead letter that says so."""
     _plan["fails"] = {1: 9}
     runs = _ticking(StepRuns(_direct_topology(), tmp_path, _SETTINGS))
-    runs.step(monkeypatch)
+    runs.step()
     assert runs.counts["made"] == 1
     runs.ticks, runs.topology = {}, _direct_topology(has_stream=False)
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     (headers,) = runs.dead_headers()
     assert b"no such stream any more" in headers["sequitur-dlq-traceback"]
     assert runs.counts["made_dead"] == 1
@@ -475,7 +471,7 @@ def _written(runs: StepRuns) -> list[int]:
 @_EVERYWHERE
 @pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
 def test_a_job_keeps_what_is_made_in_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tasks: int | None, most: int | None
+    tmp_path: Path, *, tasks: int | None, most: int | None
 ) -> None:
     """Ticks and ends, step after step, with events between them; and counts add up."""
     _plan["fails"] = {1: 1, 2: 2, 6: 1, 9: 9}
@@ -495,10 +491,10 @@ def test_a_job_keeps_what_is_made_in_its_files(
         given = [
             event(10 * at + place, b"v", key=b"k%d" % place, partition=place) for place in (0, 1)
         ]
-        runs.step(monkeypatch, given)
+        runs.step(given)
         runs.now_ms += 60
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.counts["acked"] == 10
     for name in ("numbers", "ends"):
         records = runs.records(f"out of {name}")
@@ -514,14 +510,14 @@ def test_a_job_keeps_what_is_made_in_its_files(
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_a_dead_letter_is_given_back_to_the_readers_of_its_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """As it waited: its values stand in a file of the checkpoint, and as text in the topic."""
     _plan["fails"] = {1: 9}
     runs = _ticking(StepRuns(_topology(Numbers(), tasks=tasks), tmp_path, _SETTINGS))
-    runs.step(monkeypatch)
+    runs.step()
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.dead() == [(b"numbers/0", b'{"task":0,"number":1}')]
     (headers,) = runs.dead_headers()
     assert headers["sequitur-dlq-component"] == b"numbers"
@@ -529,19 +525,17 @@ def test_a_dead_letter_is_given_back_to_the_readers_of_its_stream(
     assert headers["sequitur-dlq-path"] == b"numbers > post"
     _plan["fails"] = {}
     runs.give_back_dead()
-    runs.step(monkeypatch)
+    runs.step()
     assert _written(runs) == [2, 1]
     assert runs.counts["made_acked"] == 2
 
 
 @pytest.mark.parametrize("where", ["post", "numbers"])
-def test_what_kills_the_process_of_a_later_stage_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_what_kills_the_process_of_a_later_stage_is_given_up(tmp_path: Path, where: str) -> None:
     """It is found by the search that finds events, and those beside it go on."""
     _plan["dies"] = {2}
     runs = _ticking(StepRuns(_topology(Numbers(), tasks=2), tmp_path, _SETTINGS))
-    runs.step(monkeypatch)
+    runs.step()
     assert runs.counts["crashes"] > 0
     assert (_written(runs), runs.counts["made_dead"]) == ([1], 1)
     (headers,) = runs.dead_headers()
@@ -550,15 +544,13 @@ def test_what_kills_the_process_of_a_later_stage_is_given_up(
 
 
 @_EVERYWHERE
-def test_what_waits_and_kills_its_process_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
-) -> None:
+def test_what_waits_and_kills_its_process_is_given_up(tmp_path: Path, tasks: int | None) -> None:
     """When it is tried again, it is an item of its task's input, as events are."""
     _plan["fails"] = {2: 1}
     runs = _ticking(StepRuns(_topology(Numbers(), tasks=tasks), tmp_path, _SETTINGS))
-    runs.step(monkeypatch)
+    runs.step()
     _plan["dies"], runs.ticks = {2}, {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert runs.counts["crashes"] > 0
     assert (_written(runs), runs.counts["made_dead"]) == ([1], 1)
     assert runs.counts["made"] == runs.counts["made_acked"] + runs.counts["made_dead"] == 2
@@ -567,7 +559,7 @@ def test_what_waits_and_kills_its_process_is_given_up(
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_a_step_that_dies_between_two_writes_makes_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """Whichever they are: the next life begins with what the step before has left."""
     expected = None
@@ -576,11 +568,11 @@ def test_a_step_that_dies_between_two_writes_makes_nothing_twice(
         runs = _ticking(
             StepRuns(_topology(Numbers(), tasks=tasks), tmp_path / str(dies_at), _SETTINGS)
         )
-        runs.step(monkeypatch)
-        has_died = runs.step_that_dies(monkeypatch, after=dies_at)
-        runs.step(monkeypatch)
+        runs.step()
+        has_died = runs.step_that_dies(after=dies_at)
+        runs.step()
         runs.ticks = {}
-        runs.to_the_end(monkeypatch)
+        runs.to_the_end()
         found = _written(runs), sorted(runs.counts.items() - {("crashes", 0)})
         expected = expected or found
         assert found == expected
@@ -691,7 +683,7 @@ class Gathers(BasicBolt):
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_no_innocent_dies_where_the_end_of_a_batch_fails_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """What is to blame is found among what bolts made as it is among events."""
     _plan["fails"] = {3: 9}
@@ -704,10 +696,10 @@ def test_no_innocent_dies_where_the_end_of_a_batch_fails_behind_it(
     gathers.local_grouping("numbers") if tasks is None else gathers.global_grouping("numbers")
     builder.set_output("out", key=None, value="number").local_grouping("gathers")
     runs = _ticking(StepRuns(builder.build(), tmp_path, _SETTINGS))
-    runs.step(monkeypatch)
+    runs.step()
     assert (runs.counts["made"], runs.counts["made_acked"]) == (6, 0)
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert _written(runs) == [1, 2, 4, 5, 6]
     assert [value for _, value in runs.dead()] == [b'{"task":0,"number":3}']
     assert (runs.counts["made_acked"], runs.counts["made_dead"]) == (5, 1)
@@ -727,7 +719,7 @@ def post_slowly(given: Tuple) -> Iterator[Any]:
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
 def test_calls_side_by_side_keep_the_order_of_what_one_task_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int | None
+    tmp_path: Path, tasks: int | None
 ) -> None:
     """They are made one after the other, as those for one key are."""
     _plan["fails"] = {1: 1, 4: 1}
@@ -739,10 +731,10 @@ def test_calls_side_by_side_keep_the_order_of_what_one_task_makes(
     builder.set_output("out", key=None, value="number").local_grouping("post")
     runs = _ticking(StepRuns(builder.build(), tmp_path, _SETTINGS))
     for _ in range(3):
-        runs.step(monkeypatch)
+        runs.step()
         runs.now_ms += 50
     runs.ticks = {}
-    runs.to_the_end(monkeypatch)
+    runs.to_the_end()
     assert _written(runs) == [1, 2, 3, 4, 5, 6]
     assert list(dict.fromkeys(_plan["seen"])) == [1, 2, 3, 4, 5, 6]
     assert runs.counts["made_acked"] == 6
