@@ -150,6 +150,21 @@ def components_of(path: str | None) -> tuple[str, ...]:
     return tuple(path.split(_PATH_SEPARATOR)) if path else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a task tells of its trees, where ackers decide on them."""
+
+    roots_file: Handle = None  # the events it gave out
+    made_file: Handle = None  # the tuples that it has made by itself
+    made_roots_file: Handle = None  # their roots, and those that are undone
+    undone: frozenset[int] = frozenset()  # ids of roots of such tuples that count for nothing
+    acks_file: Handle = None  # what it knows of roots
+    failures: Mapping[int, TreeFailure] = field(default_factory=dict)  # why roots failed
+    shared: Sequence[tuple[int, ...]] = ()  # roots of outputs of several
+    # by key, the first event that waits, of a transaction's task
+    blocked: Mapping[bytes, Order] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class TaskResult:
     """What a task did."""
@@ -182,20 +197,9 @@ class TaskResult:
     unfinished_file: Handle = None  # ids of roots that are not done
     # what bolts keep, by component and task
     states: Mapping[tuple[str, int], Handle] = field(default_factory=dict)
-    roots_file: Handle = None  # the events it gave out, where ackers decide
-    # the tuples that its tasks have made by themselves, where ackers decide
-    made_file: Handle = None
-    made_roots_file: Handle = None  # their roots, and those that are undone
-    undone: frozenset[int] = frozenset()  # ids of roots of such tuples that count for nothing
     # by key of a task, the order of the last such tuple of it that waited
     behind: Mapping[bytes, Order] = field(default_factory=dict)
-    acks_file: Handle = None  # what it knows of roots, where ackers decide
-    # why roots failed, where ackers decide
-    failures: dict[int, TreeFailure] = field(default_factory=dict)
-    # roots of outputs of several, where ackers decide
-    shared: list[tuple[int, ...]] = field(default_factory=list)
-    # by key, the first event that waits, of a transaction's task
-    blocked: Mapping[bytes, Order] = field(default_factory=dict)
+    told: Told = field(default_factory=Told)  # nothing where no ackers decide
     tuples_file: Handle = None
     # where in it those for a component's task stand
     tuples: Mapping[tuple[str, int], Any] = field(default_factory=dict)

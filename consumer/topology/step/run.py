@@ -327,8 +327,8 @@ class StepRun:
         self._result.counts["acked"] += acked
         made: dict[int, list[Handle]] = {}
         for place, one in self._by_place(results):
-            made.setdefault(place, []).append(one.made_file)
-        self._leave(verdicts, [one.roots_file for one in spouts], window, made)
+            made.setdefault(place, []).append(one.told.made_file)
+        self._leave(verdicts, [one.told.roots_file for one in spouts], window, made)
 
     def _by_place(self, results: Sequence[TaskResult]) -> list[tuple[int, TaskResult]]:
         """Return what made tuples by itself, with the task of the first stage that has them wait.
@@ -340,7 +340,7 @@ class StepRun:
         return [
             (task % places, one)
             for task, one in zip(tasks, results, strict=True)
-            if one.made_file is not None
+            if one.told.made_file is not None
         ]
 
     def _verdicts(
@@ -351,7 +351,8 @@ class StepRun:
     ) -> tuple[int, list[list[EventVerdict]]]:
         """Run the ackers: how many trees are done, and what becomes of the others, by task."""
         batch = self._batch
-        acks = tuple(one.acks_file for one in results if one.acks_file is not None)
+        told = [one.told for one in results]
+        acks = tuple(one.acks_file for one in told if one.acks_file is not None)
         ackers = [AckerTask(acks, number, batch.read_acks) for number in range(batch.ackers)]
         found = self._tasks.repeat(ackers)
         ids = np.concatenate([unfinished for _, unfinished, _ in found])
@@ -364,17 +365,18 @@ class StepRun:
             return acked, [[] for _ in spouts]
         failures = {
             root: failure
-            for one in reversed(results)  # the first failure is the one that counts
+            for one in reversed(told)  # the first failure is the one that counts
             for root, failure in one.failures.items()
         }
-        shared = [several for one in results for several in one.shared]
+        shared = [several for one in told for several in one.shared]
         made = self._by_place(results)
-        roots = [*(one.roots_file for one in spouts), *(one.made_roots_file for _, one in made)]
+        given_out = (one.told.roots_file for one in spouts)
+        roots = [*given_out, *(one.told.made_roots_file for _, one in made)]
         decided = decide(batch, roots, UnfinishedRoots(ids, flags, failures, shared))
         acked += len(ids) - sum(len(own) for own in decided)
         verdicts = decided[: len(spouts)]
         for (place, one), own in zip(made, decided[len(spouts) :], strict=True):
-            verdicts[place] += [verdict for verdict in own if verdict.id not in one.undone]
+            verdicts[place] += [verdict for verdict in own if verdict.id not in one.told.undone]
         return acked, verdicts
 
     def _leave(

@@ -22,7 +22,13 @@ from sequitur.consumer.topology.engine.plan import Ordering
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
 from sequitur.consumer.topology.settling.outcomes import numbered, runs_now
 from sequitur.consumer.topology.settling.root import Root, is_made, last_orders
-from sequitur.consumer.topology.step.batch import EventVerdict, NoOutputs, TaskResult, emissions
+from sequitur.consumer.topology.step.batch import (
+    EventVerdict,
+    NoOutputs,
+    TaskResult,
+    Told,
+    emissions,
+)
 from sequitur.consumer.topology.step.verdicts import UnfinishedEvents, crashed, retry_times
 from sequitur.errors import TopologyError
 
@@ -139,7 +145,7 @@ class SpoutTask:
             roots = sorted(found.roots, key=_order_of)
             emitted = [root for root in roots if root.is_tracked]
             result.acked += len(roots) - len(emitted)
-            _tell_ackers(found, emitted, batch, result, is_spout=True)
+            result.told = _told(found, emitted, batch, is_spout=True)
         _tell_counts(found, outputs, result)
         return result
 
@@ -315,7 +321,9 @@ class StageTask:
         result.tuples_file, result.tuples = sends.path, sends.index
         found = executor.result()
         if not batch.is_commit:
-            _tell_ackers(found, found.roots, batch, result, is_spout=False)
+            result.told = _told(
+                found, found.roots, batch, is_spout=False, is_rehearsal=is_rehearsal
+            )
         _tell_counts(found, outputs, result)
         if found.dropped:
             result.unfinished_file = batch.write_unfinished(found.dropped)
@@ -453,31 +461,29 @@ def _tell_counts(found: ExecutorResult, outputs: OutputWriter, result: TaskResul
     result.outputs = outputs.count
 
 
-def _tell_ackers(
+def _told(
     found: ExecutorResult,
     roots: Sequence[Root],
     batch: StepBatch,
-    result: TaskResult,
     *,
     is_spout: bool,
-) -> None:
+    is_rehearsal: bool = False,
+) -> Told:
+    """Leave for the ackers what this task knows of its trees."""
     made = sorted((*(root for root, _ in found.roots_made), *found.undone), key=_order_of)
-    if made:
-        result.made_file = batch.write_made([(root.id, event) for root, event in found.roots_made])
-        result.made_roots_file = batch.write_roots(made)
-        result.undone = frozenset(root.id for root in found.undone)
     ids, values, flags = columns([*roots, *made])
-    if result.is_rehearsal:
+    if is_rehearsal:
         flags &= ~np.uint8(AckFlag.KEPT)
-    if batch.transaction is not None:
-        result.blocked = found.blocked
     flags[0 if is_spout else len(flags) - len(made) :] |= np.uint8(AckFlag.INIT)
-    if is_spout:
-        result.roots_file = batch.write_roots(roots)
-    if batch.ackers:
-        result.acks_file = batch.write_acks(ids, values, flags)
-    result.failures = {
-        root.id: root.failure for root in (*roots, *made) if root.failure is not None
-    }
     shared = [[root.id for root in several if root.is_tracked] for several in found.shared]
-    result.shared = [tuple(several) for several in shared if len(several) > 1]
+    events = [(root.id, event) for root, event in found.roots_made]
+    return Told(
+        made_file=batch.write_made(events) if made else None,
+        made_roots_file=batch.write_roots(made) if made else None,
+        undone=frozenset(root.id for root in found.undone),
+        blocked={} if batch.transaction is None else found.blocked,
+        roots_file=batch.write_roots(roots) if is_spout else None,
+        acks_file=batch.write_acks(ids, values, flags) if batch.ackers else None,
+        failures={root.id: root.failure for root in (*roots, *made) if root.failure is not None},
+        shared=[tuple(several) for several in shared if len(several) > 1],
+    )

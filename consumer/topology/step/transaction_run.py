@@ -169,7 +169,7 @@ class ProcessingRun(StepRun):
         self._take_all([one for one in results.values() if not one.is_rehearsal])
         self._result.states = {**kept, **self._result.states}
         self._result.counts["acked"] += events - sum(map(len, verdicts))
-        self._leave(verdicts, [one.roots_file for one in self._spouts(results)], (0, None))
+        self._leave(verdicts, [one.told.roots_file for one in self._spouts(results)], (0, None))
         self._result.sent = self._sent(results)
         result = self._finished()
         assert self._batch.transaction is not None
@@ -207,7 +207,7 @@ class ProcessingRun(StepRun):
                 or any((component, place[1]) in readers for component in stage.components)
             ]
             for one in counting.values():
-                left_out.update(one.failures)
+                left_out.update(one.told.failures)
             blocked = _blocked(counting.values())
             counting |= {place: results[place] for place in tasks if place in results}
             if not again:
@@ -232,7 +232,7 @@ class ProcessingRun(StepRun):
             return failed
         roots = np.array([one.id for own in found for one in own], np.uint64)
         keeping = {stage.number for stage in batch.plan.stages if stage.keeps_batch}
-        acks = {place: one.acks_file for place, one in results.items() if place[0] in keeping}
+        acks = {place: one.told.acks_file for place, one in results.items() if place[0] in keeping}
         kept = self._tasks.repeat(
             [KeptTask(one, batch.ackers, batch.read_acks, roots) for one in acks.values()]
         )
@@ -340,7 +340,7 @@ class ProcessingRun(StepRun):
         return _given_up_all([] if culprit is None else [culprit], emitted, failed)
 
     def _emitted(self, results: Results) -> EmittedRoots:
-        return self._batch.emitted_roots([one.roots_file for one in self._spouts(results)])
+        return self._batch.emitted_roots([one.told.roots_file for one in self._spouts(results)])
 
     def _for_commit(self, result: TaskResult) -> dict[tuple[str, int], Handle]:
         """Return where the tuples for the commit phase stand among those that a task sent."""
@@ -443,7 +443,7 @@ def _blocked(results: Iterable[TaskResult]) -> dict[bytes, Order]:
     """Return by key the first event that is known to wait."""
     blocked: dict[bytes, Order] = {}
     for one in results:
-        for key, order in one.blocked.items():
+        for key, order in one.told.blocked.items():
             blocked[key] = min(order, blocked.get(key, order))
     return blocked
 
