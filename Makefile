@@ -19,7 +19,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota/states.py,*/numbered_slots.py,*/journal/frames.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
 
-.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures format clean
+.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -112,6 +112,9 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms, budgets
 	@$(BIN)/python -m tests.house.face
 	@$(BIN)/python -m tests.house.promises
 	@$(BIN)/python -m tests.house.count --check
+
+pictures: $(INSTALLED) ## Draw docs/pictures
+	@$(BIN)/python -m tests.house.pictures
 
 failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
 	@$(BIN)/python -m tests.house.promises --write

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.house.pictures import FOLDER, pictures
 from tests.house.promises import Promise, marks, page, problems
 from tests.support.promised import Promised
 
@@ -46,6 +47,10 @@ def test_the_page_has_a_row_for_each_promise() -> None:
     told = page({"kept": _KEPT}, {"kept": ["test_two", "test_one", "test_two"]})
     row = "| `kept` | rows \\| late | kept | none | `test_one`, `test_two` |\n"
     assert told.endswith(row)
+
+
+def test_the_pictures_are_those_of_today() -> None:
+    assert {one.name: one.read_text() for one in FOLDER.glob("*.svg")} == pictures()
 
 
 class _Report:
