@@ -33,7 +33,7 @@ from sequitur.consumer.subscription.opening import SubscriptionOpening
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
-from sequitur.consumer.subscription.skip_thread import SkipThread
+from sequitur.consumer.subscription.skipping import OwnSkips
 from sequitur.errors import CumulativeAckError
 from sequitur.kafka.records import headers_of
 from sequitur.kafka.settings import KafkaSettings
@@ -303,7 +303,7 @@ class Subscription:
         self._consumption = Consumption(
             opening,
             opened,
-            PartitionReader(kafka, opening.topics, opened.owner.group, offsets),
+            PartitionReader(kafka, opening.looks.topics, opened.owner.group, offsets),
             Dispatch(
                 _ORDER_RULES[self._type],
                 limits=limits,
@@ -314,7 +314,8 @@ class Subscription:
             refill=max(receiver_queue_size // _REFILL_SHARE, 1),
             write_interval_s=write_interval.total_seconds(),
         )
-        self._skips = SkipThread(opening.surveyor, self._consumption, self._topics)
+        self._skips = OwnSkips(opening.looks, self._consumption, self._topics)
+        self._consumption.begin(self._skips.duty)
 
     def __enter__(self) -> Self:
         return self
@@ -508,12 +509,7 @@ class Subscription:
                 acks that were not stored.
             TopicError: There are acks that the brokers do not store.
         """
-        # In this order: receivers learn at once, and do not wait for a look at policies that waits
-        # for brokers. What that look would ack is refused then, and is due again the next time.
-        try:
-            self._consumption.close()
-        finally:
-            self._skips.close()
+        self._consumption.close()
 
     def _place(self, message: Acked) -> tuple[SourcePartition, int]:
         if isinstance(message, Message):

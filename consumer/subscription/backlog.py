@@ -28,8 +28,10 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Request, action_of
 from sequitur.kafka.groups import ConsumerGroups
+from sequitur.kafka.leader_topics import LeaderTopics
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.records import arrivals
+from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -68,12 +70,20 @@ class Surveyor:
         replication_factor: int = -1,
         outages: Outages | None = None,
         clock: Callable[[], float] = time.monotonic,
+        by_thread: bool = False,
     ) -> None:
+        """Take one; `by_thread`: what is asked again and again goes by the thread's connections."""
         self.kafka = kafka
-        self.registry = RegistryStore(kafka, replication_factor=replication_factor, outages=outages)
-        self.cursors = CursorStore(kafka, replication_factor=replication_factor, outages=outages)
-        self.topics = KafkaTopics(kafka, outages)
-        self.groups = ConsumerGroups(kafka, outages)
+        self.admin = SharedAdmin(kafka)
+        kind = LeaderTopics if by_thread else KafkaTopics
+        self.topics: KafkaTopics = kind(kafka, outages, self.admin)
+        self.registry = RegistryStore(
+            kafka, replication_factor=replication_factor, outages=outages, topics=self.topics
+        )
+        self.cursors = CursorStore(
+            kafka, replication_factor=replication_factor, outages=outages, topics=self.topics
+        )
+        self.groups = ConsumerGroups(kafka, outages, self.admin)
         self.watch = ClaimWatch(lambda name: bool(self.groups.connected([name])), clock)
         self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
         self._frontiers = FrontierWatch()

@@ -7,20 +7,23 @@ them.
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur.errors import TopicError, UnansweredError
+from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Request, action_of
-from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.leader_topics import LeaderTopics
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.records import arrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from confluent_kafka import Message
 
@@ -58,12 +61,18 @@ class CompactedTopic:
     """Newest value of each key."""
 
     def __init__(
-        self, kafka: KafkaSettings, name: str, *, partitions: int, outages: Outages | None = None
+        self,
+        kafka: KafkaSettings,
+        name: str,
+        *,
+        partitions: int,
+        outages: Outages | None = None,
+        topics: KafkaTopics | None = None,
     ) -> None:
         self.name = name
         self._kafka = kafka
         self._wanted = partitions
-        self._topics = KafkaTopics(kafka, outages)
+        self._topics = topics or KafkaTopics(kafka, outages)
 
     def ensure(self, *, replication_factor: int = -1) -> None:
         """Create the topic if it is missing."""
@@ -107,40 +116,45 @@ class CompactedTopic:
 
         A topic that has grown may hold a key in two of them.
         """
-        there = self.partitions()
-        if there is None:
-            return {}
-        wanted = [SourcePartition(self.name, one) for one in range(there)]
-        if partition is not None:
-            wanted = wanted[partition : partition + 1]
-        first = self._topics.low_watermarks(wanted)
-        # Beyond what a reader of committed records is told: it waits for open transactions.
-        ends = self._topics.high_watermarks(wanted)
-        found: dict[int, dict[bytes, KeptRecord]] = {one.partition: {} for one in wanted}
-        self._read({one: ends[one] for one in wanted if first[one] < ends[one]}, found)
+        found: dict[int, dict[bytes, KeptRecord]] = {}
+        self.read_on(found, {}, partition)
         return {one: records for one, records in found.items() if records}
 
-    def read_on(self, partition: int, records: dict[bytes, KeptRecord], first: int) -> int:
-        """Read a partition from an offset on into the records that were read of it before."""
-        if not self.exists():
-            records.clear()
-            return 0
-        where = SourcePartition(self.name, partition)
-        end = self._topics.high_watermarks([where])[where]
-        if end < first:
-            records.clear()
-            first = 0
-        if first < end:
-            self._read({where: end}, {partition: records}, first)
-        return end
+    def read_on(
+        self,
+        found: dict[int, dict[bytes, KeptRecord]],
+        known: Mapping[int, int],
+        partition: int | None = None,
+    ) -> dict[int, int]:
+        """Read partitions on into the records that were read of them before; return their ends.
+
+        `known` are the ends that were returned then.
+        """
+        wanted = [SourcePartition(self.name, one) for one in range(self.partitions() or 0)]
+        if partition is not None:
+            wanted = wanted[partition : partition + 1]
+        # Beyond what a reader of committed records is told: it waits for open transactions.
+        ends = self._topics.high_watermarks(wanted)
+        anew = [one for one in wanted if not 0 < known.get(one.partition, 0) <= ends[one]]
+        starts = {one: known.get(one.partition, 0) for one in wanted}
+        starts |= self._topics.low_watermarks(anew)
+        for one in found.keys() - {one.partition for one in wanted}:
+            found[one].clear()
+        found.update({one.partition: {} for one in anew})
+        self._read(
+            {one: (starts[one], ends[one]) for one in wanted if starts[one] < ends[one]}, found
+        )
+        return {one.partition: ends[one] for one in wanted}
 
     def _read(
         self,
-        ends: dict[SourcePartition, int],
+        spans: Mapping[SourcePartition, tuple[int, int]],
         found: dict[int, dict[bytes, KeptRecord]],
-        first: int = 0,
     ) -> None:
-        if not ends:
+        if not spans:
+            return
+        if isinstance(self._topics, LeaderTopics):
+            self._read_from_leaders(spans, found)
             return
         consumer = Consumer(
             {
@@ -154,7 +168,8 @@ class CompactedTopic:
             }
         )
         try:
-            consumer.assign([TopicPartition(*one, first) for one in ends])
+            ends = {where: end for where, (_, end) in spans.items()}
+            consumer.assign([TopicPartition(*one, spans[one][0]) for one in ends])
             deadline_s = time.monotonic() + _PATIENCE_S
             while ends:
                 for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
@@ -162,23 +177,46 @@ class CompactedTopic:
                         self._look_at(message, error, ends)
                         continue
                     deadline_s = time.monotonic() + _PATIENCE_S
-                    key, value = message.key(), message.value()
-                    if key is None:
-                        continue
                     place = cast("int", message.partition()), cast("int", message.offset())
-                    if value is None:
-                        found[place[0]].pop(key, None)
-                    else:
-                        found[place[0]][key] = KeptRecord(value, *place)
+                    _keep(found, *place, message.key(), message.value())
                 if time.monotonic() > deadline_s:
-                    raise UnansweredError(
-                        f"topic {self.name!r} is not read to its end in {_PATIENCE_S:g} s: no "
-                        "broker answers, or a transaction in it stays open"
-                    )
+                    raise self._unread()
         except KafkaException as error:
             raise UnansweredError(f"topic {self.name!r} cannot be read: {error}") from error
         finally:
             consumer.close()
+
+    def _read_from_leaders(
+        self,
+        spans: Mapping[SourcePartition, tuple[int, int]],
+        found: dict[int, dict[bytes, KeptRecord]],
+    ) -> None:
+        """Read by this thread's connections, without a client for it."""
+        for where, (begin, end) in spans.items():
+            offset, deadline_s = begin, time.monotonic() + _PATIENCE_S
+            while offset < end:
+                told = None
+                try:
+                    connections = kept_connections(self._kafka)
+                    connections.run(connections.leaders.refresh([self.name]))
+                    asked = connections.leaders.committed(OutputPartition(*where), offset)
+                    told = connections.run(asked)
+                except RetriableError:
+                    time.sleep(_POLL_S)
+                except FatalError as error:
+                    raise TopicError(f"topic {self.name!r} cannot be read: {error}") from error
+                if told is not None and told.next_offset > offset:
+                    for (key, value), at in zip(told.records, told.offsets, strict=True):
+                        _keep(found, where.partition, at, key, value)
+                    offset, deadline_s = told.next_offset, time.monotonic() + _PATIENCE_S
+                elif time.monotonic() > deadline_s:
+                    raise self._unread()
+
+    def _unread(self) -> UnansweredError:
+        return UnansweredError(
+            f"topic {self.name!r} is not read to its end in {_PATIENCE_S:g} s: no broker answers, "
+            "or a transaction in it stays open"
+        )
 
     def _look_at(
         self, message: Message, error: KafkaError, ends: dict[SourcePartition, int]
@@ -193,25 +231,60 @@ class CompactedTopic:
             raise TopicError(f"topic {self.name!r} cannot be read: {error}")
 
 
-class FollowedPartition:
-    """Newest value of each key of one partition, read on with each look."""
+def _keep(
+    found: dict[int, dict[bytes, KeptRecord]],
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+) -> None:
+    if key is None:
+        return
+    if value is None:
+        found[partition].pop(key, None)
+    else:
+        found[partition][key] = KeptRecord(value, partition, offset)
+
+
+class FollowedTopic:
+    """Newest value of each key of all partitions, or of one, read on with each look."""
+
+    def __init__(
+        self,
+        topic: CompactedTopic,
+        partition: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._only = partition
+        self._topic = topic
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: dict[int, dict[bytes, KeptRecord]] = {}
+        self._ends: dict[int, int] = {}
+        self._read_s = clock()
+
+    def read_apart(self) -> dict[int, dict[bytes, KeptRecord]]:
+        """Return what is there now; see `CompactedTopic.read_apart`."""
+        with self._lock:
+            now_s = self._clock()
+            if now_s - self._read_s >= _FOLLOWED_FOR_S:
+                self._ends = {}
+            known, self._ends = self._ends, {}  # whoever fails begins anew
+            self._ends = self._topic.read_on(self._records, known, self._only)
+            self._read_s = now_s
+            return {one: dict(records) for one, records in self._records.items() if records}
+
+    def read(self) -> dict[bytes, bytes]:
+        """Return what is there now; see `CompactedTopic.read`."""
+        apart = self.read_apart().values()
+        return {key: one.value for records in apart for key, one in records.items()}
+
+
+class FollowedPartition(FollowedTopic):
+    """That of one partition."""
 
     def __init__(
         self, topic: CompactedTopic, partition: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(topic, partition, clock)
         self.partition = partition
-        self._topic = topic
-        self._clock = clock
-        self._records: dict[bytes, KeptRecord] = {}
-        self._next = 0
-        self._read_s = clock()
-
-    def read(self) -> dict[bytes, bytes]:
-        """Return what is there now; see `CompactedTopic.read`."""
-        now_s = self._clock()
-        if now_s - self._read_s >= _FOLLOWED_FOR_S:
-            self._records.clear()
-            self._next = 0
-        self._next = self._topic.read_on(self.partition, self._records, self._next)
-        self._read_s = now_s
-        return {key: one.value for key, one in self._records.items()}

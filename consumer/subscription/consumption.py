@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.cursor_writes import CursorWrites
+from sequitur.consumer.subscription.duty import Duty
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
+from sequitur.kafka.connections import close_own
 from sequitur.kafka.records import sizes_of
+from sequitur.kafka.shared_admin import IDLE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +51,7 @@ _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
 class Consumption:
-    """Threads begin with it and end with `close`, or when they cannot go on."""
+    """Threads begin with `begin` and end with `close`, or when they cannot go on."""
 
     def __init__(
         self,
@@ -90,7 +93,20 @@ class Consumption:
             threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
             for what, work in (("reader", self._read), ("writer", self._write))
         ]
+        self._duties = [
+            # A topic that is not the one of before ends all; brokers that are away are asked again.
+            Duty(
+                self._look_for_partitions,
+                every_s=NEW_PARTITIONS_EACH_S,
+                passes=(UnansweredError,),
+                tell=lambda _error: None,
+            ).later()
+        ]
         _of_this_process.add(self)
+
+    def begin(self, *duties: Duty) -> None:
+        """Begin to read and to write, and to do what else is due beside it."""
+        self._duties += duties
         for thread in self._threads:
             thread.start()
 
@@ -303,7 +319,10 @@ class Consumption:
             self._has_room.notify()
 
     def _read(self) -> None:
-        """Read for as long as there is room: the first thread's work."""
+        """Read for as long as there is room, and look for what is new: the first thread's work.
+
+        What waits for brokers is done here: the other thread renews the lease.
+        """
         try:
             while True:
                 with self._lock:
@@ -312,6 +331,9 @@ class Consumption:
                     )
                     if self._ends:
                         return
+                for duty in self._duties:
+                    duty.run()
+                self._opening.surveyor.admin.let_go(IDLE_S)
                 if not has_room:
                     self._reader.send_offsets()
                     continue
@@ -335,6 +357,7 @@ class Consumption:
         finally:
             self._threads[1].join()  # the last acks have offsets, too
             self._reader.close()
+            close_own()
 
     def _take_in(self, arrivals: Iterable[Arrival]) -> dict[SourcePartition, int]:
         """Take what was read; return where to read on instead of over what is acked."""
@@ -369,9 +392,8 @@ class Consumption:
         return moves
 
     def _write(self) -> None:
-        """Write cursors every so often, and look for what is new: the second thread's work."""
+        """Write cursors every so often, and renew the lease: the second thread's work."""
         writes_s = time.monotonic() + self._write_interval_s
-        looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
         try:
             while True:
                 now_s = time.monotonic()
@@ -393,9 +415,6 @@ class Consumption:
                 # By that alone it learns that a command has reset or deleted the subscription.
                 with suppress(UnansweredError):  # it is tried again
                     self._owner.renew()
-                if time.monotonic() >= looks_s:
-                    self._look_for_partitions()
-                    looks_s = time.monotonic() + NEW_PARTITIONS_EACH_S
         except Exception as error:  # noqa: BLE001 - likewise
             self._fail(error)
         finally:
@@ -441,14 +460,10 @@ class Consumption:
 
     def _look_for_partitions(self) -> None:
         """Take up partitions that were added; end where a topic is not the one of before."""
-        try:
-            added = self._opening.added(self._partitions, self._state.topics)
-        except UnansweredError:
-            return  # it is asked again
+        added = self._opening.added(self._partitions, self._state.topics)
         with self._lock:
             self._partitions |= added
             self._unread |= added.keys()
-            self._has_room.notify()
 
 
 def _wait_s(left_s: float) -> float:

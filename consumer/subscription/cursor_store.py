@@ -20,7 +20,11 @@ from confluent_kafka import TopicPartition
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry, brief_outages
 from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FollowedPartition
+from sequitur.consumer.subscription.compacted_topic import (
+    CompactedTopic,
+    FollowedPartition,
+    FollowedTopic,
+)
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.group_offsets import GroupOffsets, OwnersThread
 from sequitur.consumer.subscription.position import Position
@@ -50,12 +54,14 @@ from sequitur.errors import (
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.base.retry import Outages
+    from sequitur.consumer.subscription.compacted_topic import KeptRecord
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.consumer.subscription.stored_records import KnownCursors
+    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
 
 CURSOR_TOPIC: Final = "sequitur-cursors"
@@ -81,12 +87,20 @@ class CursorStore:
     """The cursors of all subscriptions of a cluster."""
 
     def __init__(
-        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+        self,
+        kafka: KafkaSettings,
+        *,
+        replication_factor: int = -1,
+        outages: Outages | None = None,
+        topics: KafkaTopics | None = None,
     ) -> None:
         self._kafka = kafka
         self._outages = outages
         self._replication_factor = replication_factor
-        self._topic = CompactedTopic(kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages)
+        self._topic = CompactedTopic(
+            kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages, topics=topics
+        )
+        self._followed = FollowedTopic(self._topic)
         self._known: KnownCursors = {}
 
     def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
@@ -130,7 +144,7 @@ class CursorStore:
         wanted = {one for one in known.values() if one is not None}
         read: dict[int, StoredRecords] = {}
         if None in known.values() or len(wanted) > _FEW:
-            read = self._read(known=self._known)
+            read = _with(self._followed.read_apart(), self._known)
         else:
             for one in wanted:
                 read |= self._read(one, self._known)
@@ -153,10 +167,7 @@ class CursorStore:
     def _read(
         self, partition: int | None = None, known: KnownCursors | None = None
     ) -> dict[int, StoredRecords]:
-        return {
-            one: StoredRecords({key: kept.value for key, kept in records.items()}, known)
-            for one, records in self._topic.read_apart(partition).items()
-        }
+        return _with(self._topic.read_apart(partition), known)
 
     def places(
         self, subscription: str, *, partition: int | None = None
@@ -507,6 +518,15 @@ class CursorOwner:
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
         return TopicWrite(self._topic.name, self.partition, key, value)
+
+
+def _with(
+    read: Mapping[int, Mapping[bytes, KeptRecord]], known: KnownCursors | None
+) -> dict[int, StoredRecords]:
+    return {
+        one: StoredRecords({key: kept.value for key, kept in records.items()}, known)
+        for one, records in read.items()
+    }
 
 
 def held_by(subscription: str, claim: Claim | None) -> str:

@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff
@@ -25,12 +25,13 @@ from sequitur.consumer.dead_letters import (
 )
 from sequitur.consumer.subscription.dispatch import FailureCause
 from sequitur.consumer.subscription.message_copies import MessageCopies
+from sequitur.kafka.error_codes import ends_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
     from sequitur.consumer.subscription.dispatch import DeadMessage
     from sequitur.kafka.partition import SourcePartition
@@ -135,7 +136,7 @@ class DeadLetters:
             return
         self._under_way.discard(place)
         # In what is told of a message its code alone says so, and never `fatal()`.
-        self._is_over |= error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's public code, under this name
+        self._is_over |= error.fatal() or ends_client(error.code())
         now_s = self._now_s()
         refusals = self._refused.get(place, (0, 0.0))[0] + 1
         self._refused[place] = refusals, now_s + _AGAIN.delay_ms(refusals) / 1000

@@ -69,6 +69,8 @@ class SubscriptionOpening:
         self._wait = wait
         self.surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self.topics = self.surveyor.topics
+        # For the thread that looks again and again: a client would be threads of its own.
+        self.looks = Surveyor(kafka, replication_factor=replication_factor, by_thread=True)
         self._record = SubscriptionRecord(
             name, topics, type, created_ms=0, evicted_topic=evicted_topic
         )
@@ -89,6 +91,7 @@ class SubscriptionOpening:
             with contextlib.suppress(SubscriptionExistsError):  # registered by another meanwhile
                 opened = self._open(registered, position, lease, offsets, take_over=take_over)
                 if opened is not None:
+                    self.surveyor.admin.let_go()
                     return opened
 
     def _open(
@@ -163,9 +166,10 @@ class SubscriptionOpening:
     def added(
         self, known: Collection[SourcePartition], ids: Mapping[str, str]
     ) -> dict[SourcePartition, ConsumedPartition]:
-        """Return the partitions that are new, to be read from their beginning."""
-        self._check_ids(ids, self.topics.ids(self._record.topics))
-        counts = self.topics.counts(self._record.topics)
+        """Return the partitions that are new, to be read from their beginning; see `looks`."""
+        topics = self.looks.topics
+        self._check_ids(ids, topics.ids(self._record.topics))
+        counts = topics.counts(self._record.topics)
         if gone := [topic for topic in self._record.topics if topic not in counts]:
             raise SubscriptionError(
                 f"topic {gone[0]!r} of subscription {self._record.name!r} is not there any more: "
@@ -178,7 +182,8 @@ class SubscriptionOpening:
             for number in range(count)
         )
         new = [where for where in there if where not in known]
-        return {where: self._begin(where, at) for where, at in self._lows(new).items()}
+        lows = topics.low_watermarks(new)
+        return {where: self._begin(where, at) for where, at in lows.items()}
 
     def _check(
         self, stored: StoredSubscription | None, ids: Mapping[str, str], *, is_registered: bool

@@ -16,7 +16,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.retry import Backoff, Retry
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FollowedTopic
 from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.registry import Registry
 from sequitur.errors import ControlRecordError, SubscriptionFencedError, UnansweredError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.registry import Changes
+    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.control import BacklogState
     from sequitur.kafka.settings import KafkaSettings
 
@@ -48,12 +49,21 @@ class RegistryStore:
     """The registry of a cluster."""
 
     def __init__(
-        self, kafka: KafkaSettings, *, replication_factor: int = -1, outages: Outages | None = None
+        self,
+        kafka: KafkaSettings,
+        *,
+        replication_factor: int = -1,
+        outages: Outages | None = None,
+        topics: KafkaTopics | None = None,
     ) -> None:
         self._kafka = kafka
         self._outages = outages
         self._replication_factor = replication_factor
-        self._topic = CompactedTopic(kafka, CONTROL_TOPIC, partitions=1, outages=outages)
+        self._topic = CompactedTopic(
+            kafka, CONTROL_TOPIC, partitions=1, outages=outages, topics=topics
+        )
+        self._followed = FollowedTopic(self._topic)
+        self._known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
 
     def ensure(self) -> None:
         """Create the topic if it is missing."""
@@ -61,7 +71,12 @@ class RegistryStore:
 
     def read(self) -> Registry:
         """Return what is registered; nothing where the topic is not there yet."""
-        return Registry.of(self._topic.read())
+        records = self._followed.read()
+        known, registry = self._known
+        if records != known:
+            registry = Registry.of(records)
+            self._known = records, registry
+        return registry
 
     def told_topics(self) -> set[str]:
         """Return the topics whose producers are told of a backlog, by whomever."""

@@ -6,18 +6,27 @@ Whoever owns a subscription's cursors makes these acks, in order with its own: a
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.duty import Duty, ToldOnce
 from sequitur.consumer.subscription.expiry import ttl_cutoff_ms
 from sequitur.consumer.subscription.quota import age_cutoff_ms, check_quota, cuts_by_size
 from sequitur.consumer.subscription.skipped_copies import copy_skipped
 from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
+from sequitur.errors import (
+    ConsumerError,
+    ReorderError,
+    SubscriptionClosedError,
+    SubscriptionFencedError,
+)
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.partition_cursor import PartitionCursor
@@ -26,6 +35,11 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.consumer.subscription.state import SubscriptionState
     from sequitur.consumer.subscription.survey import Survey
+
+
+SKIPS_EACH_S: Final = 2.0
+
+_logger: Final = logging.getLogger("sequitur.subscription")
 
 
 class OwnCursors(Protocol):
@@ -128,3 +142,32 @@ def _may_skip(policies: PoliciesInForce) -> bool:
     """Tell whether anything may expire or be evicted."""
     quota = policies.backlog_quota
     return bool(policies.message_ttl_s) or (quota.limit_bytes, quota.limit_s) != (None, None)
+
+
+class OwnSkips:
+    """Acks what has expired or is evicted of an open subscription, every so often."""
+
+    def __init__(self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str]) -> None:
+        self.counts: Counter[FindingKind] = Counter()
+        self._surveyor = surveyor
+        self._own = own
+        self._topics = topics
+        told = ToldOnce(lambda line: _logger.warning("%s: %s", own.name, line))
+        # Receivers go on: brokers come back, and what is damaged of others gets mended.
+        self.duty = Duty(
+            self._skip,
+            every_s=SKIPS_EACH_S,
+            passes=(ReorderError, ConsumerError),
+            tell=lambda error: told(f"what has expired is not looked for: {error}"),
+        ).later()
+
+    def _skip(self) -> None:
+        try:
+            due = skip_due(self._surveyor, self._own, self._topics)
+        except (SubscriptionClosedError, SubscriptionFencedError):
+            return  # each call of the subscription says so
+        for one in due:
+            self.counts[one.why] += one.messages
+            _logger.warning(
+                "%s: %s: %s, %s", self._own.name, one.why.value, one.topic, one.sentence
+            )

@@ -9,13 +9,13 @@ One that was cut off and goes on has lost the transactional id of the backlog st
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import Consumer
 
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import VALID_FOR_MS, Checks
+from sequitur.consumer.subscription.duty import Duty
 from sequitur.errors import ConsumerError, SubscriptionFencedError, UnansweredError
 from sequitur.kafka.control import CONTROL_TOPIC
 
@@ -145,20 +145,19 @@ def watch(
     options.setdefault(
         "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
     )
-    due_s = 0.0
     with (
         Leadership(kafka, group) as leadership,
         LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
     ):
+        round_ = Duty(
+            lambda: tell(checks.run()),
+            every_s=interval_s,
+            # What was written by a newer version is told of until it is understood.
+            passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
+            tell=lambda error: warn(str(error)),
+        )
         while not stop():
-            if not leadership.poll(_POLL_S):
+            if leadership.poll(_POLL_S):
+                round_.run()
+            else:
                 checks.close()
-                continue
-            if time.monotonic() < due_s:
-                continue
-            due_s = time.monotonic() + interval_s
-            try:
-                tell(checks.run())
-            except (SubscriptionFencedError, UnansweredError, ConsumerError) as error:
-                # What was written by a newer version is told of until it is understood.
-                warn(str(error))

@@ -8,7 +8,6 @@ see `sequitur.consumer.subscription.watch`.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,6 +18,7 @@ from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.cursor_moves import finish_reset
 from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.duty import Duty, ToldOnce
 from sequitur.consumer.subscription.names import refuse_another
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
 from sequitur.consumer.subscription.skipping import skip_due
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.subscribed import JobSubscription
 
 _POLL_S: Final = 0.1
-_TOLD_EACH_S: Final = 60.0
 
 
 class SubscriptionChecks:
@@ -62,7 +61,7 @@ class SubscriptionChecks:
         self._surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="subscription-checks", daemon=True)
-        self._told: dict[str, float] = {}
+        self._tell = ToldOnce(outages.tell)
 
     def __enter__(self) -> Self:
         self._register()
@@ -114,34 +113,31 @@ class SubscriptionChecks:
     def _run(self) -> None:
         make = partial(Checks, self._surveyor)
         with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
-            due_s = 0.0
-            while not self._ends.is_set():
-                leads = leadership.poll(_POLL_S)
-                if not leads:
-                    checks.close()
-                if time.monotonic() < due_s:
-                    continue
-                due_s = time.monotonic() + INTERVAL_S
-                try:
-                    self._register_planned()
-                    self._skip_due()
-                    for found in checks.run().findings if leads else ():
-                        if found.kind is not FindingKind.OWNED:
-                            self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
-                except SubscriptionFencedError as error:
+            round_ = Duty(
+                lambda: self._look(checks if leadership.leads else None),
+                every_s=INTERVAL_S,
+                passes=(ReorderError, ConsumerError),
+                tell=lambda error: self._tell(
                     # Of the job's own subscription its next step tells; else another one leads.
-                    self._tell(str(error))
-                except (ReorderError, ConsumerError) as error:
-                    self._tell(f"subscriptions are not checked: {error}")
+                    str(error)
+                    if isinstance(error, SubscriptionFencedError)
+                    else f"subscriptions are not checked: {error}"
+                ),
+            )
+            while not self._ends.is_set():
+                if not leadership.poll(_POLL_S):
+                    checks.close()
+                round_.run()
+
+    def _look(self, checks: LedChecks | None) -> None:
+        """Ack what is due of the job's own subscription; make the checks of all if it leads."""
+        self._register_planned()
+        self._skip_due()
+        for found in checks.run().findings if checks is not None else ():
+            if found.kind is not FindingKind.OWNED:
+                self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
 
     def _skip_due(self) -> None:
         """Ack what has expired, or is evicted, of the job's own subscription."""
         for one in skip_due(self._surveyor, self._subscription, self._topics):
             self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
-
-    def _tell(self, line: str) -> None:
-        """Tell the job's log, each line once a minute."""
-        now_s = time.monotonic()
-        if now_s - self._told.get(line, now_s - _TOLD_EACH_S) >= _TOLD_EACH_S:
-            self._told[line] = now_s
-            self._outages.tell(line)

@@ -23,8 +23,10 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur.base.retry import brief_outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.error_codes import Action, Request, action_of
+from sequitur.kafka.log_reading import EARLIEST, LATEST
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import RecordLimit
+from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +111,7 @@ class TopicCreation:
 
     def __init__(
         self,
-        admin: AdminClient,
+        admin: AdminClient | SharedAdmin,
         topic: str,
         *,
         partitions: int,
@@ -157,8 +159,10 @@ _RETAINED: Final = "retention.bytes"
 _NO_LIMIT: Final = -1
 _PRODUCER_EXPIRY: Final = "producer.id.expiration.ms"
 _DEFAULT_EXPIRY_MS: Final = 86_400_000
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # has no annotations
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # likewise
+_SPECS: Final = {
+    EARLIEST: OffsetSpec.earliest(),  # type: ignore[no-untyped-call] # has no annotations
+    LATEST: OffsetSpec.latest(),  # type: ignore[no-untyped-call] # likewise
+}
 _NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
 
 
@@ -265,15 +269,20 @@ def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | Non
 class KafkaTopics:
     """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
 
-    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
-        self._admin = AdminClient(kafka.librdkafka())
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        outages: Outages | None = None,
+        admin: SharedAdmin | None = None,
+    ) -> None:
+        self._admin = admin or SharedAdmin(kafka)
         self._outages = outages or brief_outages()
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
 
     def partitions(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when there is no such topic."""
         # All topics and not this one: asking for one by name may create it.
-        return self._all().get(topic)
+        return self.counts([topic]).get(topic)
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Number of partitions of each of some topics; those that are not there are left out."""
@@ -291,19 +300,14 @@ class KafkaTopics:
         wanted = set(topics)
 
         def ask() -> Extents:
-            found = {
-                SourcePartition(topic, number): one.leader >= 0
-                for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
-                if topic in wanted
-                for number, one in listed.partitions.items()
-            }
+            found = self._led(wanted)
             led = sorted(where for where, is_led in found.items() if is_led)
-            starts = self._listed_offsets(dict.fromkeys(led, _EARLIEST))
-            ends = self._listed_offsets(dict.fromkeys(led, _LATEST))
+            starts = self._listed_offsets(dict.fromkeys(led, EARLIEST))
+            ends = self._listed_offsets(dict.fromkeys(led, LATEST))
             since = {}
             for at_once in _one_a_partition(led, times or {}):
-                specs = {one: OffsetSpec.for_timestamp(max(ms, 0)) for one, ms in at_once.items()}
-                for one, offset in self._listed_offsets(specs).items():
+                times_ms = {one: max(ms, 0) for one, ms in at_once.items()}
+                for one, offset in self._listed_offsets(times_ms).items():
                     # What is written meanwhile is left out.
                     before_end = min(offset, ends[one]) if offset >= 0 else ends[one]
                     since[one, at_once[one]] = before_end
@@ -314,6 +318,15 @@ class KafkaTopics:
             )
 
         return self._told(Request.TOPICS, _NO_OFFSETS, ask)
+
+    def _led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
+        """Return the partitions of topics that are there, and whether each has a leader."""
+        return {
+            SourcePartition(topic, number): one.leader >= 0
+            for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
+            if topic in topics
+            for number, one in listed.partitions.items()
+        }
 
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
@@ -352,23 +365,23 @@ class KafkaTopics:
         wanted = sorted(topics)
         if not wanted:
             return {}
+        message = "the brokers do not describe the topics"
+        return self._told(Request.TOPIC_IDS, message, lambda: self._listed_ids(wanted))
 
-        def ask() -> dict[str, str]:
-            asked = TopicCollection(wanted)
-            described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
-            found: dict[str, str] = {}
-            for topic, answer in described.items():
-                try:
-                    given = answer.result(_TIMEOUT_S).topic_id
-                except KafkaException as error:
-                    if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
-                        raise
-                    continue
-                if given.get_most_significant_bits() or given.get_least_significant_bits():
-                    found[topic] = str(given)
-            return found
-
-        return self._told(Request.TOPIC_IDS, "the brokers do not describe the topics", ask)
+    def _listed_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        asked = TopicCollection(list(topics))
+        described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+        found: dict[str, str] = {}
+        for topic, answer in described.items():
+            try:
+                given = answer.result(_TIMEOUT_S).topic_id
+            except KafkaException as error:
+                if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
+                    raise
+                continue
+            if given.get_most_significant_bits() or given.get_least_significant_bits():
+                found[topic] = str(given)
+        return found
 
     def require(self, topic: str) -> int:
         """Number of partitions of a topic that must be there."""
@@ -501,7 +514,7 @@ class KafkaTopics:
 
     def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset behind the last record of each partition."""
-        return self._offsets(partitions, _LATEST)
+        return self._offsets(partitions, LATEST)
 
     def offsets_since(
         self, partitions: Iterable[SourcePartition], time_ms: int
@@ -513,7 +526,7 @@ class KafkaTopics:
         """
         wanted = list(partitions)
         ends = self.high_watermarks(wanted)
-        found = self._offsets(wanted, OffsetSpec.for_timestamp(max(time_ms, 0)))
+        found = self._offsets(wanted, max(time_ms, 0))
         return {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
 
     def delete_before(self, offsets: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
@@ -544,24 +557,25 @@ class KafkaTopics:
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return the offset of the first record that is still there of each partition."""
-        return self._offsets(partitions, _EARLIEST)
+        return self._offsets(partitions, EARLIEST)
 
     def _offsets(
-        self, partitions: Iterable[SourcePartition], which: OffsetSpec
+        self, partitions: Iterable[SourcePartition], time_ms: int
     ) -> dict[SourcePartition, int]:
-        wanted = dict.fromkeys(partitions, which)
+        wanted = dict.fromkeys(partitions, time_ms)
         if not wanted:
             return {}
         return self._told(
             Request.TOPICS, _NO_OFFSETS, lambda: self._listed_offsets(wanted), learns=True
         )
 
-    def _listed_offsets(
-        self, wanted: Mapping[SourcePartition, OffsetSpec]
-    ) -> dict[SourcePartition, int]:
+    def _listed_offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         if not wanted:
             return {}
-        asked = {TopicPartition(*where): which for where, which in wanted.items()}
+        asked = {
+            TopicPartition(*where): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
+            for where, time_ms in wanted.items()
+        }
         found = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
         return {
             SourcePartition(one.topic, one.partition): answer.result(_TIMEOUT_S).offset

@@ -27,7 +27,12 @@ from sequitur.errors import (
     RequestUnknownError,
     RetriableError,
 )
-from sequitur.kafka.log_reading import last_sequence_in_log, log_ends, timestamp_from
+from sequitur.kafka.log_reading import (
+    committed_behind,
+    last_sequence_in_log,
+    log_ends,
+    timestamp_from,
+)
 from sequitur.kafka.metadata import log_sizes
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import (
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sequitur.kafka.identity import Identity
+    from sequitur.kafka.log_reading import Committed
     from sequitur.kafka.producer_ids import KnownProducer, PartitionAnswer
 
     T = TypeVar("T")
@@ -111,6 +117,19 @@ class Leaders:
     async def ends(self, partitions: Collection[OutputPartition]) -> dict[OutputPartition, int]:
         """Return where logs end for readers; of partitions whose leader says so now."""
         return await self._told(log_ends, partitions)
+
+    async def offsets(
+        self, partitions: Collection[OutputPartition], time_ms: int
+    ) -> dict[OutputPartition, int]:
+        """Return the first offsets that are not before a time; see `log_ends`."""
+        return await self._told(functools.partial(log_ends, time_ms=time_ms), partitions)
+
+    async def committed(self, where: OutputPartition, offset: int) -> Committed:
+        """Return some of the committed records from an offset on."""
+        node = self._wire.leader(*where)
+        if node is None:
+            raise RetriableError(f"{where} has no leader")
+        return await committed_behind(functools.partial(self._wire.ask, node), *where, offset)
 
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
@@ -353,6 +372,15 @@ def kept_connections(kafka: KafkaSettings) -> Connections:
         _close_unused(key)
         known = _kept[key] = Connections(kafka)
     return known
+
+
+def close_own() -> None:
+    """Close this thread's connections, which is about to end."""
+    own = threading.get_ident()
+    with _taking:
+        found = [_kept.pop(key) for key in list(_kept) if key[0] == own]
+    for one in found:
+        one.close()
 
 
 def _close_unused(own: tuple[int, str]) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_ENDS_CLIENT: Final = -150
+
+
 class Answer(enum.Enum):
     """What became of one attempt to send a batch."""
 
@@ -367,6 +370,11 @@ def action_of(request: Request, code: int) -> Action:
         if request in requests:
             return action
     return _OTHERWISE.get(request, Action.FAIL)
+
+
+def ends_client(code: int) -> bool:
+    """Tell whether a client of librdkafka does nothing more: its `_FATAL`, for any first error."""
+    return code == _ENDS_CLIENT
 
 
 def codes_of(request: Request, action: Action) -> list[int]:

@@ -30,7 +30,6 @@ from aiokafka.protocol.types import (
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AclOperation,
-    AdminClient,
 )
 
 from sequitur.base.retry import brief_outages
@@ -40,6 +39,7 @@ from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Action, action_of, meaning_of
 from sequitur.kafka.error_codes import Request as Asked
 from sequitur.kafka.partition import CURSOR_PREFIX, SourcePartition
+from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -177,9 +177,14 @@ SHARE: Final = "share"
 class ConsumerGroups:
     """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
 
-    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        outages: Outages | None = None,
+        admin: SharedAdmin | None = None,
+    ) -> None:
         self._kafka = kafka
-        self._admin = AdminClient(kafka.librdkafka())
+        self._admin = admin or SharedAdmin(kafka)
         self._outages = outages or brief_outages()
 
     def names(self) -> list[str]:

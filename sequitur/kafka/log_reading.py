@@ -55,13 +55,16 @@ _NAMES_A_REPLICA: Final = 11
 
 
 async def log_ends(
-    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
+    ask: Callable[[Any], Awaitable[Any]],
+    partitions: Mapping[str, Iterable[int]],
+    time_ms: int = LATEST,
 ) -> dict[tuple[str, int], int]:
     """Return the offset behind the last record that readers see, of partitions of one leader.
 
-    Partitions whose end the broker cannot tell at the moment are left out.
+    Of another time it is the first offset that is not before it; -1 without one. Partitions whose
+    end the broker cannot tell at the moment are left out.
     """
-    wanted = [(topic, [(one, LATEST) for one in some]) for topic, some in partitions.items()]
+    wanted = [(topic, [(one, time_ms) for one in some]) for topic, some in partitions.items()]
     answer = await ask(OffsetRequest(_ANY_REPLICA, _READ_UNCOMMITTED, wanted))
     return {
         (topic, partition): int(offset)
@@ -133,6 +136,7 @@ class Committed:
 
     # key and value of each, in the order of the log
     records: Sequence[tuple[bytes | None, bytes | None]]
+    offsets: Sequence[int]  # that of each
     next_offset: int
     is_all: bool  # whether the log has no more of them at the moment
 
@@ -142,8 +146,13 @@ async def committed_behind(
 ) -> Committed:
     """Return some of the records from an offset on; wait a moment where there are none."""
     found = await _fetched(ask, topic, partition, offset, wait_ms=_FETCH_WAIT_MS, size=_FETCH_BYTES)
-    records = [(record.key, record.value) for record in found.records()]
-    return Committed(records, found.next_offset, found.next_offset >= found.last_stable)
+    records = list(found.records())
+    return Committed(
+        [(record.key, record.value) for record in records],
+        [int(record.offset) for record in records],
+        found.next_offset,
+        found.next_offset >= found.last_stable,
+    )
 
 
 async def timestamp_from(

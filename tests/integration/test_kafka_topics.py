@@ -16,9 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.base.retry import Outages
 from sequitur.consumer import SourcePartition
-from sequitur.errors import TopicError
+from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.leader_topics import LeaderTopics
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
@@ -99,3 +100,31 @@ def test_what_topics_do_with_timestamps_is_known(broker: Broker, make_topic: Mak
         assert found.newest_ms == 1_800_000
     narrow = topics.timestamps(make_topic(partitions=1, message_timestamp_after_max_ms=60_000))
     assert narrow.newest_ms == 30_000
+
+
+@pytest.mark.promise("sub-clients-threads")
+def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: MakeTopic) -> None:
+    """Ids, partitions, and where logs begin and end, now and at a time; of what is there."""
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    names = [*(make_topic(3) for _ in range(4)), "no-such-topic"]
+    client = Producer(kafka.librdkafka())
+    for number in range(10):
+        client.produce(names[0], b"", partition=0, timestamp=1_000 * (number + 1))
+    assert client.flush(30) == 0
+    told, asked = KafkaTopics(kafka), LeaderTopics(kafka)
+    where = [SourcePartition(names[0], one) for one in range(3)]
+    assert asked.ids(names) == told.ids(names)
+    assert len(asked.ids(names)) == 4
+    assert asked.counts(names) == told.counts(names)
+    assert asked.partitions(names[-1]) is None
+    assert asked.extents(names, {names[0]: [4_500]}) == told.extents(names, {names[0]: [4_500]})
+    assert asked.high_watermarks(where) == told.high_watermarks(where)
+    assert asked.offsets_since(where, 4_500) == told.offsets_since(where, 4_500)
+    assert asked.offsets_since(where, 4_500)[where[0]] == 4
+
+
+def test_without_brokers_the_threads_own_connections_say_so() -> None:
+    impatient = Outages(0, 0, wait=lambda _: False, tell=len)
+    topics = LeaderTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), impatient)
+    with pytest.raises(UnansweredError, match="do not list their topics: no answer"):
+        topics.counts(["t"])

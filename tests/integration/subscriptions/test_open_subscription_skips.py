@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription, SubscriptionType
-from sequitur.consumer.subscription import skip_thread
+from sequitur.consumer.subscription import skipping
 from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
@@ -31,7 +34,7 @@ _EVICTS = BacklogQuota(20_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
 @pytest.fixture
 def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
     """A registry of this test alone; an open subscription looks at it often."""
-    monkeypatch.setattr(skip_thread, "SKIPS_EACH_S", 0.1)
+    monkeypatch.setattr(skipping, "SKIPS_EACH_S", 0.1)
     return SubscribedTopics(broker.bootstrap_servers)
 
 
@@ -91,7 +94,7 @@ def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
         looks += 1
         return found
 
-    monkeypatch.setattr(skip_thread, "skip_due", look)
+    monkeypatch.setattr(skipping, "skip_due", look)
     stores_late = timedelta(minutes=10)
     with Subscription(
         topics.kafka, name, topic, write_interval=stores_late, position="earliest"
@@ -160,7 +163,7 @@ def test_receivers_are_told_of_the_end_while_the_checks_wait(
         assert goes_on.wait(_TIMEOUT_S)
         return []
 
-    monkeypatch.setattr(skip_thread, "skip_due", wait)
+    monkeypatch.setattr(skipping, "skip_due", wait)
     subscription = Subscription(topics.kafka, name, topic, position="earliest")
     assert waits.wait(_TIMEOUT_S)
     closing = threading.Thread(target=subscription.close)
@@ -197,3 +200,25 @@ def test_a_failure_of_the_checks_does_not_end_it(
         wait_until(lambda: copies in caplog.text)
         assert _receive(subscription, 100) == list(range(100))
         assert subscription.stats().messages_evicted == 0
+
+
+@pytest.mark.promise("sub-clients-threads")
+@pytest.mark.parametrize("expires", [False, True])
+def test_two_clients_and_two_threads_are_enough(
+    topics: SubscribedTopics, topic: str, name: str, expires: bool
+) -> None:
+    """Of an open one, also while it looks for partitions and for what has expired."""
+    topics.fill(topic, 1)
+    if expires:
+        topics.policies(topic, TopicPolicies(message_ttl_s=3_600))
+    servers = topics.kafka.bootstrap_servers
+    counted = subprocess.run(
+        [sys.executable, "-m", "tests.support.open_and_count", servers, name, topic],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    found = json.loads(counted.stdout)
+    assert found["looks"] > 10
+    assert (found["handles"], found["own"]) == (2, 2)
+    assert found["threads"] <= 12

@@ -65,6 +65,7 @@ def test_what_is_acked_does_not_come_again(
             assert subscription.stats().backlog == len(left)
 
 
+@pytest.mark.promise("sub-hole-reopened")
 def test_far_behind_a_hole_only_what_is_left_is_read(
     kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
         part.ack_cumulative(12)
 
 
+@pytest.mark.promise("sub-hole-reopened")
 def test_what_is_acked_far_ahead_is_not_read() -> None:
     """Reading goes on at what is left; what was passed weighs as much, and is no absence."""
     end = 3 * WORTH_A_SEEK

@@ -54,6 +54,13 @@ class _Owner:
         self.lease.renewed(self.now_s)
 
 
+class _Admin:
+    """A client that nobody asks."""
+
+    def let_go(self, _idle_s: float) -> None:
+        pass
+
+
 class _Reader:
     """One that finds nothing."""
 
@@ -80,13 +87,14 @@ def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
     dispatch.add(where, range(2), [None, None], ["first", "second"])
     opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions=partitions)
     consumption = Consumption(
-        cast("Any", None),
+        cast("Any", SimpleNamespace(surveyor=SimpleNamespace(admin=_Admin()))),
         cast("Any", opened),
         cast("Any", _Reader()),
         dispatch,
         refill=1,
         write_interval_s=_LONG_S,
     )
+    consumption.begin()
     try:
         (handed,) = consumption.receive(1, _LONG_S)
         assert str(handed[2]) == "first"
