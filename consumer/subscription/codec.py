@@ -84,6 +84,7 @@ class _Meta(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return [*((self.ranges, width) for width in widths), *of_spans]
 
 
+_NO_NUMBERS: Final = np.empty(0, dtype=np.int64)
 _encode_meta: Final = msgspec.msgpack.Encoder().encode
 _decode_meta: Final = msgspec.msgpack.Decoder(_Meta).decode
 
@@ -213,12 +214,13 @@ def _unpack(unpacked: bytes) -> tuple[_Meta, list[Offsets]]:
         meta = _decode_meta(unpacked[_META_LENGTH.size : _META_LENGTH.size + length])
     except (struct.error, msgspec.MsgspecError) as error:
         raise CursorDamagedError("the meta of a cursor cannot be read") from error
-    if not all(1 <= width <= _WIDEST and numbers >= 0 for numbers, width in meta.columns):
+    of_columns = meta.columns
+    if not all(1 <= width <= _WIDEST and numbers >= 0 for numbers, width in of_columns):
         raise CursorDamagedError("the columns of a cursor make no sense")
-    if len(planes) != sum(numbers * width for numbers, width in meta.columns):
+    if len(planes) != sum(numbers * width for numbers, width in of_columns):
         raise CursorDamagedError(f"a cursor has other than {meta.ranges} ranges")
     columns, at = [], 0
-    for numbers, width in meta.columns:
+    for numbers, width in of_columns:
         columns.append(_from_planes(planes[at : at + numbers * width], width))
         at += numbers * width
     return meta, columns
@@ -275,6 +277,8 @@ def _planes(values: Offsets) -> bytes:
 
 
 def _from_planes(planes: bytes, width: int) -> Offsets:
+    if not planes:
+        return _NO_NUMBERS
     table = np.zeros((len(planes) // width, _WIDEST), dtype=np.uint8)
     table[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, -1).T
     return table.reshape(-1).view("<i8").astype(np.int64)

@@ -278,6 +278,15 @@ class Registry:
 
         In the place of what cannot be read, all is kept.
         """
+        if topic not in self._in_force:
+            self._in_force[topic] = self._policies_of(topic)
+        return self._in_force[topic]
+
+    @cached_property
+    def _in_force(self) -> dict[str, PoliciesInForce]:
+        return {}
+
+    def _policies_of(self, topic: str) -> PoliciesInForce:
         if topic in self.unread_policies:
             return _KEEPS.in_force()
         if None in self.unread_policies:

@@ -228,6 +228,7 @@ def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
     return max(holders, key=age, default=home)
 
 
+@lru_cache(_MOST_KEYS)
 def _key(*parts: str | int) -> bytes:
     return json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
 
