@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,13 @@ import pytest
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Committer,
+    EventValues,
+    Place,
+    TaskId,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
+from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, State, TransactionalState
 from sequitur.errors import CheckpointError, TopologyFileError
 from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
@@ -26,6 +32,22 @@ if TYPE_CHECKING:
 
 
 _ROOT = Path("/checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("kind", "room"),
+    [
+        (Root, "settling.root"),
+        (TransactionAttempt, "transactional.attempt"),
+        (EventValues, "api.tuple"),
+        (Place, "api.tuple"),
+        (TaskId, "api.collector"),
+    ],
+)
+def test_what_checkpoints_hold_pickled_keeps_its_name(kind: type, room: str) -> None:
+    """Prepared tuples and what bolts keep name these, wherever a version has their code."""
+    found = pickle.loads(f"csequitur.consumer.topology.{room}\n{kind.__name__}\n.".encode())
+    assert found is kind
 
 
 def test_what_fb84216_wrote_is_gone_on_with() -> None:
