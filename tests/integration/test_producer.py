@@ -236,6 +236,7 @@ async def test_a_topic_is_created_once(broker: Any, make_topic: Callable[..., st
     assert len(_read(broker, topic)) == 3
 
 
+@pytest.mark.own_broker
 @pytest.mark.promise("in-answer-lost-connection")
 async def test_a_broker_that_pauses_costs_nothing(
     broker: Any, make_topic: Callable[..., str]
@@ -259,6 +260,7 @@ async def test_a_broker_that_pauses_costs_nothing(
     _check_numbers(_read(broker, topic), 2_000)
 
 
+@pytest.mark.own_broker
 @pytest.mark.promise("in-broker-restarts-leader")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_broker_that_restarts_costs_nothing(

@@ -14,8 +14,8 @@ from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-SESSION_FOLDER: Final = "SEQUITUR_TEST_SESSION"
-"""Names the folder of what all processes of a session share."""
+SESSION_FOLDER: Final = "TEST_SESSION_FOLDER"
+"""Names what all processes share; a SEQUITUR_ that the product does not know would be refused."""
 
 
 def write_groups(groups: dict[str, str]) -> None:
