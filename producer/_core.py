@@ -76,6 +76,7 @@ class Core:
             buffer_size = max(1, min(buffer_size // 2, settings.journal_limit // 4))
         self.unheard = Unheard(loop) if on_given_up is None else None
         self._queues = SendQueues()
+        round_due = asyncio.Event()
         self.accumulator = Accumulator(
             settings,
             producer_name=name,
@@ -83,7 +84,7 @@ class Core:
             loop=loop,
             random=random,
             buffer_size=buffer_size,
-            on_due=lambda: self.rounds.wake(),  # noqa: PLW0108 - there are none yet
+            on_due=round_due.set,
             clock=clock,
             on_given_up=on_given_up,
             unheard=self.unheard,
@@ -96,7 +97,7 @@ class Core:
             journal=journal,
             identities=identities,
             clock=clock,
-            on_sendable=lambda queue: self.sender.wake(queue),  # noqa: PLW0108 - likewise
+            due=round_due,
             on_failure=on_failure,
         )
         outstanding = self.accumulator.outstanding
@@ -128,7 +129,6 @@ class Core:
         self._routes = Routes(
             wire=wire,
             queues=self._queues,
-            sender=self.sender,
             identities=identities,
             settlement=self._settlement,
             accumulator=self.accumulator,

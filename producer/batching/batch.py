@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,45 @@ if TYPE_CHECKING:
     from sequitur.producer._outcome import Claim
 
 
+class InJournal(enum.Enum):
+    """What the journal holds of a batch, or is about to: the next start would send it."""
+
+    NOTHING = enum.auto()
+    PIECES = enum.auto()
+    """What was added before each round, while it grows."""
+    WRITTEN = enum.auto()
+    """All of it, without numbers, once a round is there: until then it gets none."""
+    WAITING = enum.auto()
+    """All of it, without numbers: it may get some."""
+    NUMBERED = enum.auto()
+    """All of it, under the numbers `journaled`."""
+
+
+class InMemory(enum.Enum):
+    """Where the records of a batch are."""
+
+    BUILDER = enum.auto()
+    """In `builder`: it is not encoded yet."""
+    BYTES = enum.auto()
+    """In `data`, under `stamp`."""
+    AWAY = enum.auto()
+    """Only in the journal."""
+    READ_BACK = enum.auto()
+    """In `data` again: `loaded` of its bytes count as read back."""
+
+
+class Life(enum.Enum):
+    """Whether a batch is to be sent, and whether its events have their outcomes."""
+
+    ACTIVE = enum.auto()
+    TOLD = enum.auto()
+    """The events have their outcomes, but it may be in flight, and is still sent."""
+    ENDED = enum.auto()
+    """It is in the log, was given up or was halved; no event has its outcome yet."""
+    OVER = enum.auto()
+    """Both: the journal forgets it."""
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Events that go to one partition together."""
@@ -38,13 +78,14 @@ class Batch:
     count: int = 0  # how many they are; 0 while the batch is open
     size: int = 0  # the bytes of memory it takes; 0 while it is open
     claims: list[Claim] = field(default_factory=list)  # who gets their outcomes, in their order
-    builder: Builder | None = None  # the batch until it is encoded
-    data: bytes = b""  # the batch once it is encoded, under `stamp`
+    life: Life = Life.ACTIVE
+    in_memory: InMemory = InMemory.BUILDER
+    builder: Builder | None = None
+    data: bytes = b""
     stamp: Stamp = NO_STAMP  # the numbers in `data`
-    journaled: Stamp | None = None  # the numbers under which the journal holds it, or is about to
-    waits: bool = False  # whether the journal holds it without numbers, or is about to
-    # whether the journal holds all of it without numbers, so that it may get numbers
-    kept: bool = False
+    loaded: int = 0
+    in_journal: InJournal = InJournal.NOTHING
+    journaled: Stamp | None = None
     pieced: int = 0  # bytes of its records that the journal holds, while it grows there
     # whether records bear timestamps that their sender gave, which stay as they are
     dated: bool = False
@@ -57,12 +98,6 @@ class Batch:
     # the newest timestamp of its records once it has numbers, or once its bytes have left memory;
     # -1 keeps theirs
     last_ms: int = -1
-    stored: bool = False  # whether its bytes are only in the journal
-    loaded: int = 0  # bytes that were read back from there
-    completed: bool = False  # whether its events have their outcomes; it may still be in flight
-    # whether it is in the log, was given up or was halved: it is not sent any more, and the journal
-    # forgets it
-    ended: bool = False
     odd_answers: int = 0  # how many answers it got that may be its own fault
 
     def encode(self, compression: Compression, stamp: Stamp) -> bytes:
@@ -70,6 +105,7 @@ class Batch:
         if self.builder is not None:
             self.data = seal(self.builder, compression, stamp)
             self.builder = None
+            self.in_memory = InMemory.BYTES
             self.accepted_ms = times_of(self.data)[1]
         elif self.stamp != stamp or self.last_ms not in {-1, times_of(self.data)[1]}:
             self.data = stamped(self.data, stamp, None if self.last_ms == -1 else self.last_ms)
@@ -94,9 +130,40 @@ class Batch:
         return 0 if self.accepted_ms == -1 else self.newest_ms - self.accepted_ms
 
     @property
-    def in_journal(self) -> bool:
-        """Whether the journal holds it, or is about to: the next start would send it."""
-        return self.journaled is not None or self.waits
+    def completed(self) -> bool:
+        """Whether its events have their outcomes."""
+        return self.life is Life.TOLD or self.life is Life.OVER
+
+    def complete(self) -> None:
+        """Take note that its events have their outcomes."""
+        self.life = Life.OVER if self.ended else Life.TOLD
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is not sent any more, and the journal is to forget it."""
+        return self.life is Life.ENDED or self.life is Life.OVER
+
+    def end(self) -> None:
+        """Send it no more."""
+        self.life = Life.OVER if self.completed else Life.ENDED
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the journal may have anything of it: the next start would send it."""
+        return self.in_journal is not InJournal.NOTHING
+
+    def write_numbers(self, stamp: Stamp) -> None:
+        """Have the journal hold it under these numbers with the round that is written."""
+        self.in_journal = InJournal.NUMBERED
+        self.journaled = stamp
+
+    def take_back(self, *, waiting: bool) -> None:
+        """Undo what the journal had no space for: its numbers, or all but the pieces before."""
+        self.journaled = None
+        if waiting:
+            self.in_journal = InJournal.WAITING
+        else:
+            self.in_journal = InJournal.PIECES if self.pieced else InJournal.NOTHING
 
     def waiting(self, compression: Compression) -> Waiting:
         """Return the batch's frame for the journal, without numbers."""
@@ -128,7 +195,7 @@ class Batch:
         """Hold bytes again that were read back from the journal."""
         self.data = data
         self.stamp = Stamp.of(data)
-        self.stored = False
+        self.in_memory = InMemory.READ_BACK
         self.loaded = len(data)
 
     def unload(self) -> None:
@@ -136,7 +203,7 @@ class Batch:
         if self.data:
             self.last_ms = self.newest_ms
         self.data = b""
-        self.stored = True
+        self.in_memory = InMemory.AWAY
 
     def halves(self, compression: Compression) -> tuple[Batch, Batch]:
         """Return the batch as two, for a broker that refused it as too large."""
@@ -162,8 +229,9 @@ class Batch:
                 count=count_of(data),
                 size=self.size // 2,
                 claims=side,
+                life=Life.TOLD if self.completed else Life.ACTIVE,
+                in_memory=InMemory.BYTES,
                 data=data,
-                completed=self.completed,
                 dated=self.dated,
                 accepted_ms=times_of(data)[1] - self.shift_ms,
             )

@@ -150,7 +150,7 @@ class Outstanding:
 
     def complete(self, batch: Batch) -> None:
         """Take note that the events of a batch have their outcomes."""
-        batch.completed = True
+        batch.complete()
         for waited_for, future in self._flushes:
             waited_for.discard(batch)
             if not waited_for and not future.done():

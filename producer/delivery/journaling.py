@@ -16,6 +16,7 @@ from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalError, JournalFullError
 from sequitur.kafka.record_batch import NO_STAMP, Stamp, times_of
+from sequitur.producer.batching.batch import InJournal
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -195,7 +196,7 @@ def frames_of_marks(marks: list[Mark]) -> list[Frame]:
                     mark.reason,
                 )
             )
-        elif batch.waits:
+        elif batch.is_kept:
             name = (batch.topic, batch.partition, batch.first_event)
             dropped.setdefault(mark.reason or "", []).append(name)
     drops = [Drop(tuple(names), reason) for reason, names in dropped.items()]
@@ -283,11 +284,7 @@ class JournalUpdates:
         halves: list[tuple[SendQueue, Slot[Batch]]] = []
         for queue in round_.renewed:
             round_.frames.append(renewal(queue, round_, self._identities.cluster_id))
-            halves += [
-                (queue, slot)
-                for slot in queue.sequencer.slots
-                if slot.batch.journaled is None and not slot.batch.waits
-            ]
+            halves += [(queue, slot) for slot in queue.sequencer.slots if not slot.batch.is_kept]
         round_.numbered = numbered
         round_.frames += frames_of_numbers(numbered)
         return halves
@@ -478,26 +475,29 @@ class RoundWriter:
         if self._journal is not None:
             round_.waiting = [batch for batch in round_.waiting if not batch.ended]
             round_.pieces = [piece for piece in round_.pieces if not piece[0].ended]
-            for batch in (*round_.waiting, *(batch for batch, _ in round_.pieces)):
-                batch.waits = True
+            for batch in round_.waiting:
+                batch.in_journal = InJournal.WRITTEN
+            for batch, _ in round_.pieces:
+                batch.in_journal = InJournal.PIECES
             if not round_.is_part:
                 slots += self._updates.fill(
                     round_, self._numbering.take_numbered(), self._numbering.take_redated()
                 )
         round_.batches = [(queue, slot, stamp_of(slot)) for queue, slot in slots]
-        for _queue, slot, stamp in (*round_.batches, *round_.numbered):
-            slot.batch.journaled = stamp if self._journal is not None else None
+        if self._journal is not None:
+            for _queue, slot, stamp in (*round_.batches, *round_.numbered):
+                slot.batch.write_numbers(stamp)
 
     def _take_back(self, round_: Round) -> None:
         """Undo `_fill`: the journal has no space."""
         self._numbering.return_numbered(round_.numbered)
         self._numbering.return_redated(round_.redated)
         round_.redated = []
-        for _queue, slot, _stamp in (*round_.batches, *round_.numbered):
-            slot.batch.journaled = None
+        for _queue, slot, _stamp in round_.numbered:
+            slot.batch.take_back(waiting=True)
         round_.numbered = []
-        for batch in round_.waiting:
-            batch.waits = batch.pieced > 0  # what the journal has of it stays there
+        for batch in (*(slot.batch for _, slot, _ in round_.batches), *round_.waiting):
+            batch.take_back(waiting=False)
         self._updates.take_back(round_)
 
     async def _encode(self, round_: Round) -> None:

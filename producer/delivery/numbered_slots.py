@@ -48,6 +48,22 @@ class Verdict(enum.Enum):
     """Settled: refused now, but an earlier attempt may be in the log. The slot is gone."""
 
 
+class Doubt(enum.Enum):
+    """Whether an attempt under a slot's number may be in the log without an answer that said so.
+
+    Sending it again makes `ASKED` and `SEARCHED` doubts `POSSIBLE` again; another number, `NONE`.
+    """
+
+    NONE = enum.auto()
+    POSSIBLE = enum.auto()
+    ASKED = enum.auto()
+    """Likewise, though the broker was asked for it since it was last sent."""
+    SEARCHED = enum.auto()
+    """Likewise, though the log was searched for it since."""
+    ABSENT = enum.auto()
+    """It is surely not, nor will it be, since a batch before it is not."""
+
+
 @dataclass(slots=True, eq=False)
 class Slot(Generic[BatchT]):
     """A batch that has its sequence numbers."""
@@ -58,18 +74,12 @@ class Slot(Generic[BatchT]):
     identity: Identity  # the producer id and epoch they belong to
     state: State = State.READY  # READY or WAITING
     attempts: int = 0  # how often it was sent, under any number
-    # whether an attempt under this number may be in the log without an answer that said so
-    possibly_appended: bool = False
-    # whether it is surely not in the log, since a batch before it is not
-    known_absent: bool = False
+    doubt: Doubt = Doubt.NONE
     # whether no unsettled slot was before it when it was last sent. If one was, an out-of-order
     # answer says nothing of this slot itself
     sent_as_head: bool = False
     # whether it must not be sent yet: the journal does not hold it under this number
     held: bool = False
-    searched: bool = False  # whether the log was searched for it since it was last sent
-    # whether the broker was asked for it, or the log searched, since it was last sent
-    asked: bool = False
     # the id of its topic when it was first sent, of the attempts that may be in the log; None if
     # not known
     topic_id: bytes | None = None
@@ -78,6 +88,21 @@ class Slot(Generic[BatchT]):
     def last_sequence(self) -> int:
         """The last number it takes."""
         return following(self.base_sequence, self.count - 1)
+
+    @property
+    def possibly_appended(self) -> bool:
+        """Whether an attempt under this number may be in the log."""
+        return self.doubt is not Doubt.NONE and self.doubt is not Doubt.ABSENT
+
+    def note_asked(self, how: Doubt) -> None:
+        """Take note that the broker was asked for it (`ASKED`), or the log `SEARCHED`."""
+        if self.possibly_appended and self.doubt is not Doubt.SEARCHED:
+            self.doubt = how
+
+    def refute(self) -> None:
+        """Take note that no attempt of before is in the log."""
+        if self.possibly_appended:
+            self.doubt = Doubt.NONE
 
 
 class NumberedSlots(Generic[BatchT]):
@@ -142,7 +167,7 @@ class NumberedSlots(Generic[BatchT]):
         self, batch: BatchT, count: int, base_sequence: int, identity: Identity
     ) -> Slot[BatchT]:
         """Take over a batch that got its numbers in a former life, and may have been sent then."""
-        slot = Slot(batch, count, base_sequence, identity, possibly_appended=True)
+        slot = Slot(batch, count, base_sequence, identity, doubt=Doubt.POSSIBLE)
         self.backlog.append(slot)
         self._update_leading()
         self.unknown = True
@@ -190,7 +215,7 @@ class NumberedSlots(Generic[BatchT]):
         slot.identity = identity
         slot.base_sequence = self.next_sequence
         self.next_sequence = following(self.next_sequence, slot.count)
-        slot.possibly_appended = slot.known_absent = False
+        slot.doubt = Doubt.NONE
 
     def _update_leading(self) -> None:
         """Take note of the identity of the first of all slots: a new one is not confirmed yet."""

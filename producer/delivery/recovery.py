@@ -25,6 +25,7 @@ from sequitur.errors import (
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import following
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
+from sequitur.producer.delivery.numbered_slots import Doubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -153,7 +154,8 @@ class Recovery:
         if not self._identities.still_ours(sequencer.leading):
             await self._search(queue, numbers_hold=False)
             return
-        if any(s.possibly_appended and not s.searched and self.is_old(s.batch) for s in sequencer):
+        doubted = [s for s in sequencer if s.doubt in (Doubt.POSSIBLE, Doubt.ASKED)]
+        if any(self.is_old(slot.batch) for slot in doubted):
             # The broker may forget what it says now before the batch arrives.
             await self._search(queue)
             return

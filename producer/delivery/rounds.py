@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalClosedError, JournalError
+from sequitur.producer.batching.batch import InJournal
 from sequitur.producer.delivery.journaling import (
     NO_OFFSET,
     JournalUpdates,
@@ -170,8 +171,8 @@ class Numbering:
     def number_waiting(self) -> None:
         """Give numbers to the waiting batches that can be sent now."""
         for queue in list(self._waiting):
-            while (batch := queue.first_waiting) is not None and batch.kept:
-                if not self._takes_more(queue, batch):
+            while (batch := queue.first_waiting) is not None:
+                if batch.in_journal is not InJournal.WAITING or not self._takes_more(queue, batch):
                     break
                 if not batch.dated:
                     batch.last_ms = self._clock.now_ms()
@@ -242,16 +243,15 @@ class Rounds:
         journal: Journal | None,
         identities: Identities,
         clock: StampClock,
-        on_sendable: Callable[[SendQueue], None],
+        due: asyncio.Event,
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._queues = queues
         self._accumulator = accumulator
         self._journal = journal
-        self._on_sendable = on_sendable
         self._on_failure = on_failure
-        self._wake = asyncio.Event()
+        self._due = due
         self._positions: dict[str, bytes] = {}
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = False
@@ -298,13 +298,13 @@ class Rounds:
 
     def wake(self) -> None:
         """Look whether a round is due."""
-        self._wake.set()
+        self._due.set()
 
     def note(self, position: Position) -> None:
         """Put a position into the round of what was accepted until now."""
         if self._journal is not None:
             self._positions[position.source] = position.value
-            self._wake.set()
+            self._due.set()
 
     async def kept(self, cut: int) -> None:
         """Wait until a cut is durable."""
@@ -321,7 +321,7 @@ class Rounds:
         """Tell the journal that a batch is in the log, or was given up for a reason."""
         if self.spill is not None:
             self.spill.forget(batch)
-        if self._journal is None or not batch.in_journal:
+        if self._journal is None or not batch.is_kept:
             if then is not None:
                 then()
             return
@@ -352,8 +352,8 @@ class Rounds:
         report_failure(syncing, self._fail)
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
+                await self._due.wait()
+                self._due.clear()
                 while self._update_due() or self._cut_due():
                     for round_ in self._next():
                         await self._writer.write(round_)
@@ -408,7 +408,7 @@ class Rounds:
     def _end_gathering(self) -> None:
         """Cut although no partition could send its batch: events have waited long enough."""
         self._gathered = True
-        self._wake.set()
+        self._due.set()
 
     def _next(self) -> list[Round]:
         """Return the next round; in parts, if it is too long for one."""
@@ -473,17 +473,15 @@ class Rounds:
 
     def _on_appended(self, round_: Round) -> None:
         """Take note that the journal has a round: its batches are kept, once it is durable."""
-        for _queue, slot, _stamp in round_.numbered:
-            slot.batch.waits = False
         if round_.ends_parts:
             whole = self._updates.end_parts()
             for batch in whole:
-                batch.kept = True
+                batch.in_journal = InJournal.WAITING
             if self.spill is not None:
                 self.spill.track(whole)
         elif not round_.is_part:
             for batch in round_.waiting:
-                batch.kept = True
+                batch.in_journal = InJournal.WAITING
 
     def _on_durable(self, round_: Round) -> None:
         """Let the batches of a round be sent, and tell those who wait for it."""
@@ -492,12 +490,16 @@ class Rounds:
             # A batch that was renumbered since waits for the round with its new numbers.
             if self._journal is None or stamp == stamp_of(slot):
                 slot.held = False
-            self._on_sendable(queue)
+            self._queues.wake(queue)
         for queue in round_.renewed:
-            self._on_sendable(queue)
+            self._queues.wake(queue)
         if self.spill is not None:
             self.spill.track(slot.batch for _, slot, _ in round_.batches)
-            self.spill.track(batch for batch in round_.waiting if batch.kept)
+            self.spill.track(
+                batch
+                for batch in round_.waiting
+                if batch.in_journal in (InJournal.WAITING, InJournal.NUMBERED)
+            )
         self._updates.on_durable(round_)
         self._durable.reach(round_.cut)
 

@@ -16,7 +16,7 @@ from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.batch import Batch, InJournal, InMemory
 from sequitur.producer.batching.queues import PartitionQueue, Route
 from sequitur.producer.delivery.send_queue import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
     from sequitur.producer.delivery.send_queue import SendQueues
-    from sequitur.producer.delivery.sender import Sender
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
     from sequitur.producer.journal.state import Recovered
@@ -164,7 +163,6 @@ class Routes:
         *,
         wire: Wire,
         queues: SendQueues,
-        sender: Sender,
         identities: Identities,
         settlement: Settlement,
         accumulator: Accumulator,
@@ -175,7 +173,6 @@ class Routes:
     ) -> None:
         self._wire = wire
         self._queues = queues
-        self._sender = sender
         self._identities = identities
         self._settlement = settlement
         self._accumulator = accumulator
@@ -339,6 +336,7 @@ class Routes:
                 queue,
                 kept,
                 stamp=stamp,
+                in_journal=InJournal.NUMBERED,
                 journaled=stamp,
                 last_ms=kept.timestamp_ms,
                 dated=kept.dated,
@@ -348,7 +346,9 @@ class Routes:
             )
         for waiting in self._former.waiting.get((topic, partition), ()):
             # Its bytes stay in the journal until it is sent.
-            batch = self._take_over(queue, waiting, waits=True, kept=True, dated=waiting.dated)
+            batch = self._take_over(
+                queue, waiting, in_journal=InJournal.WAITING, dated=waiting.dated
+            )
             queue.inherit(batch)
             self._rounds.add_waiting(queue)
         self._rounds.renewed(queue)
@@ -364,11 +364,11 @@ class Routes:
             last_event=frame.last_event_sequence,
             count=frame.record_count,
             size=REFERENCE_BYTES,
-            stored=True,
+            in_memory=InMemory.AWAY,
             **known,
         )
         self._accumulator.outstanding.take_over(batch)
-        self._sender.wake(queue)
+        self._queues.wake(queue)
         return batch
 
     async def _max_batch_bytes(self, topic: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from sequitur.kafka.record_batch import NO_STAMP
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from sequitur.base.retry import Backoff
     from sequitur.kafka.record_batch import Stamp
@@ -196,12 +197,18 @@ class SendQueue:
 
 
 class SendQueues:
-    """The send queues of all partitions."""
+    """The send queues of all partitions, and which of them may have something to send.
 
-    __slots__ = ("_by_accumulated",)
+    Whoever changes that (a round is durable, an answer comes, a wait ends) wakes the queue; the
+    sender takes it, and wakes it again if it found a batch.
+    """
+
+    __slots__ = ("_by_accumulated", "_woken", "are_woken")
 
     def __init__(self) -> None:
+        self.are_woken = asyncio.Event()
         self._by_accumulated: dict[PartitionQueue, SendQueue] = {}
+        self._woken: dict[SendQueue, None] = {}
 
     def __iter__(self) -> Iterator[SendQueue]:
         """Give all of them."""
@@ -218,3 +225,18 @@ class SendQueues:
     def remove(self, queue: SendQueue) -> None:
         """Remove the queue of a partition that is gone."""
         del self._by_accumulated[queue.accumulated]
+
+    def wake(self, queue: SendQueue) -> None:
+        """Have the sender look whether a queue has something to send."""
+        self._woken[queue] = None
+        self.are_woken.set()
+
+    def wake_all(self) -> None:
+        """Have it look at all of them."""
+        self._woken.update(dict.fromkeys(self))
+        self.are_woken.set()
+
+    def take_woken(self) -> Iterable[SendQueue]:
+        """Take out those to be looked at."""
+        woken, self._woken = self._woken, {}
+        return woken

@@ -7,9 +7,6 @@ batches have their sequence numbers already, and the journal holds them, if ther
 
 State, and its rules:
 
-- `_due`: queues that may have something to send. Whoever changes that (a round is durable, an
-  answer comes, a wait ends) adds the queue by `wake`; the sender removes it, and adds it again if
-  it found a batch.
 - A queue waits until `SendQueue.retry_at_s` after its head failed; a timer wakes it.
 - `Leaders` connects to brokers and looks for leaders in tasks of its own, which wake all queues
   when they are done.
@@ -34,8 +31,9 @@ from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning
 from sequitur.kafka.producer_ids import PartitionAnswer
 from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer._settings import backoff_of
+from sequitur.producer.batching.batch import InMemory
 from sequitur.producer.delivery.journaling import stamp_of
-from sequitur.producer.delivery.numbered_slots import Slot, State, Verdict
+from sequitur.producer.delivery.numbered_slots import Doubt, Slot, State, Verdict
 from sequitur.producer.delivery.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -238,7 +236,7 @@ class Redating:
         """Give the batches of a queue that need it the time of now."""
         now_ms = self._clock.now_ms()
         for slot in queue.sequencer:
-            is_settled = slot.asked or not slot.possibly_appended
+            is_settled = slot.doubt is not Doubt.POSSIBLE
             is_still = slot.state is State.READY and not slot.held
             if slot.batch.misdated and is_settled and is_still:
                 self._rounds.redate(queue, slot, now_ms)
@@ -346,11 +344,9 @@ class Sender:
         self._backoff = backoff_of(settings)
         self._on_failure = on_failure
         self._delivery_timeout_s = settings.delivery_timeout.total_seconds()
-        self._due: dict[SendQueue, None] = {}
-        self._wake = asyncio.Event()
         self._exchanges: set[asyncio.Task[None]] = set()
         self._leaders = Leaders(
-            wire, self._backoff, random, on_change=self.wake_all, on_failure=on_failure
+            wire, self._backoff, random, on_change=queues.wake_all, on_failure=on_failure
         )
         self._recovery = Recovery(
             wire=wire,
@@ -361,7 +357,7 @@ class Sender:
             backoff=self._backoff,
             random=random,
             rounds=rounds,
-            on_renewed=self.wake,
+            on_renewed=queues.wake,
             on_failure=on_failure,
             refresh=self._leaders.refresh,
             producer_expiry=settings.producer_expiry,
@@ -373,19 +369,9 @@ class Sender:
             queues=queues,
             rounds=rounds,
             barred=barred,
-            on_known=self.wake_all,
+            on_known=queues.wake_all,
             on_failure=on_failure,
         )
-
-    def wake(self, queue: SendQueue) -> None:
-        """Look whether a queue has something to send."""
-        self._due[queue] = None
-        self._wake.set()
-
-    def wake_all(self) -> None:
-        """Look whether any queue has something to send."""
-        self._due.update(dict.fromkeys(self._queues))
-        self._wake.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -393,8 +379,8 @@ class Sender:
         report_failure(sweeps, self._on_failure)
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
+                await self._queues.are_woken.wait()
+                self._queues.are_woken.clear()
                 written = 0
                 while batches := self._next_batches():
                     self._write(batches)
@@ -413,14 +399,13 @@ class Sender:
     def _next_batches(self) -> list[Stamped]:
         now_s = self._loop.time()
         batches = []
-        due, self._due = self._due, {}
-        for queue in due:
+        for queue in self._queues.take_woken():
             if self._wire.is_unauthorized(queue.topic) and not queue.is_empty:
                 self._bar(queue, FORBIDDEN_TOPIC)
             batch = self._next_of(queue, now_s)
             if batch is not None:
                 batches.append(batch)
-                self._due[queue] = None  # there may be more
+                self._queues.wake(queue)  # there may be more
         return batches
 
     def _next_of(self, queue: SendQueue, now_s: float) -> Stamped | None:
@@ -457,8 +442,8 @@ class Sender:
         """
         batch = slot.batch
         if slot.possibly_appended and (
-            (batch.misdated and not slot.asked)
-            or (not slot.searched and self._recovery.is_old(batch))
+            (batch.misdated and slot.doubt is Doubt.POSSIBLE)
+            or (slot.doubt is not Doubt.SEARCHED and self._recovery.is_old(batch))
         ):
             if queue.sequencer.require_query():
                 self._recovery.begin(queue)
@@ -466,7 +451,7 @@ class Sender:
             return False
         elif not self._redating.is_asking(queue.topic):
             self._redating.redate(queue)
-            self.wake(queue)
+            self._queues.wake(queue)
         return True
 
     @staticmethod
@@ -492,10 +477,10 @@ class Sender:
         if spill is not None:
             ahead = islice(queue.sequencer.backlog, self._window)
             for wanted in (slot, *ahead):
-                if wanted.batch.stored:
-                    again = partial(self.wake, queue)
+                if wanted.batch.in_memory is InMemory.AWAY:
+                    again = partial(self._queues.wake, queue)
                     spill.request(wanted.batch, again, is_next=wanted is slot)
-        return not slot.batch.stored
+        return slot.batch.in_memory is not InMemory.AWAY
 
     def _write(self, batches: list[Stamped]) -> None:
         by_node: dict[int, list[Stamped]] = {}
@@ -571,7 +556,7 @@ class Sender:
         is_head = slot is queue.sequencer.slots[0]
         meaning = self._judged(queue, slot, meaning)
         verdict = queue.sequencer.on_answer(slot, meaning.answer)
-        self.wake(queue)
+        self._queues.wake(queue)
         self._rounds.wake()
         if verdict is Verdict.PERSISTED:
             queue.note_success(self._loop.time())
@@ -639,7 +624,7 @@ class Sender:
         self._counters.batches_split += 1
         self._hold_bytes(sent)
         halves = slot.batch.halves(self._compression)
-        slot.batch.ended = True
+        slot.batch.end()
         if self._rounds.spill is not None:
             self._rounds.spill.forget(slot.batch)
         self._outstanding.replace(slot.batch, halves)
@@ -660,7 +645,7 @@ class Sender:
         if is_head:
             # Those behind it fail with it, and wait with it.
             wait_s = queue.back_off(self._backoff, self._random.random(), self._loop.time())
-            self._loop.call_at(queue.retry_at_s, self.wake, queue)
+            self._loop.call_at(queue.retry_at_s, self._queues.wake, queue)
             _log.debug(
                 "batch will be sent again",
                 topic=queue.topic,
@@ -680,7 +665,7 @@ class Sender:
             for queue in self._queues:
                 if not queue.is_empty:
                     self._settlement.expire(queue, accepted_until_s, interval_s)
-                    self.wake(queue)
+                    self._queues.wake(queue)
             self._barred.look_again()
 
 

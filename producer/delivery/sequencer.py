@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.record_format import following, reaches
-from sequitur.producer.delivery.numbered_slots import NumberedSlots, Slot, State, Verdict
+from sequitur.producer.delivery.numbered_slots import Doubt, NumberedSlots, Slot, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -180,7 +180,8 @@ class Sequencer(NumberedSlots[BatchT]):
             self.slots.append(self.backlog.popleft())
         slot.state = State.WAITING
         slot.attempts += 1
-        slot.searched = slot.asked = False
+        if slot.possibly_appended:
+            slot.doubt = Doubt.POSSIBLE
         slot.sent_as_head = slot is self.slots[0]
 
     def on_answer(self, slot: Slot[BatchT], answer: Answer) -> Verdict:
@@ -206,7 +207,8 @@ class Sequencer(NumberedSlots[BatchT]):
                 self._note_absence(index)
             self.needs_new_id |= answer is Answer.FENCED
             return Verdict.SPLIT if step is _Step.SPLIT else Verdict.RENEW
-        slot.possibly_appended |= step is _Step.AGAIN_POSSIBLY_APPENDED and not slot.known_absent
+        if step is _Step.AGAIN_POSSIBLY_APPENDED and slot.doubt is not Doubt.ABSENT:
+            slot.doubt = Doubt.POSSIBLE
         return Verdict.RETRY if not self._is_stranded(index) else Verdict.RENEW
 
     def drop(self, slot: Slot[BatchT]) -> Verdict:
@@ -255,7 +257,7 @@ class Sequencer(NumberedSlots[BatchT]):
             self._continue_from(following(last_sequence, 1))
         else:
             for slot in self.slots:
-                slot.possibly_appended = False
+                slot.refute()
         return persisted
 
     def on_searched(self, found: Collection[Slot[BatchT]], *, numbers_hold: bool = True) -> None:
@@ -279,9 +281,7 @@ class Sequencer(NumberedSlots[BatchT]):
             self._open_gap(0)
             self.slots = [slot for slot in self.slots if slot not in found]
             self.backlog = deque(slot for slot in self.backlog if slot not in found)
-        for slot in self:
-            slot.possibly_appended &= numbers_hold and slot.identity == self._leading
-            slot.searched = True
+        self._note_searched(self._leading if numbers_hold else None)
         if not numbers_hold:
             self.unknown = False
             if any(slot.identity != self.identity for slot in self):
@@ -292,7 +292,7 @@ class Sequencer(NumberedSlots[BatchT]):
             self._continue_from(self.slots[0].base_sequence)
         else:
             for slot in self:
-                slot.possibly_appended = False
+                slot.refute()
         self._update_leading()
 
     def trust(self) -> None:
@@ -330,9 +330,17 @@ class Sequencer(NumberedSlots[BatchT]):
         self.unknown |= all(slot.state is State.READY for slot in self.slots)
         return self.unknown
 
+    def _note_searched(self, holds: Identity | None) -> None:
+        """Doubt of the others only what a request under the identity that holds may still bring."""
+        for slot in self:
+            if slot.identity == holds:
+                slot.note_asked(Doubt.SEARCHED)
+            else:
+                slot.refute()
+
     def _note_asked(self) -> None:
         for slot in self:
-            slot.asked = True
+            slot.note_asked(Doubt.ASKED)
 
     def _continue_from(self, sequence: int) -> None:
         """Close the gap: the broker will accept this number.
@@ -347,7 +355,7 @@ class Sequencer(NumberedSlots[BatchT]):
                 self._open_gap(index)
                 if index == 0:  # it is never accepted, and so nothing that was sent of it can be
                     for stranded in self.slots:
-                        stranded.possibly_appended = False
+                        stranded.refute()
                 return
             sequence = following(slot.last_sequence, 1)
         behind = self.backlog[0] if self.backlog else None
@@ -364,5 +372,4 @@ class Sequencer(NumberedSlots[BatchT]):
         # What was before these is surely not in the log, so none of them can be: the broker
         # confirmed this identity before they were sent, and accepts none out of order.
         for slot in self.slots[index:]:
-            slot.possibly_appended = False
-            slot.known_absent = True
+            slot.doubt = Doubt.ABSENT

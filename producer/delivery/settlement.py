@@ -70,7 +70,7 @@ class Settlement:
             self._counters.persisted += batch.count
             self._outstanding.complete(batch)
         self._outstanding.release(batch)
-        batch.ended = True
+        batch.end()
         self._rounds.mark(batch, offset=base_offset)
 
     def failed(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
@@ -83,12 +83,12 @@ class Settlement:
                 if not self._is_at_hand(batch):
                     self._unread[batch] = outcome
                     return
-                batch.ended = True
+                batch.end()
                 self._on_given_up(events_of(batch, outcome))
             except Exception as error:
-                kept = "; the journal keeps it for the next start" if batch.in_journal else ""
+                kept = "; the journal keeps it for the next start" if batch.is_kept else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
-                batch.ended = True
+                batch.end()
                 self.complete(batch, PossiblyPersisted(why))
                 self._outstanding.release(batch)
                 self._on_failure(error)
@@ -110,7 +110,7 @@ class Settlement:
             self.complete(batch, outcome)
             self._outstanding.release(batch)
 
-        batch.ended = True
+        batch.end()
         if not batch.claims:
             _log.warning(
                 "events of the journal were given up",
@@ -197,13 +197,13 @@ class Settlement:
         No broker has refused any of it, so it is not given up: `on_given_up` does not get it.
         """
         while (batch := queue.pop_unnumbered()) is not None:
-            if batch.waits:
+            if batch.is_kept:
                 self._leave(batch, f"{reason} before it was sent")
             else:
                 self._forget(batch, NotPersisted(f"{reason} before it was sent"))
         for slot in queue.sequencer:
             batch = slot.batch
-            if batch.in_journal:
+            if batch.is_kept:
                 self._leave(batch, f"{reason} before it was answered")
             elif slot.state is State.WAITING or slot.possibly_appended:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was answered"))
@@ -218,7 +218,7 @@ class Settlement:
         """
         self._unread.clear()
         for batch in [batch for batch in self._outstanding.batches if not batch.ended]:
-            if batch.in_journal:
+            if batch.is_kept:
                 self._leave(batch, f"{reason} before it was settled")
             else:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was settled"))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalBusyError
+from sequitur.producer.batching.batch import InMemory
 from sequitur.producer.journal.frames import WaitingKey
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Spill:
     def track(self, batches: Iterable[Batch]) -> None:
         """Take note of batches that the journal holds: their bytes may leave memory."""
         for batch in batches:
-            if not batch.stored and batch.builder is None and batch.size > REFERENCE_BYTES:
+            is_encoded = batch.in_memory in (InMemory.BYTES, InMemory.READ_BACK)
+            if is_encoded and batch.size > REFERENCE_BYTES:
                 self._resident[batch] = None
         self._watch()
 
@@ -94,7 +96,7 @@ class Spill:
             if not self._budget.is_short:
                 break
             del self._resident[batch]
-            if batch.in_journal and not batch.ended:
+            if batch.is_kept and not batch.ended:
                 self._drop_bytes(batch)
         self._watch()
 
@@ -120,7 +122,7 @@ class Spill:
 
     def on_retry(self, batch: Batch) -> None:
         """Let others have the memory of a batch that waits to be sent again, if they ask for it."""
-        if not batch.loaded:
+        if batch.in_memory is not InMemory.READ_BACK:
             return
         if self._requested:
             self._unload(batch)
@@ -132,13 +134,13 @@ class Spill:
         """Forget a batch that is no longer needed."""
         self._ended_at_s = self._loop.time()
         self._resident.pop(batch, None)
-        if batch.loaded:
+        if batch.in_memory is InMemory.READ_BACK:
             self._uncount(batch)
             self._load_next()
 
     def read_now(self, batch: Batch) -> bool:
         """Read a batch back at once, for the few whose events are needed one by one."""
-        if batch.stored:
+        if batch.in_memory is InMemory.AWAY:
             try:
                 data = self.read(batch)
             except JournalBusyError as error:
@@ -150,7 +152,7 @@ class Spill:
 
     def hold(self, batch: Batch, data: bytes) -> None:
         """Give a batch its bytes back, if it has them no more."""
-        if batch.stored:
+        if batch.in_memory is InMemory.AWAY:
             batch.load(data)
             self._read_back_bytes += batch.loaded
             self._ahead[batch] = None
@@ -165,7 +167,7 @@ class Spill:
 
     async def fetch(self, batch: Batch) -> bytes | None:
         """Return a batch's bytes, wherever they are, and leave them there."""
-        while batch.stored and not batch.ended:
+        while batch.in_memory is InMemory.AWAY and not batch.ended:
             try:
                 data = await self._in_thread(self.read, batch)
             except KeyError:
@@ -201,7 +203,7 @@ class Spill:
             batch = next(iter(self._next or self._requested))
             self._next.pop(batch, None)
             then = self._requested.pop(batch)
-            if not batch.stored or batch.ended:
+            if batch.in_memory is not InMemory.AWAY or batch.ended:
                 then()
                 continue
             task = self._loop.create_task(self._load(batch, then))
@@ -237,3 +239,4 @@ class Spill:
         self._ahead.pop(batch, None)
         self._read_back_bytes -= batch.loaded
         batch.loaded = 0
+        batch.in_memory = InMemory.BYTES

@@ -22,6 +22,7 @@ from sequitur.producer import (
     ProducerSettings,
     Record,
 )
+from sequitur.producer.batching.batch import InMemory
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.settlement import Settlement
 from sequitur.producer.journal.frames import WaitingKey
@@ -94,7 +95,11 @@ def _expire(producer: IdempotentProducer) -> None:
 
 def _stored(producer: IdempotentProducer) -> list[Batch]:
     assert producer._core is not None
-    return [batch for batch in producer._core.accumulator.outstanding.batches if batch.stored]
+    return [
+        batch
+        for batch in producer._core.accumulator.outstanding.batches
+        if batch.in_memory is InMemory.AWAY
+    ]
 
 
 class _SlowReads:

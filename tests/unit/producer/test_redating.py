@@ -24,7 +24,7 @@ from sequitur.producer import (
     parse_event_id,
 )
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.delivery.numbered_slots import Slot, State
+from sequitur.producer.delivery.numbered_slots import Doubt, Slot, State
 from sequitur.producer.delivery.sender import Redating
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.journal.frames import Numbered
@@ -251,17 +251,17 @@ async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_a
     """Neither does another get one that is on its way, or that the journal does not have yet."""
     sequencer: Sequencer[Batch] = Sequencer(Identity(1, 0), confirmed=True)
     slots = [sequencer.admit(Batch(name, 0, 0.0, 0, misdated=True), 1) for name in "abcdef"]
-    for number, (state, possibly, asked, held) in enumerate(
+    for number, (state, doubt, held) in enumerate(
         [
-            (State.READY, False, False, False),
-            (State.READY, True, False, False),
-            (State.READY, True, True, False),
-            (State.WAITING, False, False, False),
-            (State.READY, False, False, True),
+            (State.READY, Doubt.NONE, False),
+            (State.READY, Doubt.POSSIBLE, False),
+            (State.READY, Doubt.ASKED, False),
+            (State.WAITING, Doubt.NONE, False),
+            (State.READY, Doubt.NONE, True),
         ]
     ):
         slot = slots[number]
-        slot.state, slot.possibly_appended, slot.asked, slot.held = state, possibly, asked, held
+        slot.state, slot.doubt, slot.held = state, doubt, held
     slots[-1].batch.misdated = False
     rounds: Any = _Redated()
     parts: Any = None

@@ -7,7 +7,7 @@ import pytest
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.producer.delivery.numbered_slots import Verdict
+from sequitur.producer.delivery.numbered_slots import Doubt, Verdict
 from tests.support.sequencers import ID, confirmed_sequencer, in_doubt, recovered, send, wants
 
 
@@ -159,7 +159,7 @@ def test_question_that_is_due_stays_due() -> None:
     sequencer.unknown = True
     assert sequencer.require_query()
     sequencer.on_answer(slot, Answer.RETRIABLE)
-    slot.possibly_appended = False
+    slot.doubt = Doubt.NONE
     sequencer.on_silence()
     assert sequencer.unknown
 
@@ -221,7 +221,7 @@ def test_what_is_refused_says_nothing_of_what_was_sent_before_it(answer: Answer)
     before, refused = send(sequencer, "before", "refused")
     sequencer.on_answer(before, Answer.UNKNOWN)
     sequencer.on_answer(refused, answer)
-    assert (before.possibly_appended, before.known_absent) == (True, False)
+    assert before.doubt is Doubt.POSSIBLE
 
 
 def test_what_was_sent_behind_a_refused_batch_is_not_in_doubt() -> None:
@@ -229,7 +229,7 @@ def test_what_was_sent_behind_a_refused_batch_is_not_in_doubt() -> None:
     sequencer = confirmed_sequencer()
     refused, behind = send(sequencer, "refused", "behind")
     sequencer.on_answer(refused, Answer.REFUSED)
-    assert behind.known_absent is True
+    assert behind.doubt is Doubt.ABSENT
     assert sequencer.on_answer(behind, Answer.UNKNOWN) is Verdict.RENEW
     assert (behind.possibly_appended, wants(sequencer)) == (False, "renewal")
 
@@ -241,9 +241,9 @@ def test_a_search_holds_until_the_batch_is_sent_again() -> None:
     sequencer.on_answer(slot, Answer.UNKNOWN)
     assert sequencer.require_query()
     sequencer.on_searched(())
-    assert (slot.searched, slot.possibly_appended, sequencer.unknown) == (True, True, False)
+    assert (slot.doubt, sequencer.unknown) == (Doubt.SEARCHED, False)
     sequencer.sent(slot)
-    assert slot.searched is False
+    assert slot.doubt is Doubt.POSSIBLE
 
 
 def test_a_search_puts_nothing_in_doubt() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.kafka.record_batch import Stamp, batch_of
-from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.batch import Batch, InJournal, InMemory
 from sequitur.producer.batching.budget import BufferBudget
 from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
 
@@ -46,11 +46,16 @@ def _spill(
     )
 
 
+def _is_away(batch: Batch) -> bool:
+    return batch.in_memory is InMemory.AWAY
+
+
 def _resident(number: int, accepted_at_s: float) -> Batch:
     stamp = Stamp(1, 0, number)
     return Batch(
         "t", 0, accepted_at_s, number,
-        last_event=number, count=1, size=_BUDGET, journaled=stamp,
+        last_event=number, count=1, size=_BUDGET,
+        in_memory=InMemory.BYTES, in_journal=InJournal.NUMBERED, journaled=stamp,
     )  # fmt: skip
 
 
@@ -66,9 +71,10 @@ async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
         budget.take(batch.size)
     spill.track([*old, new])
     async with asyncio.timeout(60):
-        while not old[1].stored:  # noqa: ASYNC110 - a timer of its own does it
+        while not _is_away(old[1]):  # noqa: ASYNC110 - a timer of its own does it
             await asyncio.sleep(_PATIENCE_S)
-    assert [batch.stored for batch in (*old, new)] == [False, True, True, False]
+    away = [_is_away(batch) for batch in (*old, new)]
+    assert away == [False, True, True, False]
     assert budget.used == 2 * (_BUDGET + REFERENCE_BYTES)
     spill.stop()
 
@@ -83,7 +89,7 @@ async def test_while_nothing_is_sent_no_buffer_is_too_large_to_leave_memory() ->
     budget.take(batch.size)
     spill.track([batch])
     async with asyncio.timeout(60):
-        while not batch.stored:  # noqa: ASYNC110 - a timer of its own does it
+        while not _is_away(batch):  # noqa: ASYNC110 - a timer of its own does it
             await asyncio.sleep(_PATIENCE_S)
     assert budget.used == REFERENCE_BYTES
     spill.stop()
@@ -93,7 +99,8 @@ def _stored(number: int) -> Batch:
     stamp = Stamp(1, 0, number)
     return Batch(
         "t", 0, 0.0, number,
-        last_event=number, count=1, size=REFERENCE_BYTES, stored=True, journaled=stamp,
+        last_event=number, count=1, size=REFERENCE_BYTES,
+        in_memory=InMemory.AWAY, in_journal=InJournal.NUMBERED, journaled=stamp,
     )  # fmt: skip
 
 
@@ -111,11 +118,11 @@ async def test_a_batch_whose_turn_it_is_finds_memory() -> None:
     spill = _spill()
     first, later = _stored(0), _stored(1)
     spill.request(later, lambda: None)
-    await _until(lambda: not later.stored)
+    await _until(lambda: not _is_away(later))
     told: list[Batch] = []
     spill.request(first, lambda: told.append(first), is_next=True)
     await _until(lambda: bool(told))
-    assert (first.stored, later.stored) == (False, True)
+    assert (_is_away(first), _is_away(later)) == (False, True)
     assert later.data == b""
 
 
@@ -124,14 +131,14 @@ async def test_what_is_on_its_way_keeps_its_bytes() -> None:
     spill = _spill()
     sent, waits = _stored(0), _stored(1)
     spill.request(sent, lambda: None, is_next=True)
-    await _until(lambda: not sent.stored)
+    await _until(lambda: not _is_away(sent))
     spill.on_sent(sent)
     spill.request(waits, lambda: None, is_next=True)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert (sent.stored, waits.stored) == (False, True)
+    assert (_is_away(sent), _is_away(waits)) == (False, True)
     spill.forget(sent)
-    await _until(lambda: not waits.stored)
+    await _until(lambda: not _is_away(waits))
 
 
 @pytest.mark.promise("in-waiting-batches-read")
@@ -140,10 +147,10 @@ async def test_a_batch_that_failed_makes_room_for_others() -> None:
     spill = _spill()
     failed, other = _stored(0), _stored(1)
     spill.request(failed, lambda: None, is_next=True)
-    await _until(lambda: not failed.stored)
+    await _until(lambda: not _is_away(failed))
     spill.on_sent(failed)
     spill.on_retry(failed)
-    assert not failed.stored  # nobody wants its memory
+    assert not _is_away(failed)  # nobody wants its memory
     spill.request(other, lambda: None, is_next=True)
-    await _until(lambda: not other.stored)
-    assert failed.stored
+    await _until(lambda: not _is_away(other))
+    assert _is_away(failed)
