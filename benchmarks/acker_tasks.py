@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 
 from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.pipelines.session import build_session
-from sequitur.pipelines.spark.tasks import all_of
+from sequitur.pipelines.spark.tasks import SparkWorkers
 from sequitur.pipelines.topology.files import ACKS_SCHEMA, read_acks, write_acks
 
 _ROOTS: Final = 3_000_000
@@ -50,7 +50,7 @@ def measure() -> list[dict[str, Any]]:
             ours = []
             for _ in range(_RUNS):
                 begun = time.perf_counter()
-                verdicts = all_of(spark, tasks)
+                verdicts = SparkWorkers(spark).run(tasks)
                 ours.append(acks / (time.perf_counter() - begun))
                 if sum(acked for acked, _, _ in verdicts) != _ROOTS:
                     raise RuntimeError("the acker has not found every tree done")

@@ -26,7 +26,7 @@ from typing import Annotated
 import typer
 
 from sequitur.base.flags import with_flags
-from sequitur.pipelines.ordering.job import ProcessStage
+from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.ordering.submitted import run_job, run_submitted
 from sequitur.pipelines.run_options import RunOptions, with_options
 from sequitur.pipelines.settings import ProcessJob

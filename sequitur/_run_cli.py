@@ -24,7 +24,7 @@ def run_topology(
     spark: SparkOptions,
 ) -> None:
     """Run a topology on events in event-time order, and track each until its tree is done."""
-    from sequitur.pipelines.ordering.job import ProcessStage  # noqa: PLC0415 - other commands need no Spark
+    from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
 
     submit(
         PROCESS_JOB,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.pipelines.ordering.job import ProcessStage
+    from sequitur.pipelines.ordering.opening import ProcessStage
     from sequitur.pipelines.run_options import RunOptions
     from sequitur.pipelines.settings import ProcessJob, ReorderJob
 

@@ -1,5 +1,13 @@
-"""For tests of topologies: no broker, no Spark and no Kafka client is needed, nor loaded."""
+"""For tests of topologies and of reorder jobs: no broker and no Spark is needed.
 
+Of topologies alone neither a Kafka client nor Arrow is loaded, either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sequitur.base.extras import load
 from sequitur.consumer.topology import (
     AckedEvent,
     DeadLetteredEvent,
@@ -17,6 +25,9 @@ from sequitur.consumer.topology import (
     TupleTree,
 )
 
+if TYPE_CHECKING:
+    from sequitur.pipelines.ordering.tester import ReorderedRecord, ReorderTester
+
 __all__ = [
     "AckedEvent",
     "DeadLetteredEvent",
@@ -26,6 +37,8 @@ __all__ = [
     "FailedTry",
     "OutputRecord",
     "ProcessSettings",
+    "ReorderTester",
+    "ReorderedRecord",
     "StepKind",
     "TopologyTester",
     "TransactionTester",
@@ -33,3 +46,9 @@ __all__ = [
     "TreeStep",
     "TupleTree",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"ReorderTester", "ReorderedRecord"}:
+        raise AttributeError(name)
+    return getattr(load("sequitur.pipelines.ordering.tester", "ReorderTester"), name)

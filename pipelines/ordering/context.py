@@ -1,35 +1,125 @@
-"""What all parts of a running job share."""
+"""What all parts of a running job share, and what it needs of what it runs on.
+
+A job runs on Spark and Kafka, or within this process (`sequitur.testing.ReorderTester`). Between
+them and the steps stand these: who plans batches and commits them writes down what it does as Spark
+does, into a folder of the checkpoint (`store.spark_part`), and gives each batch to
+`ReorderEngine.run_batch`; `Source` stages its rows; `Workers` run what a step has to do; `Sink`
+writes what goes out; `Topics` answers what brokers know.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
-    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.consumer import (
+        FoldLimits,
+        ReorderSettings,
+        SourcePartition,
+        StepDone,
+        StepEntry,
+    )
+    from sequitur.kafka.admin import TopicTimestamps
+    from sequitur.kafka.record_format import RecordLimit
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.subscribed import JobSubscription
-    from sequitur.pipelines.sink.sink import TopicSink
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+    from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.workers import Workers
+
+    Spans = Mapping[SourcePartition, tuple[int, int]]
+    """First offset of each partition, and the one behind the last."""
+
+
+class Source(Protocol):
+    """What reads the rows of batches."""
+
+    def stage(
+        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        """Have tasks write the rows of a batch as parts of a run; what each of them saw.
+
+        The rows are what was given to `ReorderEngine.run_batch`; they go to so many partitions.
+        """
+
+    def matcher(self, pattern: str) -> Callable[[str], bool]:
+        """Return what tells whether a topic has such a name."""
+
+
+class Sink(Protocol):
+    """What writes rows to topics: see `TopicSink`."""
+
+    @property
+    def sent(self) -> Mapping[str, Any] | None:
+        """How far it has got, for the done mark; None before the first rows."""
+
+    def open(
+        self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool
+    ) -> None:
+        """Compare what the topics hold with the checkpoint, before anything is written."""
+
+    def write(
+        self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
+    ) -> list[int]:
+        """Write a step's rows, each of them once however often the step is repeated; count them."""
+
+
+class Topics(Protocol):
+    """What brokers know of topics: see `KafkaTopics`."""
+
+    def require(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+
+    def matching(
+        self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
+    ) -> dict[str, int]:
+        """Return the topics of a pattern, and how many partitions each has."""
+
+    def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
+        """Create a topic that is missing; how many partitions it has."""
+
+    def check_partitions(self, topic: str, found: int | None, wanted: int | None) -> None:
+        """Check that a topic has as many partitions as were asked for."""
+
+    def require_keyless(self, topic: str) -> None:
+        """Check that a topic takes rows without a key."""
+
+    def timestamps(self, topic: str) -> TopicTimestamps:
+        """Return what a topic does with the timestamps of records."""
+
+    def record_limit(self, topic: str) -> RecordLimit:
+        """Return what a topic takes of one record."""
+
+    def producer_expiry_ms(self) -> int:
+        """Return how long brokers remember a producer."""
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of topics."""
+
+    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Return where partitions end."""
+
+    def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        """Return where partitions begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """What all parts of a running job share."""
 
-    spark: SparkSession
     kafka: KafkaSettings = field(repr=False)  # how to reach the brokers
     settings: ReorderSettings
-    topics: KafkaTopics  # admin client
+    topics: Topics
+    source: Source
+    workers: Workers
+    sink: Sink
     checkpoint: Checkpoint
-    sink: TopicSink  # writes what steps send out
     outages: Outages  # how long what passes by itself is waited for, and the job's log
     now_ms: Callable[[], int]  # the wall clock
     on_done: Callable[[StepEntry, StepDone], None]  # told of each step once it is done

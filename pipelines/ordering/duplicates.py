@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,7 @@ from sequitur.pipelines.ordering.runs import (
     reached_parts,
 )
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.spark.tasks import (
-    blocks_for,
-    done_here,
-    each_partition,
-    in_blocks,
-    is_small,
-)
+from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,22 +85,22 @@ class DuplicateFinder:
         read: Sequence[Run],
     ) -> list[Written]:
         """Write the places of those rows that are new and repeat one that is, or that is out."""
-        spark = self._job.spark
+        workers = self._job.workers
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._job.checkpoint.new_name(entry.step))
         reads = sum(run.size_bytes for run in read)
         is_here = is_small(reads)
-        tasks = len(blocks_for(spark, self._partitions, is_here=is_here))
+        tasks = len(blocks_for(workers, self._partitions, is_here=is_here))
         buckets = buckets_for(sum(run.rows + run.behind for run in read), tasks)
         task = IdsTask(ids, *duplicate_id, new, out, buckets)
-        written = in_blocks(spark, task, self._partitions, reads=reads)
+        written = in_blocks(workers, task, self._partitions, reads=reads)
         files = tuple(ids / name for name in written if name is not None)
         repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
         if not files:
             return []
         if is_here:
             return [done_here(lambda: repeats(0))]
-        return each_partition(spark, repeats, tasks)
+        return workers.run([functools.partial(repeats, number) for number in range(tasks)])
 
     def _folder(self, name: str) -> Location:
         return self._job.checkpoint.new_folder(f"repeats/{name}")

@@ -31,7 +31,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer import StepKind
 from sequitur.pipelines._stop import StopRequestedError
@@ -44,8 +44,6 @@ from sequitur.pipelines.ordering.step import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from pyspark.sql import DataFrame
 
     from sequitur.consumer import PartitionCounts, StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
@@ -161,7 +159,7 @@ class ReorderEngine:
         self._finisher.error = None
         self._stopping.clear()
 
-    def run_batch(self, rows: DataFrame, batch_id: int) -> StagedStep | None:
+    def run_batch(self, rows: Any, batch_id: int) -> StagedStep | None:
         """Stage one micro-batch, new or repeated; to be called by `foreachBatch`.
 
         Returns once it is logged, with what it staged: None where it was staged before. The rest
@@ -181,6 +179,10 @@ class ReorderEngine:
             staged = self._steps.stage(rows, batch_id)
             self._finisher.wake()
             return staged
+
+    def wait_until_done(self) -> None:
+        """Return once all steps are done that are staged."""
+        self._finisher.wait_until_idle(self._stopping.is_set)
 
     def tick(self) -> bool:
         """Release what has become due without new rows; whether anything was.

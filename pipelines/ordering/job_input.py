@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, Final
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import SourcePartition
-from sequitur.errors import TopicError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
 from sequitur.pipelines.ordering.input_checks import check_start, topic_ids
@@ -200,17 +196,7 @@ def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]
     wanted = job.settings.input_pattern
     if wanted is None:
         return {topic: job.topics.require(topic) for topic in job.settings.input_topics}
-    # Spark matches by Java's rules, so these have to tell.
-    jvm: Any = job.spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
-    try:
-        pattern = jvm.java.util.regex.Pattern.compile(wanted)
-    except (Py4JError, PySparkException) as error:
-        raise TopicError(f"input_pattern {wanted!r} is no regular expression of Java") from error
-
-    def matches(topic: str) -> bool:
-        return bool(pattern.matcher(topic).matches())
-
-    return job.topics.matching(wanted, matches, written)
+    return job.topics.matching(wanted, job.source.matcher(wanted), written)
 
 
 def _partitions(topics: Mapping[str, int]) -> list[SourcePartition]:

@@ -16,7 +16,7 @@ from sequitur.consumer import Fold, KeyState, LateJudge, ReorderMode
 from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
 from sequitur.pipelines.ordering.runs import behind_part, duplicates_files
 from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.spark.tasks import in_blocks
+from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class KeyHistory:
         released = Part(files, horizon_ms, reasons=())
         task = FoldTask(folder, (released,), self._mode, has_grown=has_grown)
         reads = sum(run.size_bytes for run in upkeep.runs) + _size_of(upkeep.folds)
-        written = in_blocks(self._job.spark, task, self._partitions, reads=reads)
+        written = in_blocks(self._job.workers, task, self._partitions, reads=reads)
         return Fold(
             step=step,
             keys=sum(one.rows for one in written),
@@ -109,7 +109,7 @@ class KeyHistory:
         )
 
         reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)
-        written = in_blocks(self._job.spark, task, self._partitions, reads=reads)
+        written = in_blocks(self._job.workers, task, self._partitions, reads=reads)
         late, judged = sum(one.late for one in written), files_of(written)
         return replace(
             entry,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.ordering.job import ProcessStage
+    from sequitur.pipelines.ordering.opening import ProcessStage
 
 _SAME_IN_JAVA: Final = re.compile(r"(?:[A-Za-z0-9_.*+?|()-]|\\\.)+")
 """Patterns of these mean the same to Python and Java; others are left to the job."""

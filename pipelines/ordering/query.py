@@ -15,7 +15,7 @@ from sequitur.errors import ReorderError, SinkUnansweredError, UnansweredError
 from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.row_probe import records_a_poll
-from sequitur.pipelines.rows.columns import read_source
+from sequitur.pipelines.ordering.spark_source import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.callbacks import calling_connection, forget
 from sequitur.pipelines.spark.tasks import reason_of, text_of
@@ -102,16 +102,18 @@ def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) 
 
 
 def start_query(
+    spark: SparkSession,
     job: JobContext,
     batches: Batches,
     spark_folder: str,
+    *,
     starting_offsets: str | None,
     row_bytes: float,
 ) -> StreamingQuery:
     """Start the query."""
     settings = job.settings
     rows = read_source(
-        job.spark,
+        spark,
         job.kafka,
         settings,
         starting_offsets=starting_offsets,

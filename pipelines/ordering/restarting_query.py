@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from threading import Event
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sequitur.pipelines.ordering.context import JobContext
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 class RestartingQuery:
     """The query of a job, restarted after errors that pass by themselves."""
 
-    def __init__(self, job: JobContext, engine: ReorderEngine, stop: Event) -> None:
+    def __init__(
+        self, spark: SparkSession, job: JobContext, engine: ReorderEngine, stop: Event
+    ) -> None:
+        self._spark = spark
         self._job = job
         self._engine = engine
         self._stop = stop
@@ -113,11 +117,18 @@ class RestartingQuery:
         size = None if most_rows is None else BatchSize(most_rows, row_bytes)
         batches = Batches(engine, size)
         try:
-            query = start_query(job, batches, engine.input.spark_folder, starting, row_bytes)
+            query = start_query(
+                self._spark,
+                job,
+                batches,
+                engine.input.spark_folder,
+                starting_offsets=starting,
+                row_bytes=row_bytes,
+            )
             failed = self._tick_while(query)
-            ended = end_query(job.spark, query, engine, batches, failed)
+            ended = end_query(self._spark, query, engine, batches, failed)
         finally:
-            batches.forget(job.spark)
+            batches.forget(self._spark)
         return failed or ended
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:

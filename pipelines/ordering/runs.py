@@ -8,22 +8,17 @@ has the figures.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     LATE,
     QUARANTINE_REASONS,
     STALE,
-    ConservationError,
     LateJudge,
     Run,
     StepLateness,
@@ -32,22 +27,13 @@ from sequitur.consumer import (
 )
 from sequitur.consumer.lateness.policy import ROUTES, Output
 from sequitur.consumer.step_log.entry import late_rows_to
-from sequitur.pipelines.ordering.far_timestamps import FAR_MS, is_far, read_spans
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
-    SOURCE_COLUMNS,
     SOURCE_ORDER,
-    output_partition,
-    payload_bytes,
 )
 from sequitur.pipelines.rows.oversized import MOST_ADDED
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import (
-    LARGE_ROW_BYTES,
-    SUMMARY_SCHEMA,
-    RunWriter,
-    Summary,
-)
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 from sequitur.pipelines.rows.selection import (
     LAST_RELEASED,
     Places,
@@ -55,12 +41,9 @@ from sequitur.pipelines.rows.selection import (
     SideSelection,
     order_of,
 )
-from sequitur.pipelines.spark.tasks import in_few_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import Column, DataFrame
 
     from sequitur.consumer import (
         EventClock,
@@ -70,24 +53,14 @@ if TYPE_CHECKING:
         StepEntry,
     )
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.far_timestamps import Spans
+    from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
 
-_BATCH_ROWS: Final = 1024
-"""Rows that go to Python together: 16 MiB where none of them is large."""
-_BATCH_BYTES: Final = 16 << 20
-"""Bytes that do, where there is a bound; the row that reaches it is still among them."""
-_UNBOUNDED_BYTES: Final = (1 << 31) - 1
-"""What Spark takes for no bound. With any other it measures the whole batch again for each row,
-which takes 17 us where there is a column of headers."""
 _LOOKED_AT: Final = 20
 """Quarantined rows that show what they have instead of an event time."""
-_MOST_FOR_A_LARGE: Final = 16
-"""When one of so many rows is large, the next batch goes by size as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +87,10 @@ class SortedRuns:
         self._checkpoint = job.checkpoint
         self._outputs = outputs
         self._releases = releases
-        self._expects_large = False
-        self._expects_far = False
 
     def stage(
         self,
-        rows: DataFrame,
+        rows: Any,
         step: int,
         spans: Spans,
         *,
@@ -129,16 +100,8 @@ class SortedRuns:
         acked: AckedOffsets,
         by: PartitionCounts,
     ) -> Staged:
-        """Write a batch as the run of a step, and count it in passing.
-
-        What is on its way to Python is bounded by bytes. To have Spark do that for each row costs
-        ten times what a small row costs in all; so small rows go by number, and large ones, which
-        are rare, go after them and by size. Where they are not rare, all rows go by size at once.
-        """
+        """Write a batch as the run of a step, and count it in passing."""
         folder = self._checkpoint.new_folder(f"runs/{name}")
-        to = output_partition(self._job.spark, by.newest)
-        rows = in_few_tasks(rows, sum(first < stop for first, stop in spans.values()))
-        rows = rows.withColumn("output_partition", to)
         writer = RunWriter(
             folder=folder,
             event_time=self._job.settings.event_time,
@@ -149,39 +112,9 @@ class SortedRuns:
             acked=acked,
             partition_counts=None if by.only else by,
         )
-        found = None if self._expects_far else self._by_spark(rows, step, writer)
-        if found is None:
-            batches = read_spans(self._job, spans, by.newest)
-            found = [writer.write(batches)]
-            self._expects_far = found[0].max_timestamp_ms > FAR_MS
-        read = sum(one.read for one in found)
-        self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
+        found = self._job.source.stage(rows, writer, step=step, spans=spans, partitions=by.newest)
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, sorted(spans), files)
-
-    def _by_spark(self, rows: DataFrame, step: int, writer: RunWriter) -> list[Summary] | None:
-        """Write what Spark reads; None where it cannot, for the timestamp of a row."""
-        columns = [*SOURCE_COLUMNS, "output_partition"]
-        try:
-            if self._expects_large:
-                return _written(rows.select(*columns), writer, by_size=True)
-            rows = rows.withColumn("is_large", payload_bytes() > LARGE_ROW_BYTES)
-            found = _written(rows.select(*_without_large(columns)), writer)
-            if large := sum(one.left_out for one in found):
-                rest = rows.where("is_large").select(*columns)
-                found += (behind := _written(rest, writer, by_size=True))
-                if (read := sum(one.read for one in behind)) != large:
-                    raise ConservationError(f"step {step}: {large} large rows, {read} were read")
-        except (Py4JError, PySparkException) as error:
-            if not is_far(error):
-                raise
-            self._job.outages.tell(
-                "a row has a Kafka timestamp that Spark cannot hold, as of a producer that writes "
-                "nanoseconds: its batch is read without Spark's source, and what follows until a "
-                "batch has none"
-            )
-            return None
-        return found
 
     def _limit(self) -> RecordLimit | None:
         """Return what the output topic takes of a row; None when no row goes there."""
@@ -305,29 +238,6 @@ def duplicates_files(checkpoint: Checkpoint, entry: StepEntry) -> tuple[Location
     """Return the files that say which rows a step drops as duplicates; none where it drops none."""
     folder = checkpoint.location(f"repeats/{entry.name}")
     return tuple(folder / name for name in entry.repeats)
-
-
-def _without_large(columns: Sequence[str]) -> list[Column]:
-    """Return the columns of rows, with nothing that is large in them: a large row has no topic."""
-    return [
-        F.when(~F.col("is_large"), F.col(name)).alias(name)
-        if name in {"topic", "key", "value", "headers"}
-        else F.col(name)
-        for name in columns
-    ]
-
-
-def _written(rows: DataFrame, writer: RunWriter, *, by_size: bool = False) -> list[Summary]:
-    """Have tasks write rows as parts of a run; what each of them saw.
-
-    What goes to Python together is bound by rows, and with `by_size` by bytes, too.
-    """
-    conf = rows.sparkSession.conf  # a query has a session of its own
-    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _BATCH_ROWS)
-    most_bytes = _BATCH_BYTES if by_size else _UNBOUNDED_BYTES
-    conf.set("spark.sql.execution.arrow.maxBytesPerBatch", most_bytes)
-    answers = rows.mapInArrow(writer, SUMMARY_SCHEMA).collect()
-    return [pickle.loads(answer["summary"]) for answer in answers]  # noqa: S301 - our own tasks' answers
 
 
 def _staged(

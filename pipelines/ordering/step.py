@@ -16,7 +16,7 @@ import contextlib
 import time
 from dataclasses import asdict, replace
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer import (
     LONGEST_TICK_MS,
@@ -48,8 +48,6 @@ from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
 
     from sequitur.consumer import LearnedDelays, PartitionCounts, Run, Step, StepDone
     from sequitur.pipelines.ordering.context import JobContext
@@ -134,7 +132,7 @@ class Steps:
         most_ahead = 0 if self._processing is None else self._processing.most_ahead
         return max(_MOST_WAITING, most_ahead)
 
-    def stage(self, rows: DataFrame, batch_id: int) -> StagedStep:
+    def stage(self, rows: Any, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and log that, with how far it moves the frontier.
 
         It needs nothing of the step before but its clocks, so that one may still be at work.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings, StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.ordering.job import ProcessStage
+    from sequitur.pipelines.ordering.opening import ProcessStage
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.run_options import RunOptions
 

@@ -10,8 +10,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pyspark import TaskContext
-
 from sequitur.consumer import OutputPartition
 from sequitur.errors import SendRefusedError
 from sequitur.kafka.connections import kept_connections
@@ -69,6 +67,8 @@ class BlockWriter:
 
 def _is_repeated() -> bool:
     """Whether another attempt at this task of Spark's was made before."""
+    from pyspark import TaskContext  # noqa: PLC0415 - who sends without Spark does without
+
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
 

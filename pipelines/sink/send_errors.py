@@ -6,19 +6,17 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from sequitur.errors import (
     FencedError,
     OutputMismatchError,
     SinkError,
     SinkUnansweredError,
 )
-from sequitur.pipelines.spark.tasks import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from sequitur.pipelines.workers import Workers
 
 _UNANSWERED: Final = re.compile(
     "(SendUnanswered|SendRefused|Retriable|OutcomeUnknown|BrokerUnreachable)Error: "
@@ -28,7 +26,7 @@ _RAISED: Final = re.compile("(OutputMismatch|LostRows|Fenced)Error: (.*)", re.DO
 
 
 @contextlib.contextmanager
-def errors_of_sending(step: int, topics: Iterable[str]) -> Iterator[None]:
+def errors_of_sending(workers: Workers, step: int, topics: Iterable[str]) -> Iterator[None]:
     """Return what a block or its tasks failed of, as an error that says what was to be written."""
     try:
         yield
@@ -36,10 +34,7 @@ def errors_of_sending(step: int, topics: Iterable[str]) -> Iterator[None]:
         raise
     except Exception as error:
         names = ", ".join(map(repr, topics))
-        if isinstance(error, PySparkException | Py4JJavaError):
-            reason = reason_of(error)
-        else:
-            reason = f"{type(error).__name__}: {error}"
+        reason = workers.reason_of(error) or f"{type(error).__name__}: {error}"
         if (raised := _RAISED.match(reason)) is not None:
             told = f"step {step}: {raised[2]}"
             raise (FencedError if raised[1] == "Fenced" else OutputMismatchError)(told) from error

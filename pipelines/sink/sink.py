@@ -13,12 +13,10 @@ from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.send_errors import errors_of_sending
 from sequitur.pipelines.sink.step_plan import Sent
 from sequitur.pipelines.sink.step_plans import StepPlans
-from sequitur.pipelines.spark.tasks import all_of, blocks_for, is_small
+from sequitur.pipelines.workers import all_of, blocks_for, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from pyspark.sql import SparkSession
 
     from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings, StepDone
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.workers import Workers
 
 _ANY_TIMESTAMPS: Final = TopicTimestamps(are_kept=True, oldest_ms=None)
 
@@ -65,13 +64,13 @@ class TopicSink:
 
     def __init__(
         self,
-        spark: SparkSession,
+        workers: Workers,
         kafka: KafkaSettings,
         settings: ReorderSettings,
         checkpoint: Checkpoint,
         outages: Outages,
     ) -> None:
-        self._spark = spark
+        self._workers = workers
         self._kafka = kafka
         self._settings = settings
         self._outages = outages
@@ -106,7 +105,7 @@ class TopicSink:
         Returns once the brokers have acknowledged all of it. A step writes once: repeated, what is
         there already is left out, and counted.
         """
-        rules = [self._rule(out, now_ms, clock_ms) for out in outgoing]
+        rules = [timestamp_rule(self._settings, out, now_ms, clock_ms) for out in outgoing]
         topics = {out.topic.name: out.topic.partitions for out in outgoing}
         planned = self._plans.of_step(step, topics)
         begun_s = planned.begun_s
@@ -123,10 +122,10 @@ class TopicSink:
                 for place, (out, rule, count) in enumerate(
                     zip(outgoing, rules, counts_of, strict=True)
                 )
-                for block in blocks_for(self._spark, count, is_here=is_here)
+                for block in blocks_for(self._workers, count, is_here=is_here)
             ]
-            with errors_of_sending(step, topics):
-                return [*zip(sends, all_of(self._spark, sends, is_here=is_here), strict=True)]
+            with errors_of_sending(self._workers, step, topics):
+                return [*zip(sends, all_of(self._workers, sends, is_here=is_here), strict=True)]
 
         # What an earlier attempt has written is left out, and counted, as in a step repeated.
         found = self._outages.outlast(attempt, _passes)
@@ -139,19 +138,6 @@ class TopicSink:
         self._plans.written(step, rows)
         return counts
 
-    def _rule(self, out: Outgoing, now_ms: int, clock_ms: int) -> TimestampRule:
-        topic = out.topic.timestamps
-        if topic.newest_ms is not None:
-            now_ms = min(now_ms, clock_ms + topic.newest_ms)
-        floor_ms, oldest_ms = milliseconds(self._settings.timestamp_floor), topic.oldest_ms
-        return TimestampRule(
-            taken_from=out.timestamps,
-            now_ms=now_ms,
-            floor_ms=floor_ms if oldest_ms is None else min(floor_ms, oldest_ms),
-            is_kept=topic.are_kept,
-            tells_event_time=out.tells_event_time,
-        )
-
     def _writer(self, topic: OutputTopic, planned: Planned) -> BlockWriter:
         plan = planned.plan
         return BlockWriter(
@@ -161,6 +147,23 @@ class TopicSink:
             identity=plan.identity,
             begun_s=planned.begun_s,
         )
+
+
+def timestamp_rule(
+    settings: ReorderSettings, out: Outgoing, now_ms: int, clock_ms: int
+) -> TimestampRule:
+    """Return what timestamps the records of a step have."""
+    topic = out.topic.timestamps
+    if topic.newest_ms is not None:
+        now_ms = min(now_ms, clock_ms + topic.newest_ms)
+    floor_ms, oldest_ms = milliseconds(settings.timestamp_floor), topic.oldest_ms
+    return TimestampRule(
+        taken_from=out.timestamps,
+        now_ms=now_ms,
+        floor_ms=floor_ms if oldest_ms is None else min(floor_ms, oldest_ms),
+        is_kept=topic.are_kept,
+        tells_event_time=out.tells_event_time,
+    )
 
 
 @dataclass(frozen=True, slots=True)

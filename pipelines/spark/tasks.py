@@ -1,4 +1,4 @@
-"""Work in Spark's tasks that needs no plan of Spark's; and the first, by which Python is there."""
+"""Spark's tasks as the `Workers` of a step; and the first of them, by which Python is there."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ import gc
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
-from sequitur.errors import PipelineError, ReorderError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from sequitur.errors import TopologyTaskError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
     T = TypeVar("T")
 
 
 _FIRST_TASKS: Final = 2
-_SMALL_BYTES: Final = 32 << 20
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
+
+_DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+_POOL: Final = "spark.scheduler.pool"
+_LOOK_S: Final = 0.2
+_GRACE_S: Final = 5.0
+"""A commit takes less; one that a database holds up is repeated by the next start."""
 
 _settled = False
 
@@ -72,47 +80,75 @@ def in_few_tasks(rows: DataFrame, partitions: int) -> DataFrame:
     return rows.coalesce(tasks) if tasks < partitions else rows
 
 
-def is_small(reads: int) -> bool:
-    """Return whether work that reads so many bytes of files is done by the driver itself.
+class SparkWorkers:
+    """The tasks of a session; see `Workers`."""
 
-    A round of Spark's tasks takes longer, and more of the machine, than to read a little.
-    """
-    return reads <= _SMALL_BYTES
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
 
+    @property
+    def parallelism(self) -> int:
+        """See `Workers`."""
+        return parallelism(self._spark)
 
-def blocks_for(spark: SparkSession, partitions: int, *, is_here: bool) -> list[range]:
-    """Return the blocks of partitions that work is done by: one where the driver does it itself."""
-    return [range(partitions)] if is_here else blocks_of(partitions, parallelism(spark))
+    @property
+    def master(self) -> str:
+        """See `Workers`."""
+        return str(self._spark.sparkContext.master)
 
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """See `Workers`."""
+        return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
 
-def in_blocks(
-    spark: SparkSession, task: Callable[[range], T], partitions: int, *, reads: int
-) -> list[T]:
-    """Run a task for each block of partitions, and give their answers in order."""
-    is_here = is_small(reads)
-    blocks = blocks_for(spark, partitions, is_here=is_here)
-    if is_here:
-        return [done_here(lambda: task(blocks[0]))]
-    return each_partition(spark, lambda number: task(blocks[number]), len(blocks))
+    def reason_of(self, error: Exception) -> str | None:
+        """See `Workers`."""
+        return reason_of(error) if isinstance(error, PySparkException | Py4JJavaError) else None
 
+    def is_death(self, error: Exception) -> bool:
+        """See `Workers`."""
+        said = str(error)
+        with contextlib.suppress(AttributeError):
+            said += str(error.java_exception)  # type: ignore[attr-defined]
+        return any(died in said for died in _DIED)
 
-def done_here(task: Callable[[], T]) -> T:
-    """Do the work of a task in the driver itself, and give its answer."""
-    try:
-        return task()
-    except PipelineError:
-        raise
-    except Exception as error:
-        raise ReorderError(f"{type(error).__name__}: {error}") from error
+    @contextlib.contextmanager
+    def beside_reading(self) -> Iterator[None]:
+        """See `Workers`."""
+        self._spark.sparkContext.setLocalProperty(_POOL, "bolts")
+        try:
+            yield
+        finally:
+            # Its annotation does not say so, but None takes a property away.
+            self._spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
+    @contextlib.contextmanager
+    def ended_at(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
+        """See `Workers`."""
+        context, tag = self._spark.sparkContext, f"once-{uuid4().hex}"
+        is_over, is_cancelled = threading.Event(), threading.Event()
 
-def all_of(
-    spark: SparkSession, tasks: Sequence[Callable[[], T]], *, is_here: bool = False
-) -> list[T]:
-    """Run tasks, and give their answers in order."""
-    if is_here:
-        return [task() for task in tasks]
-    return each_partition(spark, lambda number: tasks[number](), len(tasks))
+        def watch() -> None:
+            while not is_over.wait(_LOOK_S):
+                if is_stopping() and not is_over.wait(_GRACE_S):
+                    is_cancelled.set()
+                    context.cancelJobsWithTag(tag)
+                    return
+
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)
+        watching = threading.Thread(target=watch, name="stop of a commit", daemon=True)
+        watching.start()
+        try:
+            yield
+        except TopologyTaskError as error:
+            if is_cancelled.is_set():
+                raise StopRequestedError from error
+            raise
+        finally:
+            is_over.set()
+            watching.join()
+            context.setInterruptOnCancel(False)
+            context.removeJobTag(tag)
 
 
 def start_python(spark: SparkSession) -> threading.Thread | None:

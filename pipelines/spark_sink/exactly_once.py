@@ -16,7 +16,7 @@ from sequitur.pipelines.spark_sink.input_columns import OrderBy, columns_in_orde
 from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
 from sequitur.pipelines.spark_sink.sink_steps import SinkSteps
 from sequitur.pipelines.spark_sink.streaming_query import stream_batch
-from sequitur.pipelines.store.storage import open_storage
+from sequitur.pipelines.store.hadoop_folder import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,11 +19,12 @@ from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
 from sequitur.pipelines.sink.send_errors import errors_of_sending
 from sequitur.pipelines.sink.step_plan import Sent
 from sequitur.pipelines.sink.step_plans import StepPlans
-from sequitur.pipelines.spark.tasks import all_of, blocks_for, is_small
+from sequitur.pipelines.spark.tasks import SparkWorkers
 from sequitur.pipelines.spark_sink.input_columns import check_columns, rows_in_order
 from sequitur.pipelines.spark_sink.staged_batch import NOTHING_DONE, BatchDone, StagedBatch
 from sequitur.pipelines.spark_sink.staged_rows import SendStaged, StagedRows
 from sequitur.pipelines.spark_sink.staging import SUMMARY_SCHEMA, RowRules, StagingWriter
+from sequitur.pipelines.workers import all_of, blocks_for, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -196,15 +197,15 @@ class SinkSteps:
             identity=planned.plan.identity,
             begun_s=planned.begun_s,
         )
-        is_here = is_small(staged.size_bytes)
+        is_here, workers = is_small(staged.size_bytes), SparkWorkers(spark)
         sends = [
             SendStaged(writer, out, block)
-            for block in blocks_for(spark, staged.partitions, is_here=is_here)
+            for block in blocks_for(workers, staged.partitions, is_here=is_here)
             if any(number in block for number in staged.rows)
         ]
         written: dict[int, int] = {}
-        with errors_of_sending(staged.step, [self._topic]):
-            for found in all_of(spark, sends, is_here=is_here):
+        with errors_of_sending(workers, staged.step, [self._topic]):
+            for found in all_of(workers, sends, is_here=is_here):
                 written |= found
         return written
 

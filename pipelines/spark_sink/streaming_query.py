@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from sequitur.errors import CheckpointError, WrongBatchError
 from sequitur.pipelines.spark_sink.batch_source import StreamBatch
-from sequitur.pipelines.store.storage import HadoopFolder
+from sequitur.pipelines.store.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

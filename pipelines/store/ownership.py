@@ -29,8 +29,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
-
 from sequitur.base.process import ProcessIdentity
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
@@ -124,13 +122,13 @@ class Ownership:
         self._thread.join(self._stale_s)
         if self._thread.is_alive():
             return  # the store does not answer: then the next start waits for a while
-        with contextlib.suppress(OSError, Py4JError):  # likewise
+        with contextlib.suppress(OSError):  # likewise
             self._write(_Beat(self._count, _now_ms(), is_over=True))
 
     def _keep_beating(self) -> None:
         while not self._over.wait(self._beat_s):
             # A checkpoint that cannot be written now may be later; who logs steps will tell.
-            with contextlib.suppress(OSError, Py4JError):
+            with contextlib.suppress(OSError):
                 newest = _newest(self._storage)
                 if newest > self.generation:
                     self._newer = newest
@@ -189,7 +187,7 @@ def _newest(storage: Storage) -> int:
 
 def _beat_of(storage: Storage, generation: int) -> _Beat:
     found = None
-    with contextlib.suppress(OSError, Py4JError, CheckpointError):
+    with contextlib.suppress(OSError, CheckpointError):
         found = read_document(storage, _heartbeat(generation), _Beat.from_document)
     return found or _Beat()  # it is about to be written, or its process has died before
 

@@ -9,39 +9,26 @@ tick that kills it: that one is given up.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
-
 from sequitur.errors import BoltCrashError, TopologyTaskError
-from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.spark.tasks import all_of, reason_of
 from sequitur.pipelines.store.files import write_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
-
-    from pyspark.sql import SparkSession
 
     from sequitur.consumer.topology.step.batch import TaskResult
     from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.workers import Workers
 
     T = TypeVar("T")
 
-_DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _MOST_POISON: Final = 100
 _FRUITLESS: Final = 3
-_POOL: Final = "spark.scheduler.pool"
-_LOOK_S: Final = 0.2
-_GRACE_S: Final = 5.0
-"""A commit takes less; one that a database holds up is repeated by the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,7 @@ class SurvivingTasks:
 
     def __init__(
         self,
-        spark: SparkSession,
+        workers: Workers,
         folder: Location,
         *,
         max_crashes: int,
@@ -75,13 +62,9 @@ class SurvivingTasks:
     ) -> None:
         self.crashes = 0
         self._is_stopping = is_stopping
-        self._spark = spark
+        self._workers = workers
         self._folder = folder
         self._max_crashes = max_crashes
-
-    def all_of(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Run tasks side by side, in Spark's processes: the seam by which tests run them here."""
-        return all_of(self._spark, tasks)
 
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Run tasks side by side, and give their results in order."""
@@ -106,7 +89,7 @@ class SurvivingTasks:
     def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
         """Run tasks, none of them again; None if a process has died in one."""
         recorded = [self._recorded(task) for task in tasks]
-        with _cancelled(self._spark, self._is_stopping):
+        with self._workers.ended_at(self._is_stopping):
             survived = self._survives(recorded)
         return [one.result() for one in recorded] if survived else None
 
@@ -137,7 +120,7 @@ class SurvivingTasks:
         """
         if self._kills(task, 0, 0):
             return None
-        (count,) = self.all_of([task.count])
+        (count,) = self._workers.run([task.count])
         first, last = 0, count
         while last - first > 1:
             middle = (first + last) // 2
@@ -161,62 +144,14 @@ class SurvivingTasks:
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
         """Run tasks; whether no process has died."""
         try:
-            with _in_pool(self._spark):
-                self.all_of(recorded)
-        except (Py4JJavaError, PySparkException) as error:
-            if not _is_death(error):
-                raise TopologyTaskError(
-                    f"a task of the topology cannot go on: {reason_of(error)}"
-                ) from error
+            with self._workers.beside_reading():
+                self._workers.run(recorded)
+        except Exception as error:
+            reason = self._workers.reason_of(error)
+            if reason is None:
+                raise
+            if not self._workers.is_death(error):
+                raise TopologyTaskError(f"a task of the topology cannot go on: {reason}") from error
             self.crashes += 1
             return False
         return True
-
-
-@contextlib.contextmanager
-def _cancelled(spark: SparkSession, is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """Cancel what Spark runs for this thread, some time after the job is asked to stop."""
-    context, tag = spark.sparkContext, f"once-{uuid4().hex}"
-    is_over, is_cancelled = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(_LOOK_S):
-            if is_stopping() and not is_over.wait(_GRACE_S):
-                is_cancelled.set()
-                context.cancelJobsWithTag(tag)
-                return
-
-    context.addJobTag(tag)
-    context.setInterruptOnCancel(True)
-    watching = threading.Thread(target=watch, name="stop of a commit", daemon=True)
-    watching.start()
-    try:
-        yield
-    except TopologyTaskError as error:
-        if is_cancelled.is_set():
-            raise StopRequestedError from error
-        raise
-    finally:
-        is_over.set()
-        watching.join()
-        context.setInterruptOnCancel(False)
-        context.removeJobTag(tag)
-
-
-@contextlib.contextmanager
-def _in_pool(spark: SparkSession) -> Iterator[None]:
-    """Have Spark share slots fairly between these jobs and those that read the next batch."""
-    spark.sparkContext.setLocalProperty(_POOL, "bolts")
-    try:
-        yield
-    finally:
-        # Its annotation does not say so, but None takes a property away.
-        spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
-
-
-def _is_death(error: Py4JError | PySparkException) -> bool:
-    """Whether a job failed since a Python process died, and not by an exception in it."""
-    said = str(error)
-    with contextlib.suppress(AttributeError):
-        said += str(error.java_exception)  # type: ignore[union-attr]
-    return any(died in said for died in _DIED)

@@ -36,8 +36,6 @@ from sequitur.pipelines.topology.transactions import Transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from sequitur.base.retry import Outages
     from sequitur.consumer import OutputTimestamp, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.former_job import FormerJob
     from sequitur.pipelines.topology.processed import Prepared
     from sequitur.pipelines.topology.transactions import Committing
+    from sequitur.pipelines.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Processing:
 
     def __init__(
         self,
-        spark: SparkSession,
+        workers: Workers,
         checkpoint: Checkpoint,
         *,
         topology: Topology,
@@ -86,7 +85,7 @@ class Processing:
         self._outputs = dict(outputs)
         self._dead_letters = dead_letters
         self._runs = StepRuns(
-            spark,
+            workers,
             checkpoint,
             topology=topology,
             settings=settings,
@@ -102,7 +101,7 @@ class Processing:
         self._transactions: Transactions | None = None
         if isinstance(topology, TransactionalTopology):
             # On one machine there is no other host, and its name may change.
-            host = "" if is_local(str(spark.sparkContext.master)) else socket.gethostname()
+            host = "" if is_local(workers.master) else socket.gethostname()
             self._transactions = Transactions(
                 checkpoint, topology, self._runs, settings.retry, outages, host=host
             )

@@ -28,8 +28,6 @@ from sequitur.pipelines.topology.replay import each_once, read_request, requests
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from sequitur.consumer import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult, Tasks
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.workers import Workers
 
 
 class ReplayIntake:
@@ -176,7 +175,7 @@ class StepRuns:
 
     def __init__(
         self,
-        spark: SparkSession,
+        workers: Workers,
         checkpoint: Checkpoint,
         *,
         topology: Topology,
@@ -189,7 +188,7 @@ class StepRuns:
         limit_of: Callable[[str], RecordLimit],
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._spark = spark
+        self._workers = workers
         self._is_stopping = is_stopping
         self._checkpoint = checkpoint
         self._topology = topology
@@ -257,7 +256,7 @@ class StepRuns:
         )
         givens, replayed = self._givens(work, folder) if has_events else ([], (0, 0))
         tasks = SurvivingTasks(
-            self._spark,
+            self._workers,
             folder / "work",
             max_crashes=settings.max_crashes,
             is_stopping=self._is_stopping,

@@ -104,6 +104,12 @@ def _by_name(text: str) -> dict[str, str]:
     return {re.split(rf" \{_MARK} |\n", part, maxsplit=1)[0]: part for part in parts}
 
 
+def _and_holders(name: str) -> list[str]:
+    """Return a name, and those of the class and the module that it is in."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true")
@@ -118,7 +124,9 @@ def main() -> None:
         now, before = _by_name(text), _by_name((GOLDEN / record).read_text())
         for name in sorted({*now, *before}):
             was, is_now = before.get(name, ""), now.get(name, "")
-            if was != is_now and f"`{name}`" not in changelog:
+            new = [one for one in _and_holders(name) if one in now and one not in before]
+            told = new or [name]  # what is new is told with its members
+            if was != is_now and not any(f"`{one}`" in changelog for one in told):
                 untold.append(name)
                 lines = difflib.unified_diff(
                     was.splitlines(), is_now.splitlines(), n=0, lineterm=""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import random
 import threading
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,7 +21,8 @@ from pyspark.sql import SparkSession
 from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings, StepKind
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
-from sequitur.pipelines.ordering.job import ProcessStage, run_reorder
+from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import storage_at
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.files import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
-
-Headers = list[tuple[str, str | bytes | None]]
+    from tests.support.events import Event
 
 _TEST_TIMEOUT_S = 900
 """Ends a hang, also on a slow machine; a test's own mark counts before it."""
@@ -72,33 +70,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
             raise TimeoutError(f"not within {_WAIT_TIMEOUT_S:g} s")
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(0.05, 2 * (time.monotonic() - begun)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A record to be produced."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Headers = field(default_factory=list)
-    partition: int = -1
-    timestamp_ms: int = 0
-
-
-def event(time_ms: object, key: str = "k", partition: int = -1, **more: object) -> Event:
-    value = json.dumps({"at": time_ms, **more}).encode()
-    return Event(value=value, key=key.encode(), partition=partition)
-
-
-def time_of(record: TopicRecord) -> Any:
-    return json.loads(record.value or b"")["at"]
-
-
-def by_partition(records: Iterable[TopicRecord]) -> dict[int, list[TopicRecord]]:
-    found: defaultdict[int, list[TopicRecord]] = defaultdict(list)
-    for record in records:
-        found[record.partition].append(record)
-    return dict(found)
 
 
 @dataclass(slots=True)

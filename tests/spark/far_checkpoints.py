@@ -9,7 +9,7 @@ from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.files import files_in
 from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
-from tests.spark.conftest import event, time_of
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spark.conftest import Job, event, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event
 
 pytestmark = pytest.mark.spark
 

@@ -22,11 +22,13 @@ from sequitur.consumer import StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import CheckpointError, OwnershipError, TopologyFileError
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, open_storage
+from sequitur.pipelines.store.hadoop_folder import open_storage
+from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage
 from tests.spark import bolts
 from tests.spark.checkpoint_places import may_be_taken
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.events import event, time_of
 from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import StepKind
 from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sequitur.producer import EVENT_ID_HEADER
-from tests.spark.conftest import Event, Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import Event, event, time_of
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,9 @@ from sequitur.pipelines.launch import spark_submit_command, spark_submit_environ
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
-from tests.spark.conftest import Job, by_partition, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
 from tests.support.document_folder import DocumentFolder
+from tests.support.events import by_partition, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.spark_cluster import SparkCluster, small_application
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
@@ -19,8 +19,11 @@ from sequitur.consumer import (
     SOURCE_OFFSET_HEADER,
     SOURCE_TIMESTAMP_HEADER,
 )
-from tests.spark.conftest import Event, Job, by_partition, event, time_of
+from tests.support.events import Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

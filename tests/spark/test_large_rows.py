@@ -9,12 +9,14 @@ import pytest
 
 from sequitur.consumer import EVENT_TIME_HEADER
 from sequitur.pipelines.rows.run_writer import RunWriter
-from tests.spark.conftest import Event, Job, event
+from tests.support.events import Event, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+
+    from tests.spark.conftest import Job
 
 
 pytestmark = pytest.mark.spark

@@ -22,17 +22,16 @@ from sequitur.consumer import (
     FoldLimits,
     SourcePartition,
 )
-from sequitur.errors import LateRowError
 from sequitur.pipelines.store.files import files_in
 from sequitur.producer import EVENT_ID_HEADER
-from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of
+from tests.support.events import Event, Headers, by_partition, event, time_of
 from tests.support.reorder_model import ReorderModel, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur._topic_reader import TopicRecord
-    from tests.spark.conftest import StorageFolder
+    from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
 
@@ -95,29 +94,6 @@ def test_rows_that_keep_their_keys_order_are_rescued(job: Job) -> None:
     assert _times(job.released(), "a") == [1000, 3000, 3000, 3500, 4500]
 
 
-@pytest.mark.promise("order-key-silent-longer")
-def test_rows_beyond_the_horizon_are_late_whatever_their_key(job: Job) -> None:
-    """Older than the TTL, a row is late: its key may have been forgotten."""
-    job = job.with_settings(key_ttl="2 s")
-    _at_frontier_4000(job)
-    job.produce([event(T0 + t, key="b", partition=2) for t in (1999, 2000)])
-    job.run()
-    assert _times(job.released(), "b") == [2000]
-    assert _times(job.late(), "b") == [1999]
-
-
-def test_rescue_that_is_switched_on_late_knows_nothing_of_the_past(job: Job) -> None:
-    """What went out before is not known by key: older rows are late, as they were without."""
-    _at_frontier_4000(job.with_settings(rescue=False))
-    job.produce([event(T0 + 3500, key="b", partition=2)])
-    assert job.run().totals.late == 1
-    job.produce([event(T0 + 8000, key="other", partition=p) for p in range(4)])
-    assert job.run().frontier_ms == T0 + 7000
-    job.produce([event(T0 + 6999, key="b", partition=2)])
-    assert job.run().totals.late == 1
-    assert _times(job.released(), "b") == [6999]
-
-
 @pytest.mark.promise("order-event-arrives-later-delay")
 def test_emitted_late_rows_are_flagged_in_place(job: Job, storage: StorageFolder) -> None:
     """Late rows go to the output, sorted before what the step releases, and headers tell them."""
@@ -130,38 +106,6 @@ def test_emitted_late_rows_are_flagged_in_place(job: Job, storage: StorageFolder
     assert last == [(3998, LATE.encode()), (3999, LATE.encode()), (4000, None)]
     assert (report.totals.late, report.totals.held) == (2, 5)
     assert job.late() == []
-
-
-@pytest.mark.promise("order-event-arrives-later-delay")
-def test_dropped_late_rows_are_counted(job: Job) -> None:
-    """Under drop a late row is in no topic, and in the report."""
-    job = job.with_settings(late_policy="drop", rescue=False)
-    _at_frontier_4000(job)
-    job.produce([event(T0 + 3999, key="a", partition=2)])
-    report = job.run(drain=True)
-    assert (report.totals.read, report.totals.released, report.totals.late) == (9, 8, 1)
-    assert len(job.released()) == 8
-    assert job.late() == []
-
-
-@pytest.mark.promise("order-event-arrives-later-delay")
-def test_late_row_fails_the_job_if_that_is_wanted(job: Job) -> None:
-    """The error names the row and how late it is; nothing of its step is out; it can go on."""
-    strict = job.with_settings(late_policy="fail")
-    _at_frontier_4000(strict)
-    released = len(job.released())
-    job.produce([event(T0 + 9000, key="a", partition=p) for p in range(4)])
-    job.produce([event(T0 + 3999, key="c", partition=2)])
-    message = (
-        f"topic '{job.topic}', partition 2, offset 2, key b'c': event time {T0 + 3999} is "
-        f"1 ms behind the frontier, {T0 + 4000}; late rows in this batch: 1"
-    )
-    for _ in range(2):
-        with pytest.raises(LateRowError, match=message):
-            strict.run()
-    assert len(job.released()) == released
-    report = job.run(drain=True)
-    assert (report.totals.read, report.totals.released, report.totals.late) == (13, 12, 1)
 
 
 class _Crash(Exception):  # noqa: N818 - it stands for a kill

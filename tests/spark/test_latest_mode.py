@@ -17,11 +17,11 @@ from sequitur.consumer import (
     SourcePartition,
 )
 from sequitur.errors import CheckpointError, LateRowError
-from tests.spark.conftest import Event, Job, by_partition, event, time_of
+from tests.support.events import Event, by_partition, event, time_of
 from tests.support.reorder_model import LatestModel, Row
 
 if TYPE_CHECKING:
-    from tests.spark.conftest import StorageFolder
+    from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
 

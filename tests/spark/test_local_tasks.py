@@ -18,10 +18,10 @@ from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.sink import _Send
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.pipelines.spark.partition_blocks import blocks_of
-from sequitur.pipelines.spark.tasks import all_of, each_partition
+from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings
-from tests.spark.conftest import Event, event, time_of
 from tests.support.document_folder import DocumentFolder
+from tests.support.events import Event, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
@@ -99,7 +99,7 @@ def test_killed_task_sends_its_rows_once(
     rule = TimestampRule(OutputTimestamp.EVENT_TIME, now_ms=BASE_MS + 600, floor_ms=600)
     rows_wanted = Selection((Part(parquet_files(tmp_path / "run")),))
     sends = [_Send(0, writer, rows_wanted, block, rule) for block in blocks_of(OUTPUTS, 1)]
-    assert sum(sum(counts.values()) for counts in all_of(spark, sends)) == 600
+    assert sum(sum(counts.values()) for counts in SparkWorkers(spark).run(sends)) == 600
     records = read_output(kafka, topic)
     for output in range(OUTPUTS):
         found = [record.value for record in records if record.partition == output]

@@ -8,10 +8,11 @@ import pytest
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
 from sequitur.pipelines.store.object_path import ObjectPath
-from sequitur.pipelines.store.storage import open_spark_folder, open_storage, storage_at
-from tests.spark.conftest import event, time_of
+from sequitur.pipelines.store.storage import storage_at
 from tests.spark.far_checkpoints import T0, hold_rows_for_a_later_life, take_dead_letters_back
+from tests.support.events import event, time_of
 from tests.support.far_files import sizes_in
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY
 

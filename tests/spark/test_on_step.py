@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from sequitur.errors import StepFunctionError
 from sequitur.spark import OrderedStep, reorder
-from tests.spark.conftest import Job, by_partition, event, wait_until
+from tests.spark.conftest import Job, wait_until
 from tests.spark.example_program import WAIT_S, example_program
+from tests.support.events import by_partition, event
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.spark.conftest import Event
+    from tests.support.events import Event
 
 pytestmark = pytest.mark.spark
 
@@ -90,51 +90,6 @@ def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
     assert row["topic"] == job.topic
 
 
-def test_rows_on_time_are_given_up_to_the_frontier(job: Job) -> None:
-    job.produce(_events(300))
-    job.on_step = taken = _Taken()
-    job.run()
-    (_, _, frontier_ms), *more = taken.steps
-    assert more == []
-    times = {row["event_time_ms"] for rows in taken.rows[0].values() for row in rows}
-    assert times == {sent for n in range(300) if (sent := T0 + 10 * n) <= max(times)}
-    assert max(times) <= frontier_ms < max(times) + 10
-
-
-@pytest.mark.promise("on-step-function-raises")
-def test_a_step_is_given_again_when_the_function_raised(job: Job) -> None:
-    """The job ends with the step's name; the next life gives the same id and rows, then more."""
-    job.produce(_events(200))
-    job.on_step = taken = _Taken(raises_at=[1, 2])
-    for _ in range(2):
-        with pytest.raises(StepFunctionError, match=r"step 0: on_step raised ConnectionError"):
-            job.run()
-    job.produce(_events(200, start=200))
-    job.run(drain=True)
-    assert taken.steps[0] == taken.steps[1] == taken.steps[2]
-    assert taken.rows[0] == taken.rows[1] == taken.rows[2]
-    assert all(one[1] > 0 for one in taken.steps[3:])
-    assert taken.all(slice(2, None)) == _released(job)
-
-
-@pytest.mark.parametrize("ends_threads", [SystemExit, KeyboardInterrupt])
-def test_a_function_that_ends_its_thread_ends_the_job(
-    job: Job, ends_threads: type[BaseException]
-) -> None:
-    """It is told as any other error: nothing would come of the step else, without a word."""
-    job.produce(_events(200))
-
-    def leave(_step: OrderedStep) -> None:
-        raise ends_threads
-
-    job.on_step = leave
-    with pytest.raises(StepFunctionError, match=f"step 0: on_step raised {ends_threads.__name__}"):
-        job.run()
-    job.on_step = taken = _Taken()
-    job.run(drain=True)
-    assert taken.all() == _released(job)
-
-
 class _Crash(Exception):  # noqa: N818 - it stands for a kill
     """The process dies here."""
 
@@ -192,23 +147,6 @@ def test_the_job_starts_from_a_program(job: Job) -> None:
     report = reorder(job.kafka, job.settings, on_step=taken, available_now=True, drain=True)
     assert report.totals.released == 100
     assert taken.all() == _released(job)
-
-
-@pytest.mark.parametrize("policy", ["topic", "emit"])
-def test_late_rows_are_given_where_they_are_released(job: Job, policy: str) -> None:
-    """What goes to the late topic is not given; rescued rows, and late ones in place, are."""
-    job = job.with_settings(late_policy=policy)
-    job.on_step = taken = _Taken()
-    job.produce([event(T0 + t, key="a", partition=0) for t in (1000, 3000, 4500)])
-    job.produce([event(T0 + 5000, key="other", partition=p) for p in range(4)])
-    assert job.run().frontier_ms == T0 + 4000
-    job.produce([event(T0 + t, key="a", partition=2) for t in (3500, 2999)])
-    job.produce([event(T0 + 7000, key="other", partition=p) for p in range(4)])
-    report = job.run(drain=True)
-    assert report.totals.late == 1
-    assert len(job.late()) == (policy == "topic")
-    assert taken.all() == _released(job)
-    assert sum(map(len, taken.all().values())) == 12 + (policy == "emit")
 
 
 _KILLED_ONCE_GIVEN: Final = """

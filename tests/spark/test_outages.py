@@ -14,7 +14,8 @@ from sequitur.errors import SinkUnansweredError, UnansweredError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker

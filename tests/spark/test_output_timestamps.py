@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sequitur.consumer import EVENT_TIME_HEADER, LatePolicy, OutputTimestamp
-from tests.spark.conftest import Event, by_partition, event, time_of
+from tests.support.events import Event, by_partition, event, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

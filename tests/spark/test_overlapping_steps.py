@@ -11,7 +11,8 @@ import pytest
 from sequitur.consumer import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,12 +25,12 @@ from sequitur.errors import LateRowError
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
-from tests.spark.conftest import Event, Job, event, time_of
+from tests.support.events import Event, event, time_of
 
 if TYPE_CHECKING:
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import StorageFolder
+    from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
 

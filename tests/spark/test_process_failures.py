@@ -13,7 +13,8 @@ from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.errors import TopicError, TopologyFileError, TopologyTaskError
 from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

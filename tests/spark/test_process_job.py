@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark import bolts
-from tests.spark.conftest import Job, by_partition, event, time_of
+from tests.support.events import by_partition, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from sequitur.consumer.topology import Topology
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.conftest import Event, Job
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support.events import Event
 from tests.support.output_reading import read_output
 from tests.support.tree import EXAMPLES, ROOT
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.consumer import LATE_BY_HEADER
-from tests.spark.conftest import Event, Job, event, time_of
+from tests.support.events import Event, event, time_of
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

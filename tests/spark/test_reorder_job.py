@@ -30,7 +30,8 @@ from sequitur.consumer import (
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.spark.partition_blocks import blocks_of
-from tests.spark.conftest import Event, Headers, Job, by_partition, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import Event, Headers, by_partition, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,5 +1,7 @@
 """The reorder job on Spark puts out what the reference does, row for row, whenever it dies.
 
+Beside it the job on lists, which decides each step alike.
+
 Random histories, few of them: each step is a life of the job. The pure parts meet many more in
 tests/property/test_reorder_reference.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
 in HDFS as well.
@@ -10,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pytest
@@ -20,7 +23,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from sequitur.consumer import REASON_HEADER, ReorderSettings
 from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import run_reorder
-from tests.spark.conftest import Event, Job
+from sequitur.testing import ReorderTester
+from tests.support.events import Event
+from tests.support.job_on_lists import decided, decided_in, done_in
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories
 from tests.support.reorder_reference import Record, Reference
 
@@ -28,8 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur._topic_reader import TopicRecord
+    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import StorageFolder
+    from tests.spark.conftest import Job, StorageFolder
     from tests.support.reorder_histories import History, HistoryStep
 
 pytestmark = pytest.mark.spark
@@ -85,6 +92,14 @@ class _Lives:
         self._offsets = [0] * _PARTITIONS
         self._deaths = 0
         self._now_ms = history.start_ms
+        self.steps: list[tuple[StepEntry, StepDone]] = []
+        self._rows: list[dict[str, Any]] = []
+        self.on_lists = ReorderTester(
+            self.job.settings,
+            partitions=_PARTITIONS,
+            now_ms=history.start_ms,
+            available_now=True,
+        )
 
     def live(self, step: HistoryStep, monkeypatch: pytest.MonkeyPatch) -> None:
         """One step: a life, or two when the first one dies in it."""
@@ -98,10 +113,14 @@ class _Lives:
                 with contextlib.suppress(_Death):
                     self._run()
         self._run()
+        self.on_lists.now_ms = self._now_ms
+        self.on_lists.restart()
+        self.on_lists.run(self._rows)
         self.reference.step(records, self._places, now_ms=self._now_ms)
 
     def drain(self) -> None:
         self._run(drain=True)
+        self.on_lists.drain()
         self.reference.drain()
 
     def _run(self, *, drain: bool = False) -> None:
@@ -112,7 +131,7 @@ class _Lives:
             stop=threading.Event(),
             available_now=True,
             drain=drain,
-            on_done=lambda *_: None,
+            on_done=lambda *step: self.steps.append(step),
             now_ms=lambda: self._now_ms,
         )
 
@@ -134,6 +153,10 @@ class _Lives:
                 )
             )
         self.job.produce(events)
+        self._rows = [
+            {"key": one.key, "value": one.value, "headers": one.headers, "partition": one.partition}
+            for one in events
+        ]
         return records
 
 
@@ -166,9 +189,19 @@ def test_the_job_puts_out_what_the_reference_does(
     assert sorted((_place(r), _reason(r)) for r in job.quarantined()) == sorted(
         (_place_of(record), reason) for record, reason in reference.quarantined
     )
+    with lives.on_lists as tester:  # the same rows, and every step decided alike
+        assert _by_partition(job.released()) == _by_partition(tester.released)
+        assert sorted(map(_place, job.late())) == sorted(map(_place, tester.late))
+        assert sorted((_place(r), _reason(r)) for r in job.quarantined()) == sorted(
+            (_place(r), _reason(r)) for r in tester.quarantined
+        )
+        assert [decided(entry.to_document()) for entry, _ in lives.steps] == decided_in(
+            tester.folder
+        )
+        assert [asdict(done.totals) for _, done in lives.steps] == done_in(tester.folder)
 
 
-def _by_partition(records: Iterable[TopicRecord]) -> dict[int, list[str]]:
+def _by_partition(records: Iterable[TopicRecord | ReorderedRecord]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for record in records:
         found.setdefault(record.partition, []).append(_place(record))
@@ -185,7 +218,7 @@ def _expected(records: Iterable[Record]) -> dict[int, list[str]]:
     return expected
 
 
-def _place(record: TopicRecord) -> str:
+def _place(record: TopicRecord | ReorderedRecord) -> str:
     return (record.header(_PLACE) or b"").decode()
 
 
@@ -193,5 +226,5 @@ def _place_of(record: Record) -> str:
     return f"{record.partition}:{record.offset}"
 
 
-def _reason(record: TopicRecord) -> str:
+def _reason(record: TopicRecord | ReorderedRecord) -> str:
     return (record.header(REASON_HEADER) or b"").decode()

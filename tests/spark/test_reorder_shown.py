@@ -10,7 +10,8 @@ import pytest
 from sequitur._ports import choose_free
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.ordering.progress import counts
-from tests.spark.conftest import Job, event, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event
 
 if TYPE_CHECKING:
     from pathlib import Path

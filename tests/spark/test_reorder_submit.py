@@ -15,14 +15,16 @@ import pytest
 
 from sequitur.consumer import parse_event_time_spec
 from sequitur.pipelines.ordering.stop import stop_on_signals
-from tests.spark.conftest import Job, event, time_of
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
 

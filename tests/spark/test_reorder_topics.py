@@ -13,7 +13,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
-from tests.spark.conftest import Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

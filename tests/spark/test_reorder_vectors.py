@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.consumer import LATE, REASON_HEADER, TOO_FAR_FUTURE
-from tests.spark.conftest import Job, event, time_of
+from tests.support.events import event, time_of
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

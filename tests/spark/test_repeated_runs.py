@@ -12,7 +12,8 @@ from py4j.finalizer import ThreadSafeFinalizer
 
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.spark import reorder
-from tests.spark.conftest import event, wait_until
+from tests.spark.conftest import wait_until
+from tests.support.events import event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
-from tests.spark.conftest import Job, event
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.events import event
 from tests.support.spark_cluster import SparkCluster, small_application
 from tests.support.tree import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import ReorderError
-from tests.spark.conftest import Event, Job
+from tests.support.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

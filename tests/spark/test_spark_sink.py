@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
-from sequitur.pipelines.spark import tasks
+from sequitur.pipelines import workers
 from tests.spark.spark_sink import PARTITIONS, Sink, check_records, numbered
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_checkpoint_stands_where_it_is_told(sink: Sink, storage: StorageFolder) 
 
 def test_large_batches_are_sent_by_tasks(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the driver sends small ones."""
-    monkeypatch.setattr(tasks, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(workers, "_SMALL_BYTES", 0)
     sink.batch(0, range(500))
     sink.batch(1, range(500, 900))
     sink.check(900)

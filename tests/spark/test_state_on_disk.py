@@ -11,10 +11,12 @@ import pytest
 
 from sequitur.consumer import FoldLimits
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from tests.spark.conftest import Job, event
+from tests.support.events import event
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

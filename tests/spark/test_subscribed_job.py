@@ -30,7 +30,8 @@ from sequitur.errors import (
 )
 from sequitur.pipelines.ordering.subscribed import JobSubscription
 from tests.spark import transactional_bolts
-from tests.spark.conftest import Event, Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import Event, event, time_of
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry

@@ -26,7 +26,8 @@ from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.subscribed import JobSubscription
-from tests.spark.conftest import Event, Job, event, time_of, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import Event, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

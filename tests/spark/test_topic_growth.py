@@ -19,10 +19,11 @@ from sequitur.errors import TopologyFileError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.store.owned_folder import step_name
 from tests.spark import bolts
-from tests.spark.conftest import Job, by_partition, event, time_of
+from tests.support.events import by_partition, event, time_of
 
 if TYPE_CHECKING:
-    from tests.spark.conftest import Event
+    from tests.spark.conftest import Job
+    from tests.support.events import Event
 
 pytestmark = pytest.mark.spark
 

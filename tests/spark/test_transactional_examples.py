@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
-from tests.spark.conftest import Event, Job
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.events import Event
 from tests.support.output_reading import read_output
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.tree import EXAMPLES
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 

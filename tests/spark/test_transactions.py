@@ -20,7 +20,8 @@ from sequitur.consumer.topology.step.transaction_run import CommitRun, Processin
 from sequitur.errors import TopologyFileError, TopologyTaskError
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
-from tests.spark.conftest import Job, event, wait_until
+from tests.spark.conftest import Job, wait_until
+from tests.support.events import event
 from tests.support.golden import make_prepared_old
 
 if TYPE_CHECKING:

@@ -28,9 +28,10 @@ from sequitur.pipelines.topology.files import (
     read_pending,
     write_waiting,
 )
+from sequitur.pipelines.workers import ThisProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import Topology
@@ -49,9 +50,6 @@ class _TasksHere(SurvivingTasks):
 
     No code of ours takes that for an error of a bolt, so it ends the task as a death does.
     """
-
-    def all_of(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        return [task() for task in tasks]
 
     def _survives(self, recorded: Sequence[Any]) -> bool:
         try:
@@ -110,7 +108,7 @@ class StepRuns:
             FileInput(selection, tuple(self.waiting.get(place, ())), place)
             for place in range(self.partitions)
         ]
-        tasks = _TasksHere(None, batch.folder / "work", max_crashes=2)  # type: ignore[arg-type]
+        tasks = _TasksHere(ThisProcess(lambda task: task), batch.folder / "work", max_crashes=2)
         result = StepRun(batch, givens, self.states, tasks).run()
         self.results.append(result)
         self.counts.update(result.counts)

@@ -9,17 +9,20 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sequitur.errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import in_blocks, in_few_tasks, reason_of
+from sequitur.pipelines.spark.tasks import in_few_tasks, reason_of
+from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_NO_SESSION = cast("SparkSession", None)
+    from sequitur.pipelines.workers import Workers
+
+_NOBODY = cast("Workers", None)
 
 
 def test_small_work_is_one_block() -> None:
     """No round of Spark's tasks is needed for it."""
-    assert in_blocks(_NO_SESSION, list, 3, reads=1000) == [[0, 1, 2]]
+    assert in_blocks(_NOBODY, list, 3, reads=1000) == [[0, 1, 2]]
 
 
 class _Rows:
@@ -56,7 +59,7 @@ def test_what_the_driver_fails_of_ends_the_job_by_name(error: Exception, told: s
         raise error
 
     with pytest.raises(ReorderError, match=told) as raised:
-        in_blocks(_NO_SESSION, failing, 3, reads=1000)
+        in_blocks(_NOBODY, failing, 3, reads=1000)
     assert raised.value.__cause__ is error
 
 
@@ -66,7 +69,7 @@ def test_errors_that_have_a_name_keep_it() -> None:
         raise FencedError("a newer life")
 
     with pytest.raises(FencedError):
-        in_blocks(_NO_SESSION, fenced, 3, reads=1000)
+        in_blocks(_NOBODY, fenced, 3, reads=1000)
 
 
 def test_package_that_workers_lack_is_told_with_what_to_do() -> None:

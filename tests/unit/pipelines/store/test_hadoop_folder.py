@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store.storage import HadoopFolder
+from sequitur.pipelines.store.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

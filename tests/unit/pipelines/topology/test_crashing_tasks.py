@@ -11,6 +11,7 @@ from sequitur.consumer.topology.step.batch import TaskResult
 from sequitur.consumer.topology.step.tasks import WHOLE, Trial
 from sequitur.errors import BoltCrashError
 from sequitur.pipelines.topology.crashes import SurvivingTasks
+from sequitur.pipelines.workers import ThisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,9 +42,6 @@ class _Dying(SurvivingTasks):
     dies: Callable[[list[int]], bool]
     most = 100
 
-    def all_of(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        return [task() for task in tasks]
-
     def _survives(self, recorded: Sequence[Any]) -> bool:
         if any(self.dies(one.task.given()) for one in recorded):
             self.crashes += 1
@@ -55,7 +53,7 @@ class _Dying(SurvivingTasks):
 
 
 def _tasks(folder: Path, dies: Callable[[list[int]], bool]) -> _Dying:
-    tasks = _Dying(None, folder, max_crashes=2)  # type: ignore[arg-type]
+    tasks = _Dying(ThisProcess(lambda task: task), folder, max_crashes=2)
     tasks.dies = dies
     return tasks
 

@@ -1,0 +1,127 @@
+"""A job is opened: its topics are there, its checkpoint is its own, its topology fits both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sequitur.base.settings import format_duration, milliseconds
+from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
+from sequitur.errors import TopicError
+from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.growth import known_counts
+from sequitur.pipelines.ordering.job_input import input_topics
+from sequitur.pipelines.ordering.step_log import StepLog
+from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.store.job_identity import JobIdentity
+from sequitur.pipelines.topology.processing import Processing
+from sequitur.pipelines.topology.topology_file import (
+    check_growth,
+    check_settings,
+    check_stores,
+    keeping_state,
+)
+
+if TYPE_CHECKING:
+    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.pipelines.ordering.context import JobContext, Topics
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStage:
+    """A topology that is given the ordered events, and how it is run."""
+
+    topology: Topology
+    settings: ProcessSettings
+
+
+def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -> ReorderEngine:
+    """Claim the checkpoint, make the topics that are missing, and give the engine."""
+    settings, topics = job.settings, job.topics
+    if process is not None:
+        check_settings(settings, process.settings, process.topology)
+        check_stores(process.settings, process.topology, job.workers.master)
+    _check_expiry(topics, settings)
+    written = list(settings.written_topics)
+    if process is not None:
+        written += process.topology.topics(settings.output_topic)
+        written.append(process.settings.dead_letters(settings.output_topic))
+    partitions = max(input_topics(job, written).values())
+
+    def ensure(topic: str) -> OutputTopic:
+        found = topics.ensure(
+            topic,
+            partitions=settings.output_partitions or partitions,
+            replication_factor=settings.replication_factor,
+        )
+        topics.check_partitions(topic, found, settings.output_partitions)
+        return OutputTopic(topic, found, topics.timestamps(topic))
+
+    def ensure_aside(topic: str) -> OutputTopic:
+        found = ensure(topic)
+        topics.require_keyless(topic)
+        return found
+
+    outputs = Outputs(
+        released=ensure(settings.output_topic),
+        late=ensure_aside(settings.late),
+        quarantine=ensure_aside(settings.quarantine),
+    )
+    began = job.checkpoint.claim(
+        JobIdentity(
+            input_topics=settings.input_topics,
+            input_pattern=settings.input_pattern,
+            event_time=str(settings.event_time),
+            output_topic=settings.output_topic,
+            output_partitions=outputs.released.partitions,
+            mode=settings.mode.value,
+            topology=None if process is None else process.topology.name,
+        )
+    )
+    log = StepLog(job.checkpoint)
+    counts = known_counts(job.checkpoint.root, log.head, began.output_partitions, outputs.released)
+    processing = None
+    if process is not None:
+        output, known = settings.output_topic, counts.newest
+        if ends and keeping_state(process.topology):
+            outputs = replace(outputs, released=replace(outputs.released, partitions=known))
+        if began.hash_version != HASH_VERSION:
+            job.outages.tell(
+                f"{job.checkpoint.root} was begun by a version that grouped by an older hash, and "
+                "keeps it: equal values of types other than text, bytes, numbers and lists of "
+                "these may go to different tasks. A new checkpoint has the new one"
+            )
+        check_growth(process.topology, output, had=known, has=outputs.released.partitions)
+        processing = Processing(
+            job.workers,
+            job.checkpoint,
+            topology=process.topology,
+            settings=process.settings,
+            outputs={
+                name: outputs.released if name == output else ensure(name)
+                for name in process.topology.topics(output)
+            },
+            default=outputs.released,
+            spout_tasks=known,
+            hash_version=began.hash_version,
+            dead_letters=ensure_aside(process.settings.dead_letters(output)),
+            limit_of=topics.record_limit,
+            timestamps=settings.output_timestamp,
+            outages=job.outages,
+        )
+    return ReorderEngine(job, outputs, processing, log, counts)
+
+
+def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
+    """Check that brokers remember what the job has written for as long as that is relied on."""
+    expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
+    # A step's records are as old as they may be when it first tries to send them.
+    if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):
+        raise TopicError(
+            f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record's timestamp "
+            "(producer.id.expiration.ms), and records may be "
+            f"{format_duration(settings.timestamp_floor)} old (timestamp_floor): the floor has to "
+            "be shorter by an hour and patience, or what is written twice is not noticed"
+        )

@@ -1,0 +1,569 @@
+"""`sequitur.testing.ReorderTester`: a reorder job on lists, without brokers and without Spark.
+
+It is the job but for its ends: the engine, its steps and their documents, the files of rows, the
+topology behind. In the place of Spark's query a batch is planned and committed here, in the files
+that Spark would write; tasks run here, one after the other, from their pickles; and topics are
+lists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+
+from sequitur.base.retry import Outages
+from sequitur.consumer import FOLD_LIMITS, SourcePartition
+from sequitur.errors import ReorderError, TopicError
+from sequitur.kafka.admin import TopicTimestamps
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import KeyPartitioner
+from sequitur.kafka.record_batch import batch_of, records_of
+from sequitur.kafka.record_format import RecordLimit
+from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines.ordering.context import JobContext
+from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
+from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
+from sequitur.pipelines.sink.sink import timestamp_rule
+from sequitur.pipelines.sink.step_plan import Sent, StepPlan, TopicPlan
+from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.owned_folder import step_name
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+from sequitur.pipelines.store.storage import LocalStorage
+from sequitur.pipelines.workers import ThisProcess, blocks_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from sequitur.consumer import ReorderSettings, StepDone, TimestampRule, Totals
+    from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.pipelines.ordering.context import Spans
+    from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
+    from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
+
+# Arrow looks for pandas once, which takes a second: here, and not in the first test.
+_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
+_NOTHING: Final = pa.array([None])
+_CLUSTER: Final = "lists"
+_IDENTITY: Final = Identity(0, 0)
+_BATCH_BYTES: Final = 1 << 20
+_EARLIEST: Final = -2
+_EXPIRY_MS: Final = 7 * 24 * 3_600_000
+_PLAN_HEAD: Final = "v1\n{}\n"
+_HEAD: Final = "v1\n"
+
+
+class ReorderedRecord(NamedTuple):
+    """A record that a reorder job has written.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its place there, from 0.
+        key: Its key.
+        value: Its value.
+        headers: Its headers, as names and values.
+        timestamp_ms: Its timestamp, epoch ms.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+    def header(self, name: str) -> bytes | None:
+        """Return the value of the last header with a name; None without one."""
+        return dict(self.headers).get(name)
+
+
+class ReorderTester:
+    """Runs a reorder job on plain lists, with a topology behind it or without.
+
+    Each `run` is a batch of the job::
+
+        settings = ReorderSettings(
+            input_topics=["readings"], output_topic="ordered", checkpoint="none",
+            event_time="json:at", delay="10 s",
+        )
+        with ReorderTester(settings) as tester:
+            tester.run([{"value": '{"at": 1700000002000}'}, {"value": '{"at": 1700000001000}'}])
+            tester.drain()
+            assert [one.value for one in tester.released] == [
+                b'{"at": 1700000001000}', b'{"at": 1700000002000}',
+            ]
+
+    Rows are staged, judged, held, released and sent as by the job, under the same documents, and
+    tasks run from their pickles. Left out are brokers and Spark, and what depends on them: a
+    process that dies, and a batch that is read in parts. The settings' checkpoint is not used: the
+    job keeps what it has to in a folder that goes with the tester.
+
+    Args:
+        settings: The job's settings.
+        topology: Given the ordered rows; None without one.
+        process: How it is run.
+        partitions: How many partitions each input topic has, and so those topics that are made.
+        on_step: Given each step that has released rows, as by `sequitur.spark.reorder`.
+        now_ms: What the wall clock says at first, epoch ms; it stands still but for `advance`. By
+            default this machine's.
+        available_now: Whether the job is one that ends when what was there is read: no partition
+            is waited for once all of it is read.
+    """
+
+    def __init__(
+        self,
+        settings: ReorderSettings,
+        topology: Topology | None = None,
+        *,
+        process: ProcessSettings | None = None,
+        partitions: int = 1,
+        on_step: StepFunction | None = None,
+        now_ms: int | None = None,
+        available_now: bool = False,
+    ) -> None:
+        self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._settings = settings
+        self._stage: ProcessStage | None = None
+        if topology is not None:
+            self._stage = ProcessStage(topology, process or _default_process())
+        self._on_step = on_step
+        self._is_bounded = available_now
+        self._held = contextlib.ExitStack()
+        self.folder = Path(self._held.enter_context(tempfile.TemporaryDirectory("-reorder")))
+        self._topics = _ListTopics(dict.fromkeys(settings.input_topics, partitions))
+        self._life = contextlib.ExitStack()
+        self._engine: ReorderEngine | None = None
+        self._storage = LocalStorage(self.folder)
+
+    def produce(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Put rows into the input topics, of which none is read yet.
+
+        Args:
+            rows: Each with `value`, and if wanted with `key`, `headers` (names and values),
+                `topic`, `partition` and `timestamp_ms`. Text is taken as UTF-8. The topic is by
+                default the first of the settings, the partition the one of the key or else 0, the
+                timestamp the wall clock's.
+        """
+        for row in rows:
+            self._topics.append(row, self._settings.input_topics, self.now_ms)
+
+    def run(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Put rows into the input topics, and run a batch of all that is not read yet.
+
+        Without any it is a tick: what has become due is released.
+
+        Args:
+            rows: See `produce`.
+        """
+        self.produce(rows)
+        engine = self._opened()
+        batch_id = self._plan(engine)
+        if batch_id is None:
+            engine.tick()
+        else:
+            engine.run_batch(None, batch_id)
+            self._commit(engine, batch_id)
+        engine.wait_until_done()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and what has become due by that go out."""
+        self.now_ms += round(1000 * seconds)
+        self.run()
+
+    def drain(self) -> None:
+        """Release all rows that are held, as at the end of a job that is to drain."""
+        self._opened().drain()
+
+    def restart(self, *, settings: ReorderSettings | None = None, repeats: bool = False) -> None:
+        """End the job, and start it again from its checkpoint.
+
+        Args:
+            settings: Its settings from now on; None for those it had.
+            repeats: Whether Spark repeats the last batch, as where it ended before it had taken
+                note that the batch was through.
+        """
+        self._end()
+        sources = [one for one in self._storage.names("") if one.startswith(FIRST_SPARK_FOLDER)]
+        if repeats and sources:
+            for batch_id in self._numbers(max(sources), "commits")[-1:]:
+                self._storage.delete(f"{max(sources)}/commits/{batch_id}")
+        self._settings = settings or self._settings
+        self._opened()
+
+    def records(self, topic: str) -> list[ReorderedRecord]:
+        """Return what was written to a topic, partition by partition."""
+        return [one for several in self._topics.written.get(topic, []) for one in several]
+
+    @property
+    def released(self) -> list[ReorderedRecord]:
+        """What was written to the output topic, partition by partition."""
+        return self.records(self._settings.output_topic)
+
+    @property
+    def late(self) -> list[ReorderedRecord]:
+        """What was written to the late topic."""
+        return self.records(self._settings.late)
+
+    @property
+    def quarantined(self) -> list[ReorderedRecord]:
+        """What was written to the quarantine topic."""
+        return self.records(self._settings.quarantine)
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of all steps."""
+        return self._opened().totals
+
+    def report(self) -> JobReport:
+        """Return what the job would report at its end."""
+        return self._opened().report(0, 1.0)
+
+    def close(self) -> None:
+        """End the job, and delete what it kept."""
+        self._end()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> ReorderEngine:
+        """Return the life of the job; a new one where the last one has failed."""
+        if self._engine is not None and self._engine.failure is None:
+            return self._engine
+        self._end()
+        settings, workers = self._settings, ThisProcess(_copied)
+        with contextlib.ExitStack() as opened:
+            checkpoint = opened.enter_context(contextlib.closing(Checkpoint(self._storage)))
+            job = JobContext(
+                kafka=KafkaSettings(bootstrap_servers="localhost:1"),
+                settings=settings,
+                topics=self._topics,
+                source=_ListSource(self._topics, workers),
+                workers=workers,
+                sink=_ListSink(self._topics, workers, settings, checkpoint),
+                checkpoint=checkpoint,
+                outages=Outages(0.0, 0, wait=lambda _: False, tell=lambda _: None),
+                now_ms=lambda: self.now_ms,
+                on_done=lambda *_: None,
+                is_bounded=self._is_bounded,
+                fold_limits=FOLD_LIMITS,
+                on_step=self._on_step,
+            )
+            engine = open_engine(job, self._stage, ends=False)
+            opened.callback(engine.close)
+            opened.enter_context(checkpoint.while_owned())
+            engine.recover()
+            engine.input.check()
+            self._life = opened.pop_all()
+        self._engine = engine
+        return engine
+
+    def _end(self) -> None:
+        self._engine = None
+        self._life.close()
+
+    def _source_of(self, engine: ReorderEngine) -> str:
+        return engine.input.spark_folder.removeprefix(f"{self._storage.root}/")
+
+    def _numbers(self, source: str, folder: str) -> list[int]:
+        return sorted(map(int, self._storage.names(f"{source}/{folder}")))
+
+    def _plan(self, engine: ReorderEngine) -> int | None:
+        """Plan the next batch, or the one that is not committed; None without new rows."""
+        source = self._source_of(engine)
+        planned = self._numbers(source, "offsets")
+        if planned and planned[-1] not in self._numbers(source, "commits"):
+            return planned[-1]
+        ends = self._topics.ends()
+        batch_id = planned[-1] + 1 if planned else 0
+        if not planned:
+            begins = self._begins(engine)
+            self._write(f"{source}/sources/0/0", _HEAD, _by_topic(begins))
+        else:
+            lines = self._storage.read(f"{source}/offsets/{planned[-1]}").splitlines()
+            begins = _by_partition(json.loads(lines[-1]))
+        if all(begins.get(where, 0) == end for where, end in ends.items()):
+            return None
+        self._write(f"{source}/offsets/{batch_id}", _PLAN_HEAD, _by_topic(ends))
+        return batch_id
+
+    def _begins(self, engine: ReorderEngine) -> dict[SourcePartition, int]:
+        starting = engine.input.starting_offsets(self._topics.counts)
+        told = {} if starting is None else _by_partition(json.loads(starting))
+        return {where: max(0, told.get(where, _EARLIEST)) for where in self._topics.ends()}
+
+    def _commit(self, engine: ReorderEngine, batch_id: int) -> None:
+        self._write(f"{self._source_of(engine)}/commits/{batch_id}", _HEAD, {})
+
+    def _write(self, name: str, head: str, document: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{head}{json.dumps(document)}")
+
+
+def _default_process() -> ProcessSettings:
+    from sequitur.consumer.topology import ProcessSettings  # noqa: PLC0415 - only with a topology
+
+    return ProcessSettings()
+
+
+def _copied(task: Any) -> Any:
+    """Return a task as another process is given it: what cannot be pickled, Spark cannot run."""
+    try:
+        return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own
+    except (AttributeError, TypeError, pickle.PicklingError):
+        # Functions that have no name in a module, which Spark pickles whole.
+        from pyspark import cloudpickle  # noqa: PLC0415 - most tasks need none
+
+        return pickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call] # noqa: S301
+
+
+def _by_topic(offsets: Mapping[SourcePartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _by_partition(document: Mapping[str, Mapping[str, int]]) -> dict[SourcePartition, int]:
+    return {
+        SourcePartition(topic, int(partition)): offset
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+class _ListTopics:
+    """Topics as lists; see `Topics`."""
+
+    def __init__(self, read: Mapping[str, int]) -> None:
+        self.counts = dict(read)
+        self.rows: dict[SourcePartition, list[dict[str, Any]]] = {
+            SourcePartition(topic, number): []
+            for topic, partitions in read.items()
+            for number in range(partitions)
+        }
+        self.written: dict[str, list[list[ReorderedRecord]]] = {}
+
+    def append(self, row: Mapping[str, Any], topics: Sequence[str], now_ms: int) -> None:
+        topic = row.get("topic") or topics[0]
+        key = _bytes(row.get("key"))
+        partition = row.get("partition")
+        if partition is None:
+            partition = 0 if key is None else KeyPartitioner(self.require(topic)).each([key])[0]
+        where = SourcePartition(topic, int(partition))
+        if where not in self.rows:
+            raise TopicError(f"topic {topic!r} has no partition {partition}")
+        headers = [{"key": name, "value": _bytes(one)} for name, one in row.get("headers") or ()]
+        self.rows[where].append(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "offset": len(self.rows[where]),
+                "timestamp_ms": row.get("timestamp_ms", now_ms),
+                "key": key,
+                "value": _bytes(row.get("value")),
+                "headers": headers or None,
+                "output_partition": 0,
+            }
+        )
+
+    def ends(self) -> dict[SourcePartition, int]:
+        return {where: len(rows) for where, rows in self.rows.items()}
+
+    def require(self, topic: str) -> int:
+        if topic not in self.counts:
+            raise TopicError(f"topic {topic!r} is none of the tester's: {sorted(self.counts)}")
+        return self.counts[topic]
+
+    def matching(
+        self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
+    ) -> dict[str, int]:
+        del pattern
+        left_out = {*written}
+        return {
+            name: count
+            for name, count in self.counts.items()
+            if matches(name) and name not in left_out
+        }
+
+    def ensure(self, topic: str, *, partitions: int, replication_factor: int) -> int:
+        del replication_factor
+        return len(self.written.setdefault(topic, [[] for _ in range(partitions)]))
+
+    def check_partitions(self, topic: str, found: int | None, wanted: int | None) -> None:
+        if wanted is not None and found != wanted:
+            raise TopicError(f"topic {topic!r} has {found} partitions, not {wanted}")
+
+    def require_keyless(self, topic: str) -> None: ...
+
+    def timestamps(self, topic: str) -> TopicTimestamps:
+        del topic
+        return TopicTimestamps(are_kept=True, oldest_ms=None)
+
+    def record_limit(self, topic: str) -> RecordLimit:
+        del topic
+        return RecordLimit()
+
+    def producer_expiry_ms(self) -> int:
+        return _EXPIRY_MS
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: topic for topic in topics}
+
+    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        return {where: len(self.rows[where]) for where in partitions}
+
+    def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+
+class _ListSource:
+    """Stages what lists hold; see `Source`."""
+
+    def __init__(self, topics: _ListTopics, workers: ThisProcess) -> None:
+        self._topics = topics
+        self._workers = workers
+
+    def stage(
+        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        del rows, step
+        tasks = []
+        for where, (first, stop) in spans.items():
+            if some := self._topics.rows[where][first:stop]:
+                table = spread(pa.Table.from_pylist(some, schema=_SCHEMA), partitions)
+                tasks.append(_Staging(writer, table.cast(_SCHEMA)))
+        return self._workers.run(tasks)
+
+    def matcher(self, pattern: str) -> Callable[[str], bool]:
+        raise ReorderError(f"input_pattern {pattern!r}: give the tester input_topics")
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    writer: RunWriter
+    rows: pa.Table
+
+    def __call__(self) -> Summary:
+        return self.writer.write(iter(self.rows.to_batches()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """Lays out rows as they go to brokers, and reads them back."""
+
+    topic: str
+    rows: Selection
+    partitions: range
+    rule: TimestampRule
+    records: dict[int, list[ReorderedRecord]] = field(default_factory=dict)
+
+    def __call__(self) -> dict[int, list[ReorderedRecord]]:
+        for partition, batches in self.rows.each(self.partitions, self.rule):
+            for one in batches(_BATCH_BYTES):
+                whole = batch_of(
+                    bytes(one.records), one.rows, first_ms=one.base_ms, last_ms=one.max_ms
+                )
+                self.records.setdefault(partition, []).extend(
+                    ReorderedRecord(
+                        self.topic, partition, 0, got.key, got.value, got.headers, got.timestamp_ms
+                    )
+                    for got in records_of(whole)
+                )
+        return self.records
+
+
+class _ListSink:
+    """Writes rows to lists, each once; see `Sink`.
+
+    A row's sequence is its offset: nobody else writes to the lists.
+    """
+
+    def __init__(
+        self,
+        topics: _ListTopics,
+        workers: ThisProcess,
+        settings: ReorderSettings,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._topics = topics
+        self._workers = workers
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._is_begun = False
+
+    @property
+    def sent(self) -> Mapping[str, Any] | None:
+        if not self._is_begun:
+            return None
+        ends = {name: (name, tuple(map(len, of))) for name, of in self._topics.written.items()}
+        return Sent(_CLUSTER, _IDENTITY, ends).to_document()
+
+    def open(
+        self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool
+    ) -> None:
+        del topics, newest, takes_over
+        self._is_begun = done.sent is not None
+
+    def write(
+        self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
+    ) -> list[int]:
+        firsts = self._plan(step, {out.topic.name for out in outgoing})
+        written = []
+        for out in outgoing:
+            name = out.topic.name
+            rule = timestamp_rule(self._settings, out, now_ms, clock_ms)
+            count = len(firsts[name])
+            sends = [
+                _Send(name, out.rows.over(count), block, rule)
+                for block in blocks_for(self._workers, count, is_here=False)
+            ]
+            rows = {where: some for one in self._workers.run(sends) for where, some in one.items()}
+            for partition, some in rows.items():
+                log = self._topics.written[name][partition]
+                for offset, record in enumerate(some, firsts[name][partition]):
+                    if offset >= len(log):
+                        log.append(record._replace(offset=offset))
+            written.append(sum(map(len, rows.values())))
+        self._is_begun = True
+        return written
+
+    def _plan(self, step: int, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return where a step's rows begin, by topic and partition; written down once."""
+        name = f"plans/{step_name(step)}"
+        plan = self._checkpoint.read_document(name, StepPlan.from_document)
+        if plan is None:
+            plans = {}
+            for topic in topics:
+                ends = tuple(map(len, self._topics.written[topic]))
+                plans[topic] = TopicPlan(topic, ends, ends, _BATCH_BYTES)
+            plan = StepPlan(step, _CLUSTER, _IDENTITY, plans)
+            self._checkpoint.write_document(name, plan.to_document())
+        return {topic: one.firsts for topic, one in plan.topics.items()}

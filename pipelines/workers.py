@@ -1,0 +1,124 @@
+"""What runs the tasks of a step: Spark, or the process itself.
+
+Work in blocks of output partitions, that needs no plan of Spark's. Where there is little of it, the
+driver does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from sequitur.errors import PipelineError, ReorderError
+from sequitur.pipelines.spark.partition_blocks import blocks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+_SMALL_BYTES: Final = 32 << 20
+
+
+class Workers(Protocol):
+    """Where tasks run."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many run at once."""
+
+    @property
+    def master(self) -> str:
+        """Whose they are, as Spark names it."""
+
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run tasks, and give their answers in order.
+
+        They are pickled. One may be run again, or by two machines at once.
+        """
+
+    def reason_of(self, error: Exception) -> str | None:
+        """Return what a task failed of; None of an error that is not of tasks."""
+
+    def is_death(self, error: Exception) -> bool:
+        """Tell whether tasks failed since a process died, and not by an exception in it."""
+
+    def beside_reading(self) -> contextlib.AbstractContextManager[None]:
+        """While the block runs, share slots fairly with the tasks that read the next batch."""
+
+    def ended_at(self, is_stopping: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+        """End what the block runs, some time after the job is asked to stop.
+
+        Raises:
+            StopRequestedError: It was ended so.
+        """
+
+
+def is_small(reads: int) -> bool:
+    """Return whether work that reads so many bytes of files is done by the driver itself.
+
+    A round of Spark's tasks takes longer, and more of the machine, than to read a little.
+    """
+    return reads <= _SMALL_BYTES
+
+
+def blocks_for(workers: Workers, partitions: int, *, is_here: bool) -> list[range]:
+    """Return the blocks of partitions that work is done by: one where the driver does it itself."""
+    return [range(partitions)] if is_here else blocks_of(partitions, workers.parallelism)
+
+
+def in_blocks(
+    workers: Workers, task: Callable[[range], T], partitions: int, *, reads: int
+) -> list[T]:
+    """Run a task for each block of partitions, and give their answers in order."""
+    is_here = is_small(reads)
+    blocks = blocks_for(workers, partitions, is_here=is_here)
+    if is_here:
+        return [done_here(lambda: task(blocks[0]))]
+    return workers.run([functools.partial(task, block) for block in blocks])
+
+
+def done_here(task: Callable[[], T]) -> T:
+    """Do the work of a task in the driver itself, and give its answer."""
+    try:
+        return task()
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise ReorderError(f"{type(error).__name__}: {error}") from error
+
+
+def all_of(workers: Workers, tasks: Sequence[Callable[[], T]], *, is_here: bool = False) -> list[T]:
+    """Run tasks, and give their answers in order."""
+    return [task() for task in tasks] if is_here else workers.run(tasks)
+
+
+class ThisProcess:
+    """Runs tasks one after the other in this process, pickled as for others."""
+
+    def __init__(self, pickled: Callable[[Any], Any], parallelism: int = 2) -> None:
+        self._pickled = pickled
+        self.parallelism = parallelism
+        self.master = "local"
+
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """See `Workers`."""
+        return [self._pickled(task)() for task in tasks]
+
+    def reason_of(self, error: Exception) -> str | None:
+        """See `Workers`."""
+        return None if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
+
+    def is_death(self, error: Exception) -> bool:
+        """See `Workers`; with the process of a task this one would die."""
+        del error
+        return False
+
+    def beside_reading(self) -> contextlib.AbstractContextManager[None]:
+        """See `Workers`."""
+        return contextlib.nullcontext()
+
+    def ended_at(self, is_stopping: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+        """See `Workers`; it ends by itself."""
+        del is_stopping
+        return contextlib.nullcontext()

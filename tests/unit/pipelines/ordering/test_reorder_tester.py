@@ -1,0 +1,125 @@
+"""`ReorderTester`: a reorder job on lists, for tests of users' own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer import ReorderSettings
+from sequitur.errors import StepFunctionError, TopicError
+from sequitur.testing import ReorderTester
+from tests.support.tree import ROOT
+from tests.unit.pipelines.topology.test_step_runs import passing_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.spark import OrderedStep
+
+_T0 = 1_700_000_000_000
+
+
+def _settings(**more: object) -> ReorderSettings:
+    return ReorderSettings.model_validate(
+        {
+            "input_topics": ["readings"],
+            "output_topic": "ordered",
+            "checkpoint": "none",
+            "event_time": "json:at",
+            "delay": "10 s",
+            **more,
+        }
+    )
+
+
+def _rows(*times: int) -> Iterator[dict[str, str]]:
+    for at in times:
+        yield {"value": f'{{"at": {_T0 + at}}}', "key": "a"}
+
+
+def test_the_pages_example_runs() -> None:
+    """As it stands in docs/testing.md, where it is copied from."""
+    page = (ROOT / "docs" / "testing.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 2
+    for one in examples:
+        exec(compile(one, "docs/testing.md", "exec"), {})
+
+
+def test_neither_spark_nor_java_is_loaded() -> None:
+    asked = (
+        "import sys; from sequitur.testing import ReorderTester;"
+        "print(sorted({'pyspark', 'py4j'} & {*sys.modules}))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert told.stdout.strip() == "[]"
+
+
+def test_a_thousand_rows_take_less_than_a_second() -> None:
+    """Of the processor's time: the machine may be at other work, too."""
+    with ReorderTester(_settings(), partitions=3) as tester:
+        begun_s = time.process_time()
+        tester.run(_rows(*(37 * n % 1000 * 1000 for n in range(1000))))
+        tester.drain()
+        assert time.process_time() - begun_s < 1.0
+        assert len(tester.released) == 1000
+
+
+def test_each_row_is_written_once_whatever_is_repeated() -> None:
+    """The function raises when the rows are out and the step is not done; the batch comes again."""
+    fails = [True]
+
+    def once(_step: OrderedStep) -> None:
+        if fails and fails.pop():
+            raise ConnectionError("the database is away")
+
+    with ReorderTester(_settings(), on_step=once) as tester:
+        with pytest.raises(StepFunctionError, match="step 0"):
+            tester.run(_rows(0, 20_000, 5_000))
+        assert len(tester.released) == 2
+        committed = tester.folder / "spark" / "commits" / "0"
+        assert committed.exists()  # all the same: the batch was staged
+        tester.restart(repeats=True)
+        assert not committed.exists()
+        tester.run()
+        assert committed.exists()
+        assert [one.offset for one in tester.released] == [0, 1]
+        tester.drain()
+        assert (tester.totals.read, tester.totals.released) == (3, 3)
+
+
+def test_what_waits_goes_out_once_time_has_passed() -> None:
+    """A partition that is silent is waited for no more."""
+    with ReorderTester(_settings(idle_timeout="30 s"), partitions=2, now_ms=_T0) as tester:
+        tester.run([{"value": f'{{"at": {_T0 + at}}}', "partition": 0} for at in (0, 20_000)])
+        assert tester.released == []
+        for _ in range(29):
+            tester.advance(1)
+        assert tester.released == []
+        for _ in range(2):
+            tester.advance(1)
+        assert len(tester.released) == 2
+
+
+def test_a_topology_is_given_the_ordered_rows() -> None:
+    with ReorderTester(_settings(), passing_topology(), partitions=2) as tester:
+        tester.run(_rows(3_000, 1_000, 2_000, 30_000))
+        tester.drain()
+        report = tester.report()
+    assert report.processed is not None
+    assert (report.processed["acked"], report.processed["pending"]) == (4, 0)
+
+
+def test_a_row_for_a_topic_that_is_not_there_is_refused() -> None:
+    with (
+        ReorderTester(_settings()) as tester,
+        pytest.raises(TopicError, match="'other' has no partition 0"),
+    ):
+        tester.run([{"value": "x", "topic": "other"}])
