@@ -61,10 +61,6 @@ from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
     TransactionalTopologyBuilder,
 )
-from sequitur.consumer.topology.transactional.memory_spouts import (
-    MemoryOpaqueTransactionalSpout,
-    MemoryTransactionalSpout,
-)
 from sequitur.consumer.topology.transactional.metadata_store import (
     FolderMetadataStore,
     MemoryMetadataStore,
@@ -72,6 +68,8 @@ from sequitur.consumer.topology.transactional.metadata_store import (
     RotatingTransactionalState,
 )
 from sequitur.consumer.topology.transactional.spouts import (
+    MemoryOpaqueTransactionalSpout,
+    MemoryTransactionalSpout,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
     PartitionCoordinator,

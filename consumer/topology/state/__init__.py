@@ -1,6 +1,6 @@
 """State of transactional topologies: what committer bolts keep in a database, exactly once.
 
-`kinds`, `rules` and `fence` are pure; `map_state` has what a bolt and the engine hold; `store` is
+`kinds` and `fence` are pure; `map_state` has what a bolt and the engine hold; `store` is
 what they ask of a database, and `sql` asks it of SQL databases.
 """
 
@@ -9,10 +9,10 @@ from sequitur.consumer.topology.state.kinds import (
     OpaqueState,
     State,
     StateKind,
+    Stored,
     TransactionalState,
 )
 from sequitur.consumer.topology.state.map_state import CommitterStates, MapState
-from sequitur.consumer.topology.state.rules import Stored
 from sequitur.consumer.topology.state.sql.store import SQLStore
 from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer
 from sequitur.errors import (

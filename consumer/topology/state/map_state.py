@@ -8,14 +8,18 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sequitur.consumer.topology.state.fence import check_host
-from sequitur.consumer.topology.state.kinds import StateKind, copy_of, fit_keys, fit_value, shown
-from sequitur.consumer.topology.state.rules import (
+from sequitur.consumer.topology.state.kinds import (
     RowAge,
+    StateKind,
     age_of,
     before_update,
     check_group,
     conflict,
+    copy_of,
+    fit_keys,
+    fit_value,
     is_others,
+    shown,
 )
 from sequitur.consumer.topology.state.store import Change
 from sequitur.errors import StateError
@@ -23,8 +27,7 @@ from sequitur.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sequitur.consumer.topology.state.kinds import Key, State
-    from sequitur.consumer.topology.state.rules import Stored
+    from sequitur.consumer.topology.state.kinds import Key, State, Stored
     from sequitur.consumer.topology.state.store import StateSession, StateStore, Writer
 
     Update: TypeAlias = Callable[[Key, Any], Any]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sequitur.consumer.topology.state.kinds import Key, State
-    from sequitur.consumer.topology.state.rules import Stored
+    from sequitur.consumer.topology.state.kinds import Key, State, Stored
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 

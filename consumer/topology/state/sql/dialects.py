@@ -6,8 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology.state.kinds import State, StateKind
-from sequitur.consumer.topology.state.rules import Stored
+from sequitur.consumer.topology.state.kinds import State, StateKind, Stored
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:

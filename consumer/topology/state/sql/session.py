@@ -18,8 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
-from sequitur.consumer.topology.state.kinds import State, StateKind, is_surely_held
-from sequitur.consumer.topology.state.rules import age_of
+from sequitur.consumer.topology.state.kinds import State, StateKind, age_of, is_surely_held
 from sequitur.consumer.topology.state.sql.dialects import (
     PAGE_KEYS,
     Dialect,
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from sequitur.consumer.topology.state.kinds import Key
-    from sequitur.consumer.topology.state.rules import Stored
+    from sequitur.consumer.topology.state.kinds import Key, Stored
     from sequitur.consumer.topology.state.sql.store import SQLStore
 
     Rows: TypeAlias = dict[State, list[tuple[Key, Any]]]

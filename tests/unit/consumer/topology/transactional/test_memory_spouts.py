@@ -22,7 +22,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
 )
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, TransactionalState
-from sequitur.consumer.topology.transactional import memory_spouts
+from sequitur.consumer.topology.transactional import spouts
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 from tests.support.transactions import Gather, Journal, Noting, counts, events, rows, store_in
@@ -80,11 +80,11 @@ def test_a_spout_runs_anew_over_another_store(kind: Any) -> None:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_closed_spout_leaves_nothing_in_the_process(kind: Any) -> None:
     """Its coordinator took note of how far its emitters were."""
-    before = dict(memory_spouts._POSITIONS)
+    before = dict(spouts._POSITIONS)
     with SpoutBatches(kind(_ROWS, ["name", "n"], 2), MemoryMetadataStore(), 1) as batches:
         _all_of(batches)
-        assert before != memory_spouts._POSITIONS
-    assert before == memory_spouts._POSITIONS
+        assert before != spouts._POSITIONS
+    assert before == spouts._POSITIONS
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.topology import TransactionMetadataError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.memory_spouts import MemoryTransactionalSpout
 from sequitur.consumer.topology.transactional.metadata_store import (
     FolderMetadataStore,
     MemoryMetadataStore,
     RotatingTransactionalState,
 )
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.consumer.topology.transactional.spouts import MemoryTransactionalSpout
 from tests.support.transactional_spouts import KilledError, KilledStore
 
 if TYPE_CHECKING:

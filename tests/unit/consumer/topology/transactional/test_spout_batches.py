@@ -9,15 +9,15 @@ import pytest
 
 from sequitur.consumer.topology import EmitError, TopologyBuildError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.memory_spouts import (
-    MemoryOpaqueTransactionalSpout,
-    MemoryTransactionalSpout,
-)
 from sequitur.consumer.topology.transactional.metadata_store import (
     FolderMetadataStore,
     MemoryMetadataStore,
 )
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.consumer.topology.transactional.spouts import (
+    MemoryOpaqueTransactionalSpout,
+    MemoryTransactionalSpout,
+)
 from tests.support.transactional_spouts import (
     SOURCES,
     KilledStore,
