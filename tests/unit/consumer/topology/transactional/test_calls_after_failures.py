@@ -216,12 +216,13 @@ class Passing(Part):
 
 
 class Hardening(Part):
-    """Cannot be copied any more once it is given the value 12 a second time."""
+    """Takes in what then fails; cannot be copied any more once it is given 12 a second time."""
 
     chances: Planned
 
     def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        super().process(tuple)
+        self.given.append((tuple, self.chances.token(tuple)))
+        self.chances.call(self.name, tuple)
         if text(tuple["value"]) == "12" and self.chances.calls_of(self.name, tuple) == 2:
             self.lock = threading.Lock()
 
