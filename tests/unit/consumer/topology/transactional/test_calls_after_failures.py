@@ -517,6 +517,15 @@ def test_what_fails_behind_a_copy_that_was_lost_is_run_again_without(tmp_path: P
     _check_exact(tester, tmp_path)
 
 
+def test_a_bolt_is_given_what_came_since_its_copy_in_the_same_order(tmp_path: Path) -> None:
+    """Also where a tuple that passed before fails now, so that it goes back once more."""
+    chances = Planned("part", ("6", 1), ("4", 2))
+    tester = _tester(chances, tmp_path, _chain(Part(chances)))
+    tester.run(events(*"0123456789"))
+    assert chances.failed == 2
+    assert [text(value) for _, value in tester.records("out")] == list("012345789")
+
+
 def test_side_by_side_nothing_is_repeated_of_what_keeps_its_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
