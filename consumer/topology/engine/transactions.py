@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _EACH: Final = 8
+_CLOSE: Final = 4  # once a tuple has failed
 _BYTES_EACH: Final = 1 << 14
 """So many are pickled for a tuple at most: what grows with a batch is not copied at each step."""
 _MOST: Final = 1 << 12
@@ -54,7 +55,7 @@ class BoltCopies:
     """The newest copy of a bolt, and the tuples that it was given since.
 
     A copy is taken after 8 tuples, after 16 more, and so on up to every 4,096; once one has failed,
-    every 8, or as many as a copy takes 16 KiB, and where the bolt has gone on. A call that emits is
+    every 4, or as many as a copy takes 16 KiB, and where the bolt has gone on. A call that emits is
     not repeated, as other tasks have what it has emitted: it is followed by a copy, if one takes up
     to 4 KiB or a tuple has failed before, and else there is none any more.
     """
@@ -139,7 +140,7 @@ class BoltCopies:
 
     def _come_closer(self) -> None:
         assert self._copy is not None
-        self._each = max(_EACH, len(self._copy) // _BYTES_EACH)
+        self._each = max(_CLOSE, len(self._copy) // _BYTES_EACH)
 
     def _known(self, number: int) -> Any:
         return self._tuples.get(number) or self._shared[number]

@@ -273,7 +273,7 @@ class Shape:
 
 
 _ONCE, _TWICE, _THRICE = (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)
-_COPIED = (1.2, 1.5)
+_COPIED = (1.1, 1.22)
 """Of a batch bolt that goes on from copies."""
 _AGAIN = (2.3, 3.3)
 """Of one that does so twice, in calls that fail, too."""
