@@ -1,10 +1,10 @@
-"""What the reorder job's driver asks of Kafka beside Spark."""
+"""What the reorder job asks of Kafka beside Spark."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -15,22 +15,26 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import SourcePartition
+from sequitur.consumer import ReorderSettings, SourcePartition
 from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.leader_topics import LeaderTopics
+from sequitur.pipelines.ordering import row_probe
+from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.row_probe import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
+
 _NO_LIMIT = (1 << 63) - 1
 """What a broker says where there is none."""
-
 _TIMEOUT_S = 60.0
 
 
@@ -128,3 +132,91 @@ def test_without_brokers_the_threads_own_connections_say_so() -> None:
     topics = LeaderTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), impatient)
     with pytest.raises(UnansweredError, match="do not list their topics: no answer"):
         topics.counts(["t"])
+
+
+@pytest.mark.promise("cli-job-run-broker", "order-output-topic-compacted")
+def test_topics_are_looked_at_before_spark_starts(
+    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Missing ones, one that is read and written, a number of partitions that is not so.
+
+    And side topics that are compacted.
+    """
+    topic = make_topic()
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+
+    def check(**settings: Any) -> None:
+        given = {
+            "output_topic": f"{topic}.ordered",
+            "event_time": "json:at",
+            "checkpoint": str(tmp_path / "state"),
+        }
+        check_before_start(kafka, ReorderSettings.model_validate(given | settings))
+
+    check(input_topics=[topic])
+    check(input_pattern=f"{topic}(-.*)?")
+    check(input_pattern=r"\p{Alnum}+")  # Java's own: left to the job
+    with pytest.raises(TopicError, match="input topic 'no-such-topic' does not exist"):
+        check(input_topics=[topic, "no-such-topic"])
+    with pytest.raises(TopicError, match="matches no topic"):
+        check(input_pattern="no-such-.*")
+    with pytest.raises(TopicError, match=r"matches '.*\.ordered', which the job writes"):
+        check(input_pattern=f"{topic}.*")
+    with pytest.raises(TopicError, match=r"matches '.*-copies', which the job writes"):
+        check(input_pattern=f"{topic}(-.*)?", evicted_topic=f"{topic}-copies", subscription="s")
+    output = make_topic(partitions=2)
+    with pytest.raises(TopicError, match="has 2 partitions, not output_partitions = 5"):
+        check(input_topics=[topic], output_topic=output, output_partitions=5)
+    compacted = make_topic(cleanup_policy="compact,delete")
+    for aside in ("late_topic", "quarantine_topic"):
+        with pytest.raises(TopicError, match=f"topic '{compacted}' is compacted"):
+            check(input_topics=[topic], **{aside: compacted})
+    check(input_topics=[topic], output_topic=compacted)
+
+
+@pytest.mark.promise("order-rows-large-900")
+@pytest.mark.parametrize(
+    ("size", "rows", "at_most"),
+    [(100, 20, MOST_POLLED), (600_000, 20, 112), (900_000, 1_100, 74)],
+)
+def test_rows_are_polled_by_their_size(
+    broker: Broker, make_topic: MakeTopic, size: int, rows: int, at_most: int
+) -> None:
+    """However well they are packed; what was read already, and partitions without, do not count.
+
+    A thousand that are packed into one answer are a GB, which the look must not wait for.
+    """
+    topic = make_topic(partitions=2)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    producer = Producer({**kafka.librdkafka(), "compression.type": "zstd"})
+    for _ in range(rows):
+        producer.produce(topic, bytes(size), partition=0)
+        producer.poll(0)
+        while len(producer) > 100:
+            producer.poll(0.1)
+    assert producer.flush(30) == 0
+    unread = {SourcePartition(topic, 0): (0, rows), SourcePartition(topic, 1): (0, 0)}
+    found = records_a_poll(mean_row_bytes(kafka, unread))
+    assert at_most // 2 < found <= at_most
+    nothing = {SourcePartition(topic, 0): (rows, rows)}
+    assert records_a_poll(mean_row_bytes(kafka, nothing)) == MOST_POLLED
+
+
+def test_transactions_without_a_row_are_not_waited_for(
+    broker: Broker, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is unread is aborted, or the end of a transaction: no first row will come."""
+    topic = make_topic(partitions=2)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    producer = Producer({**kafka.librdkafka(), "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce(topic, b"{}", partition=partition)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    monkeypatch.setattr(row_probe, "_FIRST_S", 60.0)
+    begun_s = time.monotonic()
+    unread = {SourcePartition(topic, number): (0, 2) for number in range(2)}
+    assert mean_row_bytes(kafka, unread) == 0
+    assert time.monotonic() - begun_s < 60

@@ -1,4 +1,4 @@
-"""Whatever a log file goes through, and wherever the daemon dies: each line once and in order."""
+"""Whatever a log file goes through, and however it is cut: each line once and in order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources._lines import EventParser, LineSplitter
 from sequitur.producer.sources.file import FileSource
 from tests.support.examples import examples
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
@@ -23,8 +24,8 @@ from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Action = Literal["write", "write part", "rename", "copy", "clock back", "link on", "nothing"]
 
+Action = Literal["write", "write part", "rename", "copy", "clock back", "link on", "nothing"]
 _ACTIONS: st.SearchStrategy[Action] = st.sampled_from(get_args(Action))
 
 
@@ -197,3 +198,28 @@ def test_each_line_is_accepted_once_and_in_order(lives: list[_Life]) -> None:
     """Through growth, half lines, both kinds of rotation, crashes and restarts, in any order."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_all_lives(Path(folder), lives))
+
+
+@given(
+    data=st.text(alphabet="ab\n", max_size=60).map(str.encode),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+    limit=st.integers(1, 8),
+)
+def test_chunks_do_not_matter(data: bytes, cuts: list[int], limit: int) -> None:
+    """Lines, numbers, offsets and lengths are those of the whole, however it came."""
+    splitter = LineSplitter(limit)
+    edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    found: list[tuple[int, int, int, bytes]] = []
+    for begin, end in [*pairwise(edges), (-1, -1)]:
+        batch = splitter.finish() if begin < 0 else splitter.feed(data[begin:end])
+        for index, line in enumerate(batch.lines):
+            length = batch.overlong.get(index, len(line))
+            found.append((batch.first_line + index, batch.offset_of(index), length, line))
+    expected = []
+    offset = 0
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines if lines[-1] else lines[:-1], start=1):
+        expected.append((number, offset, len(line), line[:limit]))
+        offset += len(line) + 1
+    assert found == expected
+    assert splitter.offset == len(data)

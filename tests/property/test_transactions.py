@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
@@ -23,15 +25,17 @@ from sequitur.consumer.topology import (
     TransactionError,
     TransactionTester,
 )
-from sequitur.consumer.topology.state import OpaqueState, TransactionalState
+from sequitur.consumer.topology.state import OpaqueState, SQLStore, TransactionalState
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from tests.support.examples import examples
+from tests.support.state_history import StateHistory
 from tests.support.transactions import FaultyStore, Journal, counts, faulty_store, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sequitur.consumer.topology import Tuple
+
 
 _ATTEMPTS = 3
 _BOLTS = ("work", "sum", "after")
@@ -298,3 +302,19 @@ def test_states_are_what_a_plain_count_gives(kind: Any, lives: Sequence[Life], t
             world.check()
         finally:
             world.close()
+
+
+@pytest.mark.promise("state-commit-tried-already", "state-key-taken-transaction")
+def test_each_transaction_counts_once(tmp_path: Path) -> None:
+    """Whatever fails, is repeated or comes late: the rows are those of one attempt at each."""
+    store = SQLStore(f"sqlite:///{tmp_path}/state.db")
+    numbers = itertools.count()
+
+    class History(StateHistory):
+        def __init__(self) -> None:
+            super().__init__(store, next(numbers))
+
+    run_state_machine_as_test(
+        History,
+        settings=settings(max_examples=examples(0.6), stateful_step_count=20),
+    )

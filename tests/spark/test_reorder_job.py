@@ -1,13 +1,16 @@
-"""The reorder job, from Kafka to Kafka."""
+"""The reorder job, from Kafka to Kafka: what it reads, puts out, and shows of itself."""
 
 from __future__ import annotations
 
 import json
 import random
+import time
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur._ports import choose_free
 from sequitur._topic_reader import read_topic
 from sequitur.consumer import (
     EVENT_TIME_HEADER,
@@ -29,6 +32,8 @@ from sequitur.consumer import (
 )
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.ordering.progress import counts
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import Event, Headers, by_partition, event, time_of
@@ -39,9 +44,10 @@ if TYPE_CHECKING:
 
     from sequitur._topic_reader import TopicRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import StorageFolder
+    from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
+
 
 T0 = 1_700_000_000_000
 
@@ -461,3 +467,134 @@ def test_stop_ends_the_job_between_two_batches(job: Job, tmp_path: Path) -> None
     assert report.totals.released == report.totals.read == 400
     assert _rows(job.released()) == _sent(events)
     _assert_ordered(job.released())
+
+
+def _read(job: Job) -> list[int]:
+    return [entry.staged.read for entry, _ in job.steps if entry.staged.read]
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_batches_of_a_query_grow(
+    job: Job, monkeypatch: pytest.MonkeyPatch, *, available_now: bool
+) -> None:
+    """Spark is told of it between two batches, whatever starts them."""
+    monkeypatch.setattr("sequitur.pipelines.ordering.batch_size._FIRST_ROWS", 40)
+    job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(1_000)])
+    if available_now:
+        report = job.run(drain=True)
+    else:
+        with job.running() as life:
+            wait_until(lambda: life.done() or sum(_read(job)) == 1_000)
+        report = life.result()
+    assert _read(job) == [40, 160, 640, 160]
+    assert report.totals.read == 1_000
+
+
+@pytest.mark.promise("order-row-unaccounted")
+def test_metrics_and_state_on_disk_tell_what_the_job_did(job: Job, tmp_path: Path) -> None:
+    """A scrape and a look at the folder of a running job both show its newest step."""
+    address = f"127.0.0.1:{choose_free()}"
+    job = job.with_settings(metrics=address)
+    job.produce([event(T0 + 10 * n, partition=n % 4) for n in range(400)])
+    job.produce([event("soon", partition=0)])
+    with job.running():
+        wait_until(lambda: bool(job.steps) and job.steps[-1][1].totals.read == 401)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            scraped = answer.read().decode()
+        report = inspect_checkpoint(str(tmp_path / "checkpoint"))
+    entry, done = job.steps[-1]
+    held = done.totals.held
+    assert held > 0
+    for line in (
+        "sequitur_reorder_rows_read_total 401.0",
+        f"sequitur_reorder_rows_released_total {400 - held}.0",
+        f"sequitur_reorder_rows_held {held}.0",
+        'sequitur_reorder_rows_quarantined_total{reason="event-time-unparsable"} 1.0',
+    ):
+        assert line in scraped
+    assert report.frontier_ms == entry.frontier_ms == T0 + 3960 - 1000
+    assert counts(report.done.totals) == counts(done.totals)
+    # What the runs hold, counted row by row, is what the job says it holds.
+    assert sum(run.held for run in report.runs) == held
+    assert report.entry is not None
+    assert report.entry.clock == entry.clock
+    assert report.steps[-1][1] == done
+    assert done.seconds > 0
+
+
+_HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def one(job: Job) -> Job:
+    """The job with all output in one partition, and no rescue: its order is that of everything."""
+    return job.with_settings(output_partitions=1, rescue=False)
+
+
+def test_equal_times_across_keys_come_out_by_source(one: Job) -> None:
+    """Rows of one moment keep their source's order, whatever their keys; none replaces another."""
+    events = [event(T0 + n // 8, key=f"k{n % 5}", partition=n % 4, n=n) for n in range(40)]
+    one.produce(events)
+    report = one.run(drain=True)
+    assert report.totals.released == 40
+    order = sorted(range(40), key=lambda n: (T0 + n // 8, n % 4, n))
+    assert [events[n].value for n in order] == [record.value for record in one.released()]
+
+
+def test_single_event_key_comes_out_in_its_place(one: Job) -> None:
+    """A key with one event is neither forgotten nor first nor last: it is where its time is."""
+    one.produce([event(T0 + 10 * n, key="busy", partition=0) for n in range(100)])
+    one.produce([event(T0 + 505, key="lone", partition=1)])
+    one.run(drain=True)
+    released = one.released()
+    assert [record.key for record in released].index(b"lone") == 51
+    assert sorted(time_of(record) for record in released) == [time_of(r) for r in released]
+
+
+def test_far_future_row_moves_no_clock(one: Job) -> None:
+    """One clock in the far future goes aside alone: nothing after it is late, nothing early."""
+    one.produce([event(T0 + n, partition=n % 4) for n in range(100)])
+    one.produce([event(int(time.time() * 1000) + _HOUR_MS, key="wrong", partition=0)])
+    first = one.run()
+    assert first.frontier_ms == T0 + 96 - 1000
+    one.produce([event(T0 + 100 + n, partition=n % 4) for n in range(100)])
+    report = one.run(drain=True)
+    assert (report.totals.released, report.totals.late) == (200, 0)
+    (aside,) = one.quarantined()
+    assert (aside.key, aside.header(REASON_HEADER)) == (b"wrong", TOO_FAR_FUTURE.encode())
+
+
+@pytest.mark.parametrize("rescue", [True, False])
+def test_key_with_a_clock_an_hour_slow(one: Job, rescue: bool) -> None:
+    """Its rows keep their own order under rescue, else are late; no other key is held up by it."""
+    one = one.with_settings(rescue=rescue, max_offsets_per_trigger=100)
+    times = [T0 + 100 * n for n in range(100)]
+    for part in range(4):
+        rows = times[25 * part : 25 * (part + 1)]
+        one.produce([event(t, key="right", partition=n % 4) for n, t in enumerate(rows)])
+        one.produce([event(t - _HOUR_MS, key="slow", partition=0) for t in rows])
+        one.run()
+    report = one.run(drain=True)
+    released = one.released()
+    right = [time_of(record) for record in released if record.key == b"right"]
+    slow = [time_of(record) for record in released if record.key == b"slow"]
+    assert times == right
+    # Those of the first batch were there before the frontier was.
+    assert slow == [t - _HOUR_MS for t in (times if rescue else times[:25])]
+    late = one.late()
+    assert report.totals.late == len(late) == (0 if rescue else 75)
+    assert {record.key for record in late} <= {b"slow"}
+    assert {record.header(REASON_HEADER) for record in late} <= {LATE.encode()}
+
+
+def test_partitions_read_at_very_different_speeds_are_not_late(one: Job) -> None:
+    """A backlog of 1,200 rows beside ones of a few: a merged reader would call none late."""
+    one = one.with_settings(max_offsets_per_trigger=120)
+    one.produce([event(T0 + 10 * n, partition=0) for n in range(1200)])
+    one.produce([event(T0 + 1000 * n, partition=1) for n in range(12)])
+    one.produce([event(T0 + 12_000, partition=p) for p in (2, 3)])
+    report = one.run(drain=True)
+    assert (report.totals.released, report.totals.late) == (1214, 0)
+    times = [time_of(record) for record in one.released()]
+    assert sorted(times) == times
+    assert len(one.steps) > 8

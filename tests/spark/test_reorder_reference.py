@@ -3,7 +3,7 @@
 Beside it the job on lists, which decides each step alike.
 
 Random histories, few of them: each step is a life of the job. The pure parts meet many more in
-tests/property/test_reorder_reference.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
+tests/property/test_reorder_model.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
 in HDFS as well.
 """
 

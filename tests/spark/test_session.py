@@ -1,16 +1,21 @@
-"""What the user has told Spark, by whatever way of Spark's, is what the session has."""
+"""The session has what the user has told Spark; that of tests outlives one that was ended."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
+from py4j.finalizer import ThreadSafeFinalizer
+from pyspark import SparkContext
 
 from sequitur.pipelines.jars import locked_jars
 from sequitur.pipelines.launch import (
@@ -20,15 +25,22 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
     spark_submit_environment,
 )
+from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.spark_settings import spark_home
+from sequitur.spark import reorder
+from tests.spark.conftest import wait_until
+from tests.support.events import event
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Job, SharedSession
 
 pytestmark = pytest.mark.spark
+
 
 _PROBE = Path(__file__).with_name("session_probe.py")
 _TIMEOUT_S = 300
@@ -178,3 +190,85 @@ def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
     assert run.returncode != 0
     assert said in run.stderr
     assert said in (ROOT / "docs" / "operations.md").read_text()
+
+
+class _TimeoutError(BaseException):
+    """As pytest's own, no `Exception`: py4j does not catch it."""
+
+
+def _be_ended() -> NoReturn:
+    raise _TimeoutError
+
+
+def test_a_session_that_was_broken_within_a_call_is_replaced(
+    shared_session: SharedSession,
+) -> None:
+    """Only the test that took too long fails, and not all behind it."""
+    broken = shared_session.get()
+    assert shared_session.get() is broken
+    gateway: Any = SparkContext._gateway
+    connection = gateway._gateway_client.get_thread_connection()
+    stream, connection.stream = connection.stream, SimpleNamespace(readline=_be_ended)
+    with pytest.raises(_TimeoutError):
+        broken.sparkContext._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]
+    connection.stream = stream
+    replaced = shared_session.get()
+    assert replaced is not broken
+    assert replaced.range(3).count() == 3
+    assert gateway.proc.poll() is not None
+
+
+_PROCESS = Path("/proc/self")
+_RUNS = 9
+_COMPARED = 3
+_ONCE = {"threads": 1, "files": 1}
+"""Java's collector has a thread and a connection here, once it has found something."""
+
+
+def _kept(spark: SparkSession) -> dict[str, int]:
+    """What this process holds, once its garbage is collected."""
+    gc.collect()
+    gateway: Any = spark.sparkContext._gateway
+    return {
+        "engines": sum(isinstance(one, ReorderEngine) for one in gc.get_objects()),
+        "callbacks": len(gateway.gateway_property.pool),
+        "java objects": len(ThreadSafeFinalizer.finalizers),
+        "threads": sum(1 for _ in _PROCESS.joinpath("task").iterdir()),
+        "files": sum(1 for _ in _PROCESS.joinpath("fd").iterdir()),
+    }
+
+
+@pytest.mark.promise("on-step-program-calls-reorder")
+def test_no_run_leaves_anything_behind(spark: SparkSession, job: Job, tmp_path: Path) -> None:
+    """As much is held after all runs as after three; a query of the program's own goes on."""
+    seen: list[int] = []
+
+    def see(rows: DataFrame, batch_id: int) -> None:
+        del rows
+        seen.append(batch_id)
+
+    own = (
+        spark.readStream.format("rate")
+        .load()
+        .writeStream.foreachBatch(see)
+        .option("checkpointLocation", str(tmp_path / "own"))
+        .start()
+    )
+    try:
+        wait_until(lambda: bool(seen))
+        kept: list[dict[str, int]] = []
+        for n in range(_RUNS):
+            job.produce([event(1_700_000_000_000 + n)])
+            report = reorder(
+                job.kafka, job.settings, stop=threading.Event(), available_now=True, drain=True
+            )
+            assert report.totals.read == n + 1
+            kept.append(_kept(spark))
+        before = len(seen)
+        wait_until(lambda: len(seen) > before)
+        assert own.isActive
+    finally:
+        own.stop()
+    first, last = kept[_COMPARED - 1], kept[-1]
+    assert all(last[name] <= first[name] + _ONCE.get(name, 0) for name in first), (first, last)
+    assert last["engines"] == 0

@@ -1,11 +1,13 @@
-"""README.md's section on installation, as a new user pastes it."""
+"""Pages say what is there: README.md's installation, and the metrics for who runs it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -40,3 +42,25 @@ def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
     assert "Usage: sequitur" in run.stdout
     assert run.stdout.endswith(f"\n{tmp_path}/sequitur/bin/sequitur\n")
     assert list(tmp_path.glob("sequitur/lib/python3*/site-packages/sequitur/cli.py"))
+
+
+_SOURCES: Final = {
+    "producer": ROOT / "producer" / "daemon" / "health.py",
+    "reorder": ROOT / "pipelines" / "ordering" / "metrics.py",
+    "process": ROOT / "pipelines" / "ordering" / "metrics.py",
+}
+
+
+@pytest.mark.parametrize("page", ["operations.md", "reorder.md", "sequitur-alerts.yml"])
+def test_each_named_metric_exists(page: str) -> None:
+    """An alert on a metric that was renamed would never fire."""
+    text = (ROOT / "docs" / page).read_text()
+    named = set(re.findall(r"\bsequitur_(producer|reorder|process)_(\w+)", text))
+    assert named, "the page names no metrics"
+    prefixed = re.compile(r'"(?:\{[\w.]+\}_|sequitur_process_)?([a-z_]+)"')
+    exported = {
+        (kind, name)
+        for kind, source in _SOURCES.items()
+        for name in prefixed.findall(source.read_text())
+    }
+    assert {(kind, name.removesuffix("_total")) for kind, name in named} - exported == set()

@@ -1,9 +1,13 @@
-"""The files of the embedded broker are written as Kafka reads them, and read back with care."""
+"""The embedded broker's files, process and JVM, without starting one."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from sequitur import _ports
@@ -15,9 +19,12 @@ from sequitur._broker_files import (
     telling_lines,
     write_set_up,
 )
+from sequitur._jvm import broker_command
+from sequitur.broker import EmbeddedBroker
+from sequitur.pipelines.class_archive import ClassArchive
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 def _properties(files: Files) -> dict[str, str]:
@@ -81,3 +88,56 @@ def test_a_chosen_port_is_none_that_clients_are_given() -> None:
     assert first < lowest
     assert _ports.is_free(first)
     assert _ports.choose_free({first}) != first
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose command line does not look like a broker's."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def _recorded(directory: Path, process: subprocess.Popen[bytes]) -> EmbeddedBroker:
+    record = BrokerRecord(port=1, controller_port=2, pid=process.pid)
+    (directory / "broker.json").write_bytes(msgspec.json.encode(record))
+    return EmbeddedBroker(directory)
+
+
+def test_a_strangers_process_is_not_taken_for_the_broker(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    """The number may be another program's by now: it is neither shown nor ended."""
+    broker = _recorded(tmp_path, stranger)
+    assert not broker.status().running
+    broker.kill()
+    assert stranger.poll() is None
+
+
+def test_a_child_of_ours_is_the_broker_before_its_command_line_shows(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    """A process that is being executed has an empty command line, and is not dead for that."""
+    broker = _recorded(tmp_path, stranger)
+    broker._child = stranger
+    assert broker.status().running
+    stranger.kill()
+    stranger.wait()
+    assert not broker.status().running
+
+
+@pytest.mark.parametrize("short_lived", [False, True])
+def test_only_a_short_lived_broker_does_without_the_optimising_compiler(
+    tmp_path: Path, *, short_lived: bool
+) -> None:
+    """Under load it would cost throughput."""
+    command = broker_command(
+        Path("java"),
+        "a.jar",
+        heap_mib=256,
+        short_lived=short_lived,
+        log4j=tmp_path / "log4j2.properties",
+        archive=ClassArchive(tmp_path / "shared", tmp_path / "own"),
+    )
+    assert ("-XX:TieredStopAtLevel=1" in command) == short_lived
+    assert "-Xmx256m" in command
