@@ -105,6 +105,20 @@ async def main():
 
 asyncio.run(main())
 """
+_REORDER: Final = """
+from sequitur import ReorderSettings
+from sequitur.testing import ReorderTester
+
+settings = ReorderSettings(
+    input_topics=["readings"], output_topic="ordered", checkpoint="none",
+    event_time="json:at", delay="10 s",
+)
+rows = [b'{"at": 1700000002000}', b'{"at": 1700000001000}']
+with ReorderTester(settings) as tester:
+    tester.run([{"value": row} for row in rows])
+    tester.drain()
+    assert [one.value for one in tester.released] == rows[::-1]
+"""
 _STATE: Final = """
 from sequitur import SQLStore
 SQLStore("sqlite:///counts.db"), SQLStore("postgresql+psycopg://user@host/counts")
@@ -179,6 +193,7 @@ def _name_what_is_missing(base: Environment) -> None:
     base.command("reorder", "inspect", "checkpoint", fails_with=told("spark"))
     base.command("demo", fails_with=told("spark"))
     base.run("-c", "import sequitur.spark", fails_with=told("spark"))
+    base.run("-c", _REORDER, fails_with=told("arrow"))
     base.run("-c", _PICTURE, fails_with=told("plot"))
     base.run("-c", _STATE, fails_with=told("state"))
 
@@ -188,6 +203,7 @@ def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
     arrow.install(f"{wheel}[arrow]")
     arrow.run("-c", _SEND, "2", "arrow")
     arrow.run("-c", _ARROW_TABLE)
+    arrow.run("-c", _REORDER)
     _tell("arrow")
 
     spark = base.copy("spark")
