@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import sources
+from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.stage import sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,5 +1,11 @@
 """What a job reads: where Spark begins, whether it is what was read, what of it is lost.
 
+Rows are lost that are gone and were never read: by retention, or with their topic.
+
+Spark's own checkpoint may be lost, in part or whole, or be an older copy, and a topic may be
+deleted and recreated: each looks just as before. So an entry of the log holds where its batch ended
+in each source partition, and the ids that brokers have given the topics.
+
 Beside the steps that read rows there are steps after which Spark's part begins again: where the log
 has got to, or behind lost rows.
 """
@@ -11,19 +17,116 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import SourcePartition
+from sequitur.errors import CheckpointError
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.data_loss import lost_of_plan, lost_offsets
-from sequitur.pipelines.ordering.input_checks import check_start, topic_ids
+from sequitur.pipelines.store.spark_part import WAY_ON
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
+    from sequitur.consumer import EventClock, Step
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.data_loss import Lost
     from sequitur.pipelines.ordering.step import Steps
     from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.ordering.subscribed import JobSubscription
+
+    Lost: TypeAlias = Mapping[SourcePartition, tuple[int, int]]
+
+
+def lost_offsets(
+    clock: EventClock, first: Mapping[SourcePartition, int]
+) -> dict[SourcePartition, tuple[int, int]]:
+    """Return the offsets that are gone and were never read."""
+    lost = {}
+    for where, known in clock.partitions.items():
+        if where not in first:
+            lost[where] = known.position, max(known.position, known.high_watermark)
+        elif first[where] > known.position:
+            lost[where] = known.position, first[where]
+    for where, begins in first.items():
+        if where not in clock.partitions and begins:
+            lost[where] = 0, begins
+    return lost
+
+
+def lost_of_plan(
+    planned: Mapping[SourcePartition, int], first: Mapping[SourcePartition, int]
+) -> Lost:
+    """Return the offsets that are gone of a first batch that is planned and was not read."""
+    return {
+        where: (position, first[where])
+        for where, position in planned.items()
+        if first.get(where, position) > position
+    }
+
+
+def rows_lost(lost: Lost) -> int:
+    """Count the rows of lost offsets, at most: an offset need not have had one."""
+    return sum(last - first for first, last in lost.values())
+
+
+def in_words(lost: Lost) -> str:
+    """Return the offsets that are lost, by partition."""
+    return "; ".join(
+        f"partition {where.partition} of {where.topic!r}, offsets {first} to {last - 1}"
+        if last > first
+        else f"partition {where.partition} of {where.topic!r}, read to its end"
+        for where, (first, last) in sorted(lost.items())
+    )
+
+
+def check_start(job: JobContext, entry: Step) -> None:
+    """Check what can be checked before Spark begins a batch; it may never begin one."""
+    if job.checkpoint.spark.is_planned(entry.source, entry.batch_id):
+        check_batch(job, entry, entry.batch_id)
+    topic_ids(job, entry, entry.topics)
+
+
+def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
+    """Check that a batch that Spark begins is the one that was logged last, or the next.
+
+    The one that was logged has to end where the log says, and the next to begin there.
+    """
+    job.checkpoint.check_log(entry, batch_id)
+    if entry is None:
+        return
+    root = job.checkpoint.root
+    if batch_id not in (entry.batch_id, entry.batch_id + 1):
+        raise CheckpointError(
+            f"{root}: Spark begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
+            f"its own part of the folder gone? Put it back, or {WAY_ON}"
+        )
+    if entry.batch_id < 0:
+        return  # the first behind a reset begins where we have told Spark to
+    planned = job.checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
+    if planned == entry.planned:
+        return
+    where, _ = min(planned.items() ^ entry.planned.items())
+    raise CheckpointError(
+        f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} anew: "
+        f"partition {where.partition} of {where.topic!r} ends at "
+        f"{planned.get(where, 'no offset')}, and the log of step {entry.step} says "
+        f"{entry.planned.get(where, 'none')}. Part of {entry.source}/ is gone, or is not this "
+        f"checkpoint's. Put it back, or {WAY_ON}"
+    )
+
+
+def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> dict[str, str]:
+    """Ask for the ids of topics; those that were read must have the same ids as then."""
+    ids = job.topics.ids(topics)
+    known = {} if before is None else before.topics
+    for topic, found in ids.items():
+        if known.get(topic, found) != found:
+            raise CheckpointError(
+                f"{job.checkpoint.root}: input topic {topic!r} is not the one that was "
+                f"read: its id is {found}, and was {known[topic]}. It has been deleted and "
+                f"recreated, or is another cluster's. What was read of it is safe. To go on, "
+                f"{WAY_ON}"
+            )
+    return {**known, **ids}
+
 
 _EARLIEST: Final = -2
 """What Spark takes for the offset of a partition's first record."""

@@ -1,28 +1,264 @@
 """How far each key has been released: folds of the runs, and the rows judged by them.
 
-What is kept, and why that suffices, stands in `sequitur.consumer.lateness.key_state`; what the
-tasks do, in `ordering.key_tasks`. One kind folds runs that are through into one row a key; one
-looks up the keys of the few rows behind the frontier. Either reads two columns, in latest mode
-four, and of the rows only those that can matter.
+What is kept, and why that suffices, stands in `sequitur.consumer.lateness.key_state`. One kind of
+tasks folds runs that are through into one row a key; one looks up the keys of the few rows behind
+the frontier. Either reads two columns, in latest mode four, and of the rows only those that can
+matter.
+
+A key's rows all go to one output partition, so each task finds all it has to know among the rows of
+its own; where the topic has grown, also among those by which its keys went before. What is decided,
+and by what, says `sequitur.consumer.LateJudge`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import Fold, KeyState, LateJudge, ReorderMode
-from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask, files_of
+from sequitur.consumer import BEFORE_ALL_TIME_MS, Fold, KeyState, LateJudge, ReorderMode
+from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.runs import behind_part, duplicates_files
-from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.columns import RELEASE_ORDER, ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.release import Part, Places, RunRows, comparable, order_of
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, in_row_groups
+from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sequitur.consumer import Run, StagedStep, StepEntry, Upkeep
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.store.files import Location
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+_BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))
+_FOLD_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("event_time_ms", pa.int64()),
+        # Known in latest mode alone, where places break ties.
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("output_partition", pa.int32()),
+    ]
+)
+
+
+def place_columns(mode: ReorderMode) -> tuple[str, ...]:
+    """Return the columns by which it is known which row of a key was released last."""
+    return RELEASE_ORDER if mode is ReorderMode.LATEST else RELEASE_ORDER[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task wrote."""
+
+    file: str | None = None  # name of the file; None when there was nothing to write
+    size_bytes: int = 0
+    rows: int = 0
+    late: int = 0  # rows of these that are late, or were before they were found to be duplicates
+    last_ms: int = BEFORE_ALL_TIME_MS  # greatest event time of a fold
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTask:
+    """Judges the rows that a step found behind the frontier."""
+
+    folder: Location
+    behind: Part  # these rows
+    # rows that are out, and folds of such; none is older than what matters
+    released: tuple[Part, ...]
+    judge: LateJudge
+    duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
+    limits: RowLimits = ROW_LIMITS
+    # the numbers of partitions by which the released rows went; empty where a key's rows are all in
+    # one
+    counts: tuple[int, ...] = ()
+
+    def __call__(self, partitions: range) -> Written:
+        """Judge the rows of some output partitions."""
+        left_out = Places(self.duplicates, self.limits)
+        late = 0
+        with PartFile(self.folder, _BEHIND_SCHEMA, self.limits.row_group_rows) as file:
+            behind = RunRows((self.behind,), partitions, RUN_ARROW_SCHEMA.names, self.limits)
+            for block in behind.blocks():
+                last = self._last_released(block.partitions)
+                for found in block.pieces():
+                    judged = self._judged(left_out.without(found), last)
+                    for some in in_row_groups(judged, self.limits):
+                        file.write(some)
+                    late += len(judged) - judged["reason"].null_count
+        return Written(file.name, file.size_bytes, file.rows, late)
+
+    def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
+        """Add the reason of late rows, and the last event time released of their keys."""
+        keys = rows["key"].combine_chunks()
+        found = last.take(pc.index_in(keys, last["key"].combine_chunks()))
+        last_ms = found["event_time_ms"].combine_chunks()
+        has_last = _mask(last_ms.is_valid())
+        place, last_place = self._places(rows, found, has_last)
+        is_late = self.judge.is_late(
+            event_time_ms=rows["event_time_ms"].to_numpy(),
+            has_key=_mask(keys.is_valid()),
+            place=place,
+            last=last_place,
+            has_last=has_last,
+        )
+        reasons = pc.if_else(pa.array(is_late), self.judge.reason, pa.scalar(None, pa.string()))
+        number = rows.schema.get_field_index("reason")
+        return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
+
+    def _places(self, rows: pa.Table, last: pa.Table, has_last: Any) -> tuple[Longs, Longs]:
+        """Return numbers that compare as the places of rows, and of the last ones of their keys."""
+        names = place_columns(self.judge.mode)
+        some = pa.array(has_last)
+        both = pa.concat_tables([one.select(names).filter(some) for one in (rows, last)])
+        columns = [comparable(both[name]) for name in names]
+        order = np.lexsort(columns[::-1])
+        is_another = np.zeros(len(order), np.bool_)
+        for column in columns:
+            is_another[1:] |= np.diff(column[order]) != 0
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.cumsum(is_another)
+        places = np.zeros((2, len(rows)), np.int64)
+        places[:, has_last] = ranks.reshape(2, -1)
+        return places[0], places[1]
+
+    def _last_released(self, partitions: range | None) -> pa.Table:
+        """Look up the last row released of each key that may pass."""
+        wanted, more = pa.array([], pa.binary()), pa.array([], pa.binary())
+        asked = ("key", "event_time_ms")
+        for rows in RunRows((self.behind,), partitions, asked, self.limits).pieces():
+            asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
+            more = pa.concat_arrays([more, rows.filter(pa.array(asking))["key"].unique()])
+            if len(more) >= len(wanted):  # so that each is looked at a few times
+                wanted, more = pa.concat_arrays([wanted, more]).unique(), more[:0]
+        wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
+        place = place_columns(self.judge.mode)
+        parts = self.released if len(wanted) else ()
+        where = _partitions_of(wanted, self.counts) if self.counts else [partitions]
+        pieces = (
+            rows.filter(pc.is_in(rows["key"], wanted))
+            for some in where
+            for rows in RunRows(parts, some, ("key", *place), self.limits).pieces()
+        )
+        return _last_of_keys(pieces, place)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """Puts runs and folds into one row a key."""
+
+    folder: Location  # where the fold is written to
+    released: tuple[Part, ...]  # the runs and folds, from the horizon on
+    mode: ReorderMode = ReorderMode.ORDERED  # what is known of a key's last row
+    limits: RowLimits = ROW_LIMITS
+    has_grown: bool = False  # whether rows of a key may be in several partitions
+
+    def __call__(self, partitions: range) -> Written:
+        """Fold the rows of some output partitions."""
+        last_ms = BEFORE_ALL_TIME_MS
+        columns = ("key", "output_partition", *place_columns(self.mode))
+        with PartFile(self.folder, _FOLD_SCHEMA, self.limits.row_group_rows) as file:
+            for block in RunRows(self.released, partitions, columns, self.limits).blocks():
+                fold = self._folded(block)
+                for some in in_row_groups(fold, self.limits):
+                    file.write(some)
+                    last_ms = max(last_ms, pc.max(some["event_time_ms"]).as_py())
+        return Written(file.name, file.size_bytes, file.rows, last_ms=last_ms)
+
+    def _folded(self, rows: RunRows) -> pa.Table:
+        """Return one row for each key."""
+        place, where = place_columns(self.mode), ("output_partition",)
+        pieces = (some.filter(some["key"].is_valid()) for some in rows.pieces())
+        if self.has_grown:
+            keys = _last_of_keys(pieces, (*place, *where))
+        else:
+            keys = _last_of_keys(pieces, place, alike=where)
+        columns = {
+            name: keys[name] if name in keys.column_names else pa.nulls(len(keys), field_type)
+            for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
+        }
+        return pa.Table.from_pydict(columns, schema=_FOLD_SCHEMA)
+
+
+def _partitions_of(keys: pa.BinaryArray, counts: Sequence[int]) -> list[range]:
+    """Return the partitions that keys go to, by one number of partitions or another."""
+    named = keys.to_pylist()
+    numbers = np.unique([KeyPartitioner(count).each(named) for count in counts])
+    cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return [range(int(some[0]), int(some[-1]) + 1) for some in np.split(numbers, cuts) if len(some)]
+
+
+def files_of(written: Iterable[Written]) -> dict[str, int]:
+    """Return the files that tasks wrote, with the rows of each, as the log names them."""
+    return {one.file: one.rows for one in written if one.file is not None}
+
+
+def _mask(truths: pa.BooleanArray) -> Any:
+    return truths.to_numpy(zero_copy_only=False)
+
+
+def _last_of_keys(
+    pieces: Iterable[pa.Table], place: Sequence[str], alike: Sequence[str] = ()
+) -> pa.Table:
+    schema = pa.schema([_FOLD_SCHEMA.field(name) for name in ("key", *place, *alike)])
+    return one_of_each("key", pieces, schema, by=place, last=True, alike=alike)
+
+
+def one_of_each(
+    name: str,
+    pieces: Iterable[pa.Table],
+    schema: pa.Schema,
+    *,
+    by: Sequence[str],
+    last: bool,
+    alike: Sequence[str] = (),
+) -> pa.Table:
+    """Return one row of each value of a column: the first or the last of its rows in an order.
+
+    Rows are brought together each time there are as many new ones: so each is looked at a few
+    times, and no more are in memory than twice the values and a piece.
+    """
+
+    def merged(tables: Sequence[pa.Table]) -> pa.Table:
+        return _one_of_each(name, pa.concat_tables(tables), by, last=last, alike=alike)
+
+    found, more = schema.empty_table(), schema.empty_table()
+    for rows in pieces:
+        more = pa.concat_tables([more, rows.select(schema.names)])
+        if len(more) >= len(found):
+            found, more = merged([found, more]), schema.empty_table()
+    return merged([found, more]) if len(more) else found
+
+
+def _one_of_each(
+    name: str, rows: pa.Table, by: Sequence[str], *, last: bool, alike: Sequence[str]
+) -> pa.Table:
+    names = [name, *by, *alike]
+    if rows.column_names == names and len(by) == 1:  # twice as quick
+        which = "max" if last else "min"
+        grouped = rows.group_by(name, use_threads=False).aggregate(
+            [(one, which) for one in names[1:]]
+        )
+        return grouped.select([name, *(f"{one}_{which}" for one in names[1:])]).rename_columns(
+            names
+        )
+    encoded = rows[name].combine_chunks().dictionary_encode()
+    order = order_of(rows, by)[:: 1 if last else -1]
+    kept = np.empty(len(encoded.dictionary), np.int64)
+    # Of several rows of one value, the one that comes last here stays.
+    kept[encoded.indices.to_numpy()[order]] = order
+    return rows.take(pa.array(kept))
+
 
 _KEY_BYTES: Final = 32
 """Of a key and a time, about."""

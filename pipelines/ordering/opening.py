@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
+from sequitur.consumer import PartitionCounts
 from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
-from sequitur.errors import TopicError
+from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
-from sequitur.pipelines.ordering.growth import known_counts
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
@@ -24,9 +24,25 @@ from sequitur.pipelines.topology.topology_file import (
 )
 
 if TYPE_CHECKING:
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer import ReorderSettings, Step
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import JobContext, Topics
+
+
+def known_counts(
+    root: str, newest: Step | None, began: int, released: OutputTopic
+) -> PartitionCounts:
+    """Return by how many partitions rows go to the output topic, as far as the log knows."""
+    if newest is None:
+        return PartitionCounts((released.partitions,))
+    known = newest.partition_counts or PartitionCounts((began,))
+    if released.partitions < known.newest:
+        raise CheckpointError(
+            f"{root}: topic {released.name!r} had {known.newest} partitions and has "
+            f"{released.partitions} now, so keys would go elsewhere and lose their order: give "
+            "the job another output topic, and a checkpoint of its own"
+        )
+    return known
 
 
 @dataclass(frozen=True, slots=True)

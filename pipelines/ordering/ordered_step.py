@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import StepEntry
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 ORDERED_COLUMNS: Final = ("event_time_ms", *SOURCE_COLUMNS)

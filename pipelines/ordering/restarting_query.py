@@ -14,9 +14,8 @@ from sequitur.errors import (
 )
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.batch_size import BatchSize
-from sequitur.pipelines.ordering.data_loss import in_words, rows_lost
 from sequitur.pipelines.ordering.frontier import tick_ms
-from sequitur.pipelines.ordering.job_input import input_topics
+from sequitur.pipelines.ordering.job_input import in_words, input_topics, rows_lost
 from sequitur.pipelines.ordering.query import (
     POLL_S,
     Batches,

@@ -31,16 +31,17 @@ from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     SOURCE_ORDER,
 )
-from sequitur.pipelines.rows.oversized import MOST_ADDED
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RunWriter, Summary
-from sequitur.pipelines.rows.selection import (
+from sequitur.pipelines.rows.layout import MOST_ADDED
+from sequitur.pipelines.rows.release import (
     LAST_RELEASED,
+    Part,
     Places,
+    RunRows,
     Selection,
     SideSelection,
     order_of,
 )
+from sequitur.pipelines.rows.stage import RunWriter, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     )
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext, Spans
-    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.rows.stage import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location

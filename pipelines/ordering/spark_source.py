@@ -34,7 +34,7 @@ from sequitur.kafka.java_headers import JavaHeaders
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.kafka.records import headers_of
 from sequitur.pipelines.rows.columns import SOURCE_COLUMNS
-from sequitur.pipelines.rows.run_writer import (
+from sequitur.pipelines.rows.stage import (
     LARGE_ROW_BYTES,
     RUN_ARROW_SCHEMA,
     SUMMARY_SCHEMA,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.records import Headers
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+    from sequitur.pipelines.rows.stage import RunWriter, Summary
 
 _SHOWN_ROWS: Final = 16
 _MOST_SECONDS: Final = MAX_EVENT_TIME_MS // 1000

@@ -33,15 +33,13 @@ from sequitur.consumer.lateness.policy import ROUTES, Output
 from sequitur.consumer.step_log.entry import late_rows_to
 from sequitur.errors import LateRowError
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.data_loss import rows_lost
-from sequitur.pipelines.ordering.duplicates import DuplicateFinder
+from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
 from sequitur.pipelines.ordering.frontier import Frontier
-from sequitur.pipelines.ordering.input_checks import topic_ids
+from sequitur.pipelines.ordering.job_input import rows_lost, topic_ids
 from sequitur.pipelines.ordering.keys import KeyHistory
 from sequitur.pipelines.ordering.ordered_step import GivenSteps
 from sequitur.pipelines.ordering.overlap import StepsAhead
 from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
-from sequitur.pipelines.ordering.skipped_rows import without_acked
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
@@ -51,11 +49,11 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import LearnedDelays, PartitionCounts, Run, Step, StepDone
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.data_loss import Lost
+    from sequitur.pipelines.ordering.job_input import Lost
     from sequitur.pipelines.ordering.runs import SortedRuns
     from sequitur.pipelines.ordering.step_log import StepLog
-    from sequitur.pipelines.rows.run_writer import AckedOffsets
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.stage import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.files import Location
     from sequitur.pipelines.topology.processed import Processed

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.kafka.admin import KafkaTopics
-    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.rows.stage import AckedOffsets
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location
 

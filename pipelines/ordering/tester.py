@@ -30,7 +30,7 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, spread
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plan import Sent, StepPlan, TopicPlan
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.stage import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
 
 # Arrow looks for pandas once, which takes a second: here, and not in the first test.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.connections import Leaders
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.rows.selection import Batches
+    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.release import Batches
     from sequitur.pipelines.sink.step_plan import TopicPlan
 
 _MOST_WAITING: Final = 8 << 20

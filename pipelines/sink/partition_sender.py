@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.connections import Leaders
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.producer_ids import PartitionAnswer
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.layout import KafkaBatch
 
 _IN_FLIGHT: Final = 5
 """As many batches of a producer as a broker remembers."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings, StepDone
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.workers import Workers

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequitur.pipelines.rows.fetched_files import open_rows
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
+from sequitur.pipelines.rows.layout import Headers, record_batches
+from sequitur.pipelines.rows.row_groups import open_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.rows.selection import Batches
+    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.release import Batches
     from sequitur.pipelines.sink.block_writer import BlockWriter
     from sequitur.pipelines.spark_sink.staged_batch import StagedFile
     from sequitur.pipelines.store.files import Location

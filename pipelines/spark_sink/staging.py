@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.pipelines.rows.run_writer import not_taken, payload_sizes, tables_up_to
+from sequitur.pipelines.rows.stage import not_taken, payload_sizes, tables_up_to
 from sequitur.pipelines.spark.partition_blocks import packed, stretches
 from sequitur.pipelines.spark_sink.staged_batch import RowGroup, StagedFile
 from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile

@@ -42,8 +42,8 @@ from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.root import Root, component_of, is_made, readable
 from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
-from sequitur.pipelines.rows.selection import Roots
+from sequitur.pipelines.rows.layout import MOST_KEY_BYTES, write_oversized
+from sequitur.pipelines.rows.release import Roots
 from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.files import (
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.targets import Sent
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.store.files import Location
 
     _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"

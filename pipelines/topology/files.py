@@ -17,9 +17,8 @@ from sequitur.consumer.topology.engine.targets import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.columns import outputs_of
-from sequitur.pipelines.rows.limits import ROW_LIMITS
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, in_row_groups
+from sequitur.pipelines.rows.columns import ROW_LIMITS, outputs_of
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, in_row_groups
 from sequitur.pipelines.store.files import is_remote, new_file, open_file
 from sequitur.pipelines.store.part_files import PartFile
 

@@ -17,8 +17,7 @@ from sequitur.consumer.topology.api.ticks import next_tick_ms
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.former_job import NO_FORMER_JOB

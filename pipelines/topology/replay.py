@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.documents import check_format, read_document
 from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
 from sequitur.pipelines.store.files import files_in, open_file, write_whole

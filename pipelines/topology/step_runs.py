@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import StepResult, Tasks
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.selection import Selection
+    from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.files import Location

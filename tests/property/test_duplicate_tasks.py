@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import LATE
-from sequitur.pipelines.ordering.duplicate_tasks import IdsTask, RepeatsTask, buckets_for
-from sequitur.pipelines.rows.limits import RowLimits
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.ordering.duplicates import IdsTask, RepeatsTask, buckets_for
+from sequitur.pipelines.rows.columns import RowLimits
+from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.store.part_files import PartFile
 from tests.support.examples import examples
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sequitur.pipelines.ordering.duplicate_tasks import IdKind
+    from sequitur.pipelines.ordering.duplicates import IdKind
     from sequitur.pipelines.store.files import Location
 
 _OUTPUTS = 2

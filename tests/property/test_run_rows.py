@@ -33,11 +33,10 @@ from sequitur.consumer import (
 )
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
-from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA, RunWriter
-from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.ordering.keys import FoldTask, JudgeTask
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RunWriter
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.layout import KafkaBatch
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
 _SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)

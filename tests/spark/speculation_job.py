@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
+from sequitur.pipelines.rows.layout import Headers, record_batches
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.spark.tasks import each_partition
@@ -26,7 +26,7 @@ from sequitur.producer import KafkaSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.layout import KafkaBatch
 
 _TIMEOUT_S = 300.0
 

@@ -22,7 +22,7 @@ from sequitur.consumer import (
     UNPARSABLE,
 )
 from sequitur.errors import LateRowError
-from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.store.files import open_file
 from sequitur.pipelines.topology.replay import replays_folder, write_request
 from tests.spark import bolts

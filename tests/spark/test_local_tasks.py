@@ -11,9 +11,8 @@ import pytest
 from pyspark import TaskContext
 
 from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
-from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.run_writer import RunWriter
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.release import Part, Selection
+from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.sink import _Send
 from sequitur.pipelines.sink.step_plans import StepPlans

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from sequitur.consumer import OutputPartition
-from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.layout import Headers, record_batches
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plan import Sent
 from sequitur.pipelines.sink.step_plans import StepPlans
@@ -21,7 +21,7 @@ from tests.support.output_reading import read_output
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.layout import KafkaBatch
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.producer import KafkaSettings
     from tests.support.record_bytes import Header

@@ -13,8 +13,8 @@ _NEEDED = (
     "numpy",
     "pandas",
     "pyarrow.compute",
-    "sequitur.pipelines.ordering.key_tasks",
-    "sequitur.pipelines.rows.run_writer",
+    "sequitur.pipelines.ordering.keys",
+    "sequitur.pipelines.rows.stage",
     "sequitur.pipelines.sink.block_writer",
     "sequitur.pipelines.topology.batch",
 )

@@ -28,12 +28,10 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
-from sequitur.pipelines.ordering.duplicate_tasks import PLACES_SCHEMA
+from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts
-from sequitur.pipelines.ordering.skipped_rows import without_acked
 from sequitur.pipelines.rows.columns import SOURCE_ORDER
-from sequitur.pipelines.rows.run_rows import RunRows
-from sequitur.pipelines.rows.selection import Places
+from sequitur.pipelines.rows.release import Places, RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.job_identity import JobIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer import EventClock, SourcePartition
-from sequitur.pipelines.ordering.data_loss import lost_offsets, rows_lost
+from sequitur.pipelines.ordering.job_input import lost_offsets, rows_lost
 
 _READ = SourcePartition("in", 0)
 _GONE = SourcePartition("gone", 0)

@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.consumer import EventClock, SourcePartition, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.ordering.input_checks import check_batch, check_start, topic_ids
+from sequitur.pipelines.ordering.job_input import check_batch, check_start, topic_ids
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.storage import LocalStorage
 

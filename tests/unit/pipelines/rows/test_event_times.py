@@ -15,7 +15,7 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.stage import RunWriter
 from tests.support.event_time_cases import (
     FORMAT_CASES,
     HEADER_CASES,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows import fetched_files, read_ahead, run_rows
-from sequitur.pipelines.rows.fetched_files import KeptValues
-from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows import release, row_groups
+from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.row_groups import KeptValues
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_small_file_is_fetched_once(tmp_path: Path) -> None:
 
 def test_large_file_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept: its footer is read once, and the rows each time."""
-    monkeypatch.setattr(fetched_files, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(row_groups, "_SMALL_BYTES", 100)
     files, opened = _files(tmp_path, 1)
     for _ in range(3):
         assert _read(files) == [0]
@@ -74,11 +74,11 @@ def test_large_file_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_kept_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go, and are fetched again; here files are read one after the other."""
     one = ThreadPoolExecutor(1)
-    for module in (read_ahead, run_rows):
+    for module in (row_groups, release):
         monkeypatch.setattr(module, "readers", lambda: one)
     files, opened = _files(tmp_path, 20)
     size = files[0].file.stat().st_size
-    monkeypatch.setattr(fetched_files, "_fetched", KeptValues(4 * size))
+    monkeypatch.setattr(row_groups, "_fetched", KeptValues(4 * size))
     assert _read(files) == [*range(20)]
     opened.clear()
     assert _read(files[-3:]) == [17, 18, 19]

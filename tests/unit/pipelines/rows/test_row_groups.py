@@ -11,13 +11,12 @@ import pytest
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.key_tasks import JudgeTask
-from sequitur.pipelines.rows import footers
-from sequitur.pipelines.rows.fetched_files import KeptValues
-from sequitur.pipelines.rows.limits import RowLimits
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RunWriter
-from sequitur.pipelines.rows.selection import Selection, SideSelection
+from sequitur.pipelines.ordering.keys import JudgeTask
+from sequitur.pipelines.rows import row_groups
+from sequitur.pipelines.rows.columns import RowLimits
+from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
+from sequitur.pipelines.rows.row_groups import KeptValues
+from sequitur.pipelines.rows.stage import RunWriter
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
 
 if TYPE_CHECKING:
@@ -94,13 +93,13 @@ def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size_bytes = pq.read_metadata(run).serialized_size
-    monkeypatch.setattr(footers, "_known", KeptValues(3 * size_bytes))
+    monkeypatch.setattr(row_groups, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]
     for copy in copies:
         copy.write_bytes(run.read_bytes())
     reads.footers = 0
     for path in (copies[0], *copies, copies[-1], copies[0]):
-        footers.footer_of(path)
+        row_groups.footer_of(path)
     assert reads.footers == len(copies) + 1
 
 
@@ -169,7 +168,7 @@ def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
         behind = Part((run,), last_ms=BASE_MS, reasons=(LATE,))
         file = JudgeTask(tmp_path, behind, (), LateJudge(horizon_ms=BASE_MS))(range(_OUTPUTS)).file
         run = tmp_path / str(file)
-    footer = footers.footer_of(run)
+    footer = row_groups.footer_of(run)
     assert sum(footer.rows) == 11 * _OUTPUTS
     is_shared = footer.first_partition != footer.last_partition
     assert max(footer.size_bytes[is_shared], default=0) < 1.2 * (1 << 20)

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer import LATE, LateJudge
-from sequitur.pipelines.ordering.key_tasks import JudgeTask
-from sequitur.pipelines.rows.limits import RowLimits
-from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.rows.run_writer import RUN_ARROW_SCHEMA
+from sequitur.pipelines.ordering.keys import JudgeTask
+from sequitur.pipelines.rows.columns import RowLimits
+from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, Row, staged
 

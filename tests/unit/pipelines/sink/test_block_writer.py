@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.rows.selection import Batches
+    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.release import Batches
 
 _PARTITIONS = 20
 _ROW = b"x" * 1000

@@ -24,7 +24,7 @@ from sequitur.consumer import (
 )
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
-from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.step_plan import StepPlan
 from sequitur.pipelines.sink.step_plans import job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.store.part_files import PartFile, is_rows_file
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])

@@ -13,9 +13,8 @@ from sequitur.consumer import OutputTimestamp, TimestampRule
 from sequitur.consumer.topology import OutputRecord
 from sequitur.consumer.topology.engine.targets import Sent
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines.rows.footers import footer_of
-from sequitur.pipelines.rows.run_rows import Part
-from sequitur.pipelines.rows.selection import Selection
+from sequitur.pipelines.rows.release import Part, Selection
+from sequitur.pipelines.rows.row_groups import footer_of
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import (
     OUTPUT_ORDER,

@@ -11,7 +11,7 @@ from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRec
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.rows.oversized import read_oversized
+from sequitur.pipelines.rows.layout import read_oversized
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from sequitur.consumer import (
 from sequitur.consumer.time.adaptive_delay import LAST_BIN
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import HEADER_LENGTHS
-from sequitur.pipelines.rows.columns import outputs_of
-from sequitur.pipelines.rows.event_time_arrays import read_each, read_many
-from sequitur.pipelines.rows.limits import ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RowLimits, outputs_of
+from sequitur.pipelines.rows.event_times import read_each, read_many
 from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import PartFile
 

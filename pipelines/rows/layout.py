@@ -2,18 +2,34 @@
 
 What stands where: `kafka.record_format`. The timestamp delta counts from the first record of the
 batch.
+
+Records that are not whole in a side topic, but in a file of the checkpoint, which these name.
+
+They are too large for it; or a bolt made them, and their values are pickled, which is for the eyes
+of their own job only::
+
+    oversized/<topic>/<partition>-<offset>-<sum>.parquet    one row, by where the event came from
+
+The sum of its bytes is in its name since a topic that is recreated gives places again.
+The file is there before the record that names it goes out, and the job never deletes it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
+import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp
+from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import (
     NO_HEADERS,
     NULL,
@@ -22,12 +38,15 @@ from sequitur.kafka.record_format import (
     varint,
 )
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
-from sequitur.pipelines.rows.slice_bounds import bounds_of
+from sequitur.pipelines.rows.row_groups import bounds_of
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store.files import OVERSIZED_FOLDER, open_file, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.consumer import TimestampRule
+    from sequitur.pipelines.store.files import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -234,3 +253,58 @@ def _lengths(data: pa.ChunkedArray) -> Longs:
 
 def _array(data: pa.ChunkedArray) -> pa.BinaryArray:
     return data.chunk(0) if data.num_chunks == 1 else pa.concat_arrays(data.chunks)
+
+
+MOST_ADDED: Final = 1 << 10
+"""Bytes of the headers that are added to a late or bad row, at most."""
+MOST_KEY_BYTES: Final = 4 << 10
+"""A longer key stands in the file alone."""
+_LONGEST_FOLDER: Final = 249
+"""Characters of a folder's name: as many as a topic's may have."""
+_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
+
+
+class Whole(NamedTuple):
+    """What was too large."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    detail: str | None  # the whole traceback of a dead letter
+    place: tuple[str, int, int]  # where it came from: topic, partition, offset
+
+
+def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
+    """Write a row into a file of its own; the file's path in the checkpoint.
+
+    Once this returns the row survives a power cut. Written again, it takes the file's place.
+    """
+    found = zlib.crc32(row.get("value") or b"", zlib.crc32(row.get("key") or b""))
+    place = f"{row['partition']}-{row['offset']}-{found:08x}"
+    # No topic has a character that is quoted; what a bolt made has its component in its place.
+    folder = quote(row["topic"], safe="").replace("%", "~")
+    if len(folder) > _LONGEST_FOLDER:  # a bolt's name may be longer than a file's
+        folder = "~" + hashlib.sha256(folder.encode()).hexdigest()
+    name = f"{OVERSIZED_FOLDER}/{folder}/{place}.parquet"
+    content = io.BytesIO()
+    table = pa.Table.from_pylist([dict(row)], _SCHEMA)
+    pq.write_table(table, content, compression="zstd", store_schema=False)
+    write_whole(root / name, content.getvalue())
+    return name
+
+
+def read_oversized(root: Location, name: str) -> Whole:
+    """Return the record that a file of the checkpoint holds."""
+    path = root / name
+    if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in name.split("/"):
+        raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")
+    try:
+        with open_file(path) as file:
+            (row,) = pq.ParquetFile(file).read().to_pylist()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path}, which holds a record whole, cannot be read: {error}") from (
+            error
+        )
+    headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+    place = row["topic"], row["partition"], row["offset"]
+    return Whole(row["key"], row["value"], headers, row["detail"], place)
