@@ -6,6 +6,10 @@ subscription has an owner, unless `--fence` takes it away from that one.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
+import threading
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,28 +17,277 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from sequitur._kafka_commands import AsJson, KafkaJob, echo_json, surveyor_of
-from sequitur._subscription_moves_cli import expire, reset, skip
-from sequitur._subscription_options import (
-    Name,
-    OneName,
-    OnlyPartition,
-    OnlyTopic,
-    Yes,
-    ask,
-    only_of,
+from sequitur._subscription_tables import (
+    print_cursors,
+    print_list,
+    print_messages,
+    print_moves,
+    print_stats,
 )
-from sequitur._subscription_tables import print_cursors, print_list, print_messages, print_stats
-from sequitur._subscription_watch_cli import watch
 from sequitur.base.flags import with_flags
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
-from sequitur.consumer.subscription.position import Edge
+from sequitur.consumer.subscription.policies import parse_time_s
+from sequitur.consumer.subscription.position import (
+    Edge,
+    Position,
+    ToPositions,
+    ToTime,
+    parse_ago_ms,
+    parse_time_ms,
+)
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.kafka.connections import require_broker
+from sequitur.pipelines.ordering.progress import instant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sequitur.consumer import SourcePartition
     from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves, Plan
     from sequitur.consumer.subscription.documents import Sight
+    from sequitur.consumer.subscription.position import ResetTarget
+
+
+Name = Annotated[str, typer.Argument(help="The subscription", show_default=False)]
+OneName = Annotated[
+    str | None,
+    typer.Argument(help="The subscription; without one, all of them", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+OnlyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic")]
+OnlyPartition = Annotated[
+    int | None, typer.Option("--partition", help="Only this partition", min=0)
+]
+
+
+def ask(question: str) -> None:
+    """Ask, and end the program unless the answer is yes."""
+    typer.confirm(question, abort=True, err=True)
+
+
+def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartition], bool]:
+    """Return what says whether a partition is wanted."""
+    return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it means, and do nothing")]
+Fence = Annotated[
+    bool,
+    typer.Option(
+        "--fence",
+        help="Also while it has an owner: that one stops by name, and goes on from the new cursors "
+        "when it is started again",
+    ),
+]
+
+
+@with_flags(KafkaJob)
+def reset(
+    settings: KafkaJob,
+    name: Name,
+    ago: Annotated[
+        str | None, typer.Option("--time", "-t", help="To so long ago: 30s, 90m, 4h, 3d, 2w")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(help="To a time: ISO 8601, or milliseconds since 1970")
+    ] = None,
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; may be repeated"
+        ),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the first message that is there")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last message")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin anew at other messages, with nothing acked behind them: a new epoch.
+
+    The frontier, what is known of keys, and the identity of the job's output begin anew, too. What
+    an earlier epoch acks is refused. Partitions that --to-offset does not name stay where they are.
+    """
+    targets: list[ResetTarget] = []
+    if ago is not None:
+        targets.append(ToTime(parse_ago_ms(ago, now_ms=wall_clock_ms())))
+    if to_time is not None:
+        targets.append(ToTime(parse_time_ms(to_time)))
+    if to_offset:
+        targets.append(ToPositions(tuple(map(Position.parse, to_offset))))
+    if to_earliest:
+        targets.append(Edge.EARLIEST)
+    if to_latest:
+        targets.append(Edge.LATEST)
+    if len(targets) != 1:
+        raise typer.BadParameter(
+            "give one of --time, --to-time, --to-offset, --to-earliest and --to-latest"
+        )
+    moves = _moves(settings)
+    plan = moves.plan_reset(name, targets[0])
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@with_flags(KafkaJob)
+def skip(
+    settings: KafkaJob,
+    name: Name,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="How many of each partition", min=1)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All: clears the backlog")] = False,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack the oldest messages that are not acked, unprocessed: so many of each partition."""
+    if (count is None) is not everything:
+        raise typer.BadParameter("give either --count or --all")
+    moves = _moves(settings)
+    plan = moves.plan_skip(name, count, only=only_of(topic, partition))
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@with_flags(KafkaJob)
+def expire(
+    settings: KafkaJob,
+    name: Name,
+    older_than: Annotated[
+        str, typer.Option("--expireTime", "-t", help="Seconds, or 90m, 4h, 3d, 2w")
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack messages that are older than a time, unprocessed: up to the first that is not."""
+    older_than_s = parse_time_s(older_than)
+    if older_than_s is None:
+        raise typer.BadParameter(f"{older_than}: a negative time has not passed")
+    moves = _moves(settings)
+    plan = moves.plan_expire(name, older_than_s)
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+def _carry_out(
+    moves: CursorMoves, plan: Plan, *, dry_run: bool, yes: bool, fence: bool, as_json: bool
+) -> None:
+    """Tell what a plan means, ask, and do it."""
+    preview = {**plan.to_document(), "dryRun": True}
+    if dry_run and as_json:
+        echo_json(preview)
+    elif dry_run or not yes:
+        print_moves(preview, beside=as_json)
+    if dry_run:
+        return
+    if not yes:
+        ask(f"{plan.kind.value} subscription {plan.name}?")
+    done = {**moves.carry_out(plan, fence=fence).to_document(), "dryRun": False}
+    if as_json:
+        echo_json(done)
+    else:
+        print_moves(done)
+
+
+def _moves(settings: KafkaJob) -> CursorMoves:
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves  # noqa: PLC0415
+
+    return CursorMoves(surveyor_of(settings))
+
+
+_ACTS = frozenset(
+    {
+        FindingKind.EVICTED,
+        FindingKind.EXPIRED_MESSAGES,
+        FindingKind.EXPIRED_SUBSCRIPTION,
+    }
+)
+"""Each of these is told; of what lasts only the beginning."""
+
+
+@with_flags(KafkaJob)
+def watch(
+    settings: KafkaJob,
+    interval: Annotated[
+        float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
+    ] = 1.0,
+    copy_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Topic that messages are copied to before they are evicted, of subscriptions that "
+            "name none"
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="End after so many; by default when it is stopped", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what is to be done, and do nothing")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check quotas, times to live, expirations and thresholds, again and again.
+
+    A backlog grows when the job is down, so the checks run here, too. Of several programs that
+    watch one makes the checks, and another goes on when that one ends. What there is to find is
+    told when it begins, and each thing that is done.
+    """
+    from sequitur.consumer.subscription.watch import watch as run_checks  # noqa: PLC0415
+
+    require_broker(settings.kafka)
+    told: set[tuple[str, str | None, str | None]] = set()
+    done = 0
+
+    def tell(found: CheckRound) -> None:
+        nonlocal told, done
+        done += 1
+        if as_json:
+            typer.echo(json.dumps(found.to_document()))
+            return
+        lasting = {(one.kind.value, one.topic, one.subscription) for one in found.findings}
+        for one in found.findings:
+            if one.kind in _ACTS or (one.kind.value, one.topic, one.subscription) not in told:
+                where = " ".join(name for name in (one.topic, one.subscription) if name)
+                typer.echo(f"{instant(found.now_ms)} {one.kind.value}: {where}: {one.sentence}")
+        told = lasting
+
+    with _stop_on_signals() as stop:
+        run_checks(
+            settings.kafka,
+            tell=tell,
+            stop=lambda: stop.is_set() or (rounds is not None and done >= rounds),
+            interval_s=interval,
+            copy_to=copy_to,
+            dry_run=dry_run,
+            warn=lambda line: typer.echo(line, err=True),
+        )
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Give what SIGINT and SIGTERM set, for as long as the block runs."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 # What asks brokers is loaded by the commands: `sequitur` has others.
 

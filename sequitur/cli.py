@@ -16,11 +16,10 @@ from sequitur._examples import EXAMPLES
 from sequitur._journal_cli import journal_app
 from sequitur._kafka_commands import KafkaJob
 from sequitur._reorder_cli import reorder_app
-from sequitur._retention_cli import retention_app
 from sequitur._run_cli import run_topology
 from sequitur._subscription_cli import subscription_app
 from sequitur._tail_cli import show_tail
-from sequitur._topic_cli import topic_app
+from sequitur._topic_cli import retention_app, topic_app
 from sequitur._topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.base.flags import with_flags
 from sequitur.base.program import run_program
