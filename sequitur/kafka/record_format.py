@@ -103,13 +103,6 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-def after_varint(record: memoryview, at: int) -> int:
-    """Return where what follows a varint begins."""
-    while record[at] & CONTINUED:
-        at += 1
-    return at + 1
-
-
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
     """Return the number that a zigzag varint stands for, and where what follows begins."""
     zigzag = shift = 0
