@@ -508,7 +508,7 @@ def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
 
 
 @pytest.fixture
-def topic(make_topic: MakeTopic) -> str:
+def lone_topic(make_topic: MakeTopic) -> str:
     return make_topic(1, retention_ms=-1)
 
 
@@ -524,35 +524,39 @@ def _receive(subscription: Subscription, count: int) -> list[int]:
 @pytest.mark.promise("sub-messages-open-subscription")
 @pytest.mark.parametrize("kind", SubscriptionType)
 def test_what_expires_while_it_is_open_is_acked_and_not_handed_out(
-    topics: SubscribedTopics, topic: str, name: str, kind: SubscriptionType
+    topics: SubscribedTopics, lone_topic: str, name: str, kind: SubscriptionType
 ) -> None:
     """Of 30 read ahead 20 expire, five of them out; an ack of one of those comes too late."""
-    topics.fill(topic, 30, ages_s=lambda one: 3_600 if one < 20 else 0)
-    with Subscription(topics.kafka, name, topic, type=kind, position="earliest") as subscription:
+    topics.fill(lone_topic, 30, ages_s=lambda one: 3_600 if one < 20 else 0)
+    with Subscription(
+        topics.kafka, name, lone_topic, type=kind, position="earliest"
+    ) as subscription:
         assert _receive(subscription, 5) == [0, 1, 2, 3, 4]
-        topics.policies(topic, TopicPolicies(message_ttl_s=600))
+        topics.policies(lone_topic, TopicPolicies(message_ttl_s=600))
         wait_until(lambda: subscription.stats().messages_expired == 20)
         assert _receive(subscription, 10) == list(range(20, 30))
-        assert not subscription.acknowledge(f"{topic}:0:4")
+        assert not subscription.acknowledge(f"{lone_topic}:0:4")
         if kind.takes_cumulative_acks:
-            assert subscription.acknowledge_cumulative(f"{topic}:0:3") == 0
+            assert subscription.acknowledge_cumulative(f"{lone_topic}:0:3") == 0
         assert subscription.stats().backlog == 10
         # It is stored though nothing was acked by the caller, and says so.
-        wait_until(lambda: topics.committed(name, topic) == 20)
+        wait_until(lambda: topics.committed(name, lone_topic) == 20)
         assert subscription.stats().to_document()["totalMsgExpired"] == 20
-    with Subscription(topics.kafka, name, topic, type=kind, position="earliest") as subscription:
+    with Subscription(
+        topics.kafka, name, lone_topic, type=kind, position="earliest"
+    ) as subscription:
         assert _receive(subscription, 1) == [20]
 
 
 @pytest.mark.promise("sub-subscription-reset-messages")
 def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
-    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+    topics: SubscribedTopics, lone_topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ages that are known are those of stored cursors; its own have moved on since."""
-    topics.fill(topic, 30, ages_s=lambda _one: 3_600)
-    topics.policies(topic, TopicPolicies(message_ttl_s=600))
-    topics.subscribe(name, topic)
-    topics.acks(name, topic, (0, 30))
+    topics.fill(lone_topic, 30, ages_s=lambda _one: 3_600)
+    topics.policies(lone_topic, TopicPolicies(message_ttl_s=600))
+    topics.subscribe(name, lone_topic)
+    topics.acks(name, lone_topic, (0, 30))
     moves = CursorMoves(topics.surveyor)
     moves.carry_out(moves.plan_reset(name, Edge.EARLIEST))
     looks = 0
@@ -566,31 +570,31 @@ def test_what_it_was_reset_to_is_handed_out_though_its_own_acks_are_newer(
     monkeypatch.setattr(skipping, "skip_due", look)
     stores_late = timedelta(minutes=10)
     with Subscription(
-        topics.kafka, name, topic, write_interval=stores_late, position="earliest"
+        topics.kafka, name, lone_topic, write_interval=stores_late, position="earliest"
     ) as subscription:
         assert _receive(subscription, 10) == list(range(10))
         subscription.flush()  # what the first message that is out has stored, before it is acked
-        subscription.acknowledge_cumulative(f"{topic}:0:9")
+        subscription.acknowledge_cumulative(f"{lone_topic}:0:9")
         seen = looks
         wait_until(lambda: looks >= seen + 2)
-        assert topics.committed(name, topic) == 0
+        assert topics.committed(name, lone_topic) == 0
         assert subscription.stats().messages_expired == 0
         assert _receive(subscription, 20) == list(range(10, 30))
 
 
 @pytest.mark.promise("sub-messages-open-subscription", "sub-quota-evicts-messages")
 def test_what_a_quota_evicts_is_copied_and_counted(
-    topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str
+    topics: SubscribedTopics, make_topic: MakeTopic, lone_topic: str, name: str
 ) -> None:
     """Behind what is acked by the caller, and none of that is copied."""
     copies = make_topic(1)
-    topics.fill(topic, 100, size=1_000)
+    topics.fill(lone_topic, 100, size=1_000)
     with Subscription(
-        topics.kafka, name, topic, evicted_topic=copies, position="earliest"
+        topics.kafka, name, lone_topic, evicted_topic=copies, position="earliest"
     ) as subscription:
         for message in _receive(subscription, 10):
-            assert subscription.acknowledge(f"{topic}:0:{message}")
-        topics.policies(topic, TopicPolicies(backlog_quota=_EVICTS))
+            assert subscription.acknowledge(f"{lone_topic}:0:{message}")
+        topics.policies(lone_topic, TopicPolicies(backlog_quota=_EVICTS))
         wait_until(lambda: subscription.stats().messages_evicted > 0)
         stats = subscription.stats()
         first = 10 + stats.messages_evicted
@@ -606,23 +610,25 @@ def test_what_a_quota_evicts_is_copied_and_counted(
 
 
 def test_a_topic_for_copies_that_is_not_there_is_named(
-    topics: SubscribedTopics, topic: str, name: str
+    topics: SubscribedTopics, lone_topic: str, name: str
 ) -> None:
     with pytest.raises(TopicError, match="no-such-topic"):
-        Subscription(topics.kafka, name, topic, evicted_topic="no-such-topic", position="earliest")
+        Subscription(
+            topics.kafka, name, lone_topic, evicted_topic="no-such-topic", position="earliest"
+        )
     assert topics.surveyor.cursors.read(name) is None
 
 
 def test_a_topic_for_copies_is_not_the_subscriptions_own(
-    topics: SubscribedTopics, topic: str, name: str
+    topics: SubscribedTopics, lone_topic: str, name: str
 ) -> None:
     with pytest.raises(ValueError, match="would come again"):
-        Subscription(topics.kafka, name, topic, evicted_topic=topic, position="earliest")
+        Subscription(topics.kafka, name, lone_topic, evicted_topic=lone_topic, position="earliest")
     assert topics.surveyor.cursors.read(name) is None
 
 
 def test_receivers_are_told_of_the_end_while_the_checks_wait(
-    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+    topics: SubscribedTopics, lone_topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that wait for brokers hold up the end of `close`, and not its beginning."""
     waits, goes_on = threading.Event(), threading.Event()
@@ -633,7 +639,7 @@ def test_receivers_are_told_of_the_end_while_the_checks_wait(
         return []
 
     monkeypatch.setattr(skipping, "skip_due", wait)
-    subscription = Subscription(topics.kafka, name, topic, position="earliest")
+    subscription = Subscription(topics.kafka, name, lone_topic, position="earliest")
     assert waits.wait(_TIMEOUT_S)
     closing = threading.Thread(target=subscription.close)
     closing.start()
@@ -650,22 +656,22 @@ def test_receivers_are_told_of_the_end_while_the_checks_wait(
 def test_a_failure_of_the_checks_does_not_end_it(
     topics: SubscribedTopics,
     make_topic: MakeTopic,
-    topic: str,
+    lone_topic: str,
     name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The topic for copies is deleted: nothing is evicted, it is told, receivers go on."""
     copies = make_topic(1)
-    topics.fill(topic, 100, size=1_000)
+    topics.fill(lone_topic, 100, size=1_000)
     with (
         caplog.at_level(logging.WARNING, "sequitur.subscription"),
         Subscription(
-            topics.kafka, name, topic, evicted_topic=copies, position="earliest"
+            topics.kafka, name, lone_topic, evicted_topic=copies, position="earliest"
         ) as subscription,
     ):
         admin = AdminClient(topics.kafka.librdkafka())
         admin.delete_topics([copies])[copies].result(30)
-        topics.policies(topic, TopicPolicies(backlog_quota=_EVICTS))
+        topics.policies(lone_topic, TopicPolicies(backlog_quota=_EVICTS))
         wait_until(lambda: copies in caplog.text)
         assert _receive(subscription, 100) == list(range(100))
         assert subscription.stats().messages_evicted == 0
@@ -674,15 +680,15 @@ def test_a_failure_of_the_checks_does_not_end_it(
 @pytest.mark.promise("sub-clients-threads")
 @pytest.mark.parametrize("expires", [False, True])
 def test_two_clients_and_two_threads_are_enough(
-    topics: SubscribedTopics, topic: str, name: str, expires: bool
+    topics: SubscribedTopics, lone_topic: str, name: str, expires: bool
 ) -> None:
     """Of an open one, also while it looks for partitions and for what has expired."""
-    topics.fill(topic, 1)
+    topics.fill(lone_topic, 1)
     if expires:
-        topics.policies(topic, TopicPolicies(message_ttl_s=3_600))
+        topics.policies(lone_topic, TopicPolicies(message_ttl_s=3_600))
     servers = topics.kafka.bootstrap_servers
     counted = subprocess.run(
-        [sys.executable, "-m", "tests.support.open_and_count", servers, name, topic],
+        [sys.executable, "-m", "tests.support.open_and_count", servers, name, lone_topic],
         stdout=subprocess.PIPE,
         check=True,
         timeout=_TIMEOUT_S,
