@@ -97,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--promises"):
         config.pluginmanager.register(Promised(), "promised")
     if not _is_worker(config):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # the shared broker ends, too
         os.environ[SESSION_FOLDER] = tempfile.mkdtemp(prefix="sequitur-tests-")
 
 

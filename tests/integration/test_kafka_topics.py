@@ -24,6 +24,7 @@ from sequitur.pipelines.ordering import row_probe
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.row_probe import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
+from tests.support.subscribed_topics import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +56,7 @@ def test_ends_of_a_partition_that_was_just_added(broker: Broker, topic: str) -> 
     admin = AdminClient(kafka.librdkafka())
     admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
     producer = Producer(kafka.librdkafka())
+    wait_until(lambda: 5 in producer.list_topics(topic, timeout=30).topics[topic].partitions)
     producer.produce(topic, b"value", partition=5)
     assert producer.flush(30) == 0
     after = [*before, SourcePartition(topic, 4), SourcePartition(topic, 5)]

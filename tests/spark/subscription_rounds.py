@@ -166,8 +166,8 @@ class SubscriptionRounds(Rounds):
         is_whole = (folder / "subscription.json").exists()
         self.cut_short += self._is_logged() or not is_whole
         stored = self._stored()
-        # Each third checkpoint is kept; of one that was deleted under the job nothing is.
-        is_lost = not is_whole or self.random.random() < 2 / 3
+        # The first is lost, later each third is kept; of one deleted under the job nothing is.
+        is_lost = not is_whole or not self.deaths or self.random.random() < 2 / 3
         if is_lost:
             shutil.rmtree(folder, ignore_errors=True)
         self.has_checkpoint = not is_lost
