@@ -22,6 +22,7 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
 )
 from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +71,7 @@ def submit(
     process: ProcessStage | None = None,
 ) -> NoReturn:
     """Become spark-submit, running a job with these settings and flags."""
+    spark_home()  # who has no Spark is told of that, not of what it would bring
     from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
