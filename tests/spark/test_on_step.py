@@ -5,78 +5,31 @@ from __future__ import annotations
 import contextlib
 import signal
 import sqlite3
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from sequitur.spark import OrderedStep, reorder
+from sequitur.spark import reorder
 from tests.spark.conftest import Job, wait_until
 from tests.spark.example_program import WAIT_S, example_program
-from tests.support.events import by_partition, event
+from tests.support.events import by_partition
+from tests.support.given_steps import Taken, numbered_events, released_rows
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.support.events import Event
 
 pytestmark = pytest.mark.spark
-
-T0 = 1_700_000_000_000
-
-
-def _events(count: int, *, start: int = 0) -> list[Event]:
-    times = [T0 + 10 * (n ^ 1) for n in range(start, start + count)]
-    return [event(time_ms, key=f"k{time_ms % 7}", n=time_ms) for time_ms in times]
-
-
-@dataclass
-class _Taken:
-    """What a function was given, by call; it raises at the calls that it is told to."""
-
-    raises_at: Sequence[int] = ()
-    steps: list[tuple[str, int, int]] = field(default_factory=list)
-    rows: list[dict[int, list[dict[str, Any]]]] = field(default_factory=list)
-
-    def __call__(self, step: OrderedStep) -> None:
-        self.steps.append((step.id, step.step, step.frontier_ms))
-        self.rows.append(
-            {
-                partition: rows
-                for partition in range(step.partitions)
-                if (rows := [row for some in step.tables(partition) for row in some.to_pylist()])
-            }
-        )
-        with pytest.raises(IndexError, match=f"partition {step.partitions}"):
-            step.tables(step.partitions)
-        if len(self.steps) in self.raises_at:
-            raise ConnectionError("the database is away")
-
-    def all(self, calls: slice = slice(None)) -> dict[int, list[tuple[bytes, bytes]]]:
-        """Key and value of all rows of some calls, by partition, in their order."""
-        found: dict[int, list[tuple[bytes, bytes]]] = {}
-        for given in self.rows[calls]:
-            for partition, rows in given.items():
-                found.setdefault(partition, []).extend((row["key"], row["value"]) for row in rows)
-        return found
-
-
-def _released(job: Job) -> dict[int, list[tuple[Any, Any]]]:
-    return {
-        partition: [(record.key, record.value) for record in records]
-        for partition, records in by_partition(job.released()).items()
-    }
 
 
 def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
     """Each row is given once, in its partition and place, with where it came from."""
-    job.produce(_events(400))
+    job.produce(numbered_events(400))
     job = job.with_settings(max_offsets_per_trigger=120)
-    job.on_step = taken = _Taken()
+    job.on_step = taken = Taken()
     report = job.run(drain=True)
-    assert taken.all() == _released(job)
+    assert taken.all() == released_rows(job)
     assert report.totals.released == 400
     assert len(taken.steps) > 2
     numbers = [step for _, step, _ in taken.steps]
@@ -106,8 +59,8 @@ def test_a_step_is_given_again_after_a_crash(
     job: Job, monkeypatch: pytest.MonkeyPatch, place: str, calls: int
 ) -> None:
     """What dies before the done mark comes again as it was; nothing is left out."""
-    job.produce(_events(200))
-    job.on_step = taken = _Taken()
+    job.produce(numbered_events(200))
+    job.on_step = taken = Taken()
 
     def crash(*_: object) -> None:
         raise _Crash
@@ -120,21 +73,21 @@ def test_a_step_is_given_again_after_a_crash(
     job.run(drain=True)
     if calls:
         assert (taken.steps[0], taken.rows[0]) == (taken.steps[1], taken.rows[1])
-    assert taken.all(slice(calls, None)) == _released(job)
+    assert taken.all(slice(calls, None)) == released_rows(job)
 
 
 @pytest.mark.promise("on-step-job-begun-anew")
 def test_another_checkpoint_has_other_ids(job: Job, tmp_path: Path) -> None:
     """A job that begins anew counts steps from 0 again; what it gives is not taken for the old."""
-    job.produce(_events(100))
-    job.on_step = taken = _Taken()
+    job.produce(numbered_events(100))
+    job.on_step = taken = Taken()
     job.run(drain=True)
     other = job.with_settings(
         checkpoint=str(tmp_path / "another"),
         output_topic=f"{job.topic}.again",
         app=job.settings.app_name,
     )
-    other.on_step = again = _Taken()
+    other.on_step = again = Taken()
     other.run(drain=True)
     assert again.all() == taken.all()
     assert not {name for name, _, _ in taken.steps} & {name for name, _, _ in again.steps}
@@ -142,11 +95,11 @@ def test_another_checkpoint_has_other_ids(job: Job, tmp_path: Path) -> None:
 
 def test_the_job_starts_from_a_program(job: Job) -> None:
     """`reorder` needs nothing but settings: it takes the session that is there."""
-    job.produce(_events(100))
-    taken = _Taken()
+    job.produce(numbered_events(100))
+    taken = Taken()
     report = reorder(job.kafka, job.settings, on_step=taken, available_now=True, drain=True)
     assert report.totals.released == 100
-    assert taken.all() == _released(job)
+    assert taken.all() == released_rows(job)
 
 
 _KILLED_ONCE_GIVEN: Final = """
@@ -183,12 +136,12 @@ def _in_database(path: Path) -> list[tuple[int, bytes]]:
 def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
     """The example: killed before a step is marked, started again, ended by SIGTERM, and drained."""
     database, log = tmp_path / "rows.sqlite", tmp_path / "log"
-    job.produce(_events(300))
+    job.produce(numbered_events(300))
     with _example(job, tmp_path, prelude=_KILLED_ONCE_GIVEN) as program:
         assert program.wait(WAIT_S) == -signal.SIGKILL, log.read_text()
     given = _in_database(database)
     assert given != []
-    job.produce(_events(300, start=300))
+    job.produce(numbered_events(300, start=300))
     with _example(job, tmp_path) as program:
         wait_until(lambda: len(_in_database(database)) > 400 or program.poll() is not None)
         program.terminate()
@@ -198,7 +151,7 @@ def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
     rows = _in_database(database)
     assert rows[: len(given)] == given
     assert sorted(value for _, value in rows) == sorted(
-        sent.value or b"" for sent in [*_events(300), *_events(300, start=300)]
+        sent.value or b"" for sent in [*numbered_events(300), *numbered_events(300, start=300)]
     )
     for records in by_partition(job.released()).values():
         came = {record.value for record in records}
