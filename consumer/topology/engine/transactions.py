@@ -89,8 +89,7 @@ class BoltCopies:
             return
         self.since.append(given)
         if len(self.since) >= self._each:
-            if not self._has_gone_back:
-                self._each = min(2 * self._each, _MOST)
+            self._each = min(2 * self._each, _MOST)
             self.take(bolt)
 
     def add_emitting(self, bolt: BaseBolt) -> None:

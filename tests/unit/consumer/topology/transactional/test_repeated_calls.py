@@ -1,0 +1,543 @@
+"""Which calls of a bolt are made again within a try, with what, and how often; call by call."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sequitur.consumer.topology import (
+    BoltTimeoutError,
+    FailBatch,
+    FailReason,
+    ProcessSettings,
+    TransactionalTopologyBuilder,
+    TransactionTester,
+)
+from sequitur.consumer.topology.engine.transactions import BoltCopies
+from sequitur.consumer.topology.state import TransactionalState
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
+from tests.support.transactions import (
+    GatherAndPassOn,
+    Journal,
+    Noting,
+    PassOn,
+    counts,
+    events,
+    store_in,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from sequitur.consumer.topology import BaseBolt, BasicOutputCollector, Tuple
+
+_KB = 1 << 10
+_503 = ConnectionError("503")
+
+
+class Keeping(Noting):
+    """Gathers the values of a batch, and emits them at its end; it may become large.
+
+    Args:
+        journal: Notes its calls.
+        sizes: By a value, how many bytes it keeps from there on.
+    """
+
+    def __init__(self, journal: Journal, sizes: Mapping[str, int] | None = None) -> None:
+        super().__init__(journal)
+        self.sizes = sizes or {}
+        self.kept = ""
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        self.kept = "x" * self.sizes.get(text(tuple["value"]), len(self.kept))
+        super().process(tuple)
+
+    def pass_on(self, value: Any) -> None:
+        """Not yet."""
+
+    def at_end(self) -> None:
+        for value in self.values:
+            self.collector.emit((self.transaction, value))
+
+
+class Emitting(Keeping):
+    """Emits at once what it is given."""
+
+    def pass_on(self, value: Any) -> None:
+        self.collector.emit((self.transaction, value))
+
+    def at_end(self) -> None:
+        """It has."""
+
+
+class Locked(Keeping):
+    """Cannot be copied; refuses a batch in which a call has begun and has not ended."""
+
+    open = 0
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.lock = threading.Lock()
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        self.open += 1
+        super().process(tuple)
+        self.open -= 1
+
+    def at_end(self) -> None:
+        if self.open:
+            raise ValueError(f"{self.open} are open")
+        super().at_end()
+
+
+class Wavering(Keeping):
+    """Emits a value at once where it is given the same a second time."""
+
+    def pass_on(self, value: Any) -> None:
+        if _calls(self.journal).count(value) > 1:
+            self.collector.emit((self.transaction, value))
+
+
+def _tester(journal: Journal, folder: Path, part: BaseBolt, **settings: Any) -> TransactionTester:
+    """Return: part, behind it the function ask, then the committer sum, which passes on."""
+    tick_interval = "1 s" if isinstance(part, Ticked) else None
+    builder = TransactionalTopologyBuilder("repeats", "spout")
+    builder.set_bolt("part", part, tick_interval=tick_interval).local_grouping("spout")
+    builder.set_bolt("ask", Asked(journal)).local_grouping("part")
+    states = {"count": TransactionalState(store_in(folder), "counts")}
+    builder.set_bolt("sum", GatherAndPassOn(journal), states=states).global_grouping("ask")
+    builder.set_output("out", key=None, value="value").local_grouping("sum")
+    return TransactionTester(builder.build(), ProcessSettings(**settings))
+
+
+class Asked(PassOn):
+    """Passes on what it is given, and fails where the journal plans it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        self.journal.pass_through(f"ask.{text(tuple['value'])}")
+        super().process(tuple, collector)
+
+
+def _values(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def _calls(journal: Journal, component: str = "part") -> list[Any]:
+    return [one.value for one in journal.of(component, "process")]
+
+
+def _again(journal: Journal) -> list[int]:
+    """Return the values that came another time, in order."""
+    seen: set[Any] = set()
+    again = []
+    for value in _calls(journal):
+        if value in seen:
+            again.append(int(value))
+        seen.add(value)
+    return again
+
+
+def _range(first: int, behind: int) -> list[int]:
+    return list(range(first, behind))
+
+
+_LARGE = {"0": 160 * _KB}
+"""A copy for ten tuples: that is 16 KiB for each."""
+_GROWS = {"7": 160 * _KB}
+
+
+@pytest.mark.promise("state-calls-fail-chance")
+@pytest.mark.parametrize(
+    ("sizes", "fails", "again"),
+    [
+        pytest.param({}, [7], _range(0, 7), id="before the first copy"),
+        pytest.param({}, [8], [], id="behind a copy after 8"),
+        pytest.param({}, [23], _range(8, 23), id="before one after 16 more"),
+        pytest.param({}, [30], _range(24, 30), id="behind that"),
+        pytest.param({}, [55], _range(24, 55), id="before one after 32 more"),
+        pytest.param({}, [5, 9], _range(0, 5) + _range(6, 9), id="then every 4"),
+        pytest.param({}, [5, 12], [*_range(0, 5), 10, 11], id="and not ever more"),
+        pytest.param(_LARGE, [5, 15], _range(0, 5) + _range(6, 15), id="a large one every 10"),
+        pytest.param(_LARGE, [5, 17], [*_range(0, 5), 16], id="and that each time"),
+        pytest.param(
+            _GROWS, [5, 19], _range(0, 5) + _range(10, 19), id="one that has grown meanwhile"
+        ),
+    ],
+)  # fmt: skip
+def test_a_bolt_is_given_again_what_came_since_its_copy(
+    sizes: Mapping[str, int], fails: Sequence[int], again: Sequence[int], tmp_path: Path
+) -> None:
+    journal = Journal()
+    for value in fails:
+        journal.faults[f"part.{value}"] = [_503]
+    tester = _tester(journal, tmp_path, Keeping(journal, sizes))
+    tester.run(events(*_values(60)))
+    assert _again(journal) == again
+    assert len(tester.acked) == 60 - len(fails)
+    assert not tester.failed_tries
+
+
+def test_copies_are_close_while_a_bolt_is_given_again_what_came_since_one(tmp_path: Path) -> None:
+    """So a call that fails among these is repeated with few before it."""
+    journal = Journal()
+    journal.faults.update({"part.20": [_503], "part.18": [None, _503]})
+    tester = _tester(journal, tmp_path, Keeping(journal))
+    tester.run(events(*_values(22)))
+    assert _again(journal) == [*_range(8, 19), 16, 17, 18, 19]
+    assert [text(event.value) for event in tester.failed] == ["20"]
+
+
+def test_a_copy_is_4096_tuples_behind_at_most() -> None:
+    """However many a batch has that does not fail."""
+    bolt = PassOn()
+    copies = BoltCopies(bolt, ())
+    given: Any = "a tuple"
+    for _ in range(16_000):
+        copies.add(bolt, given)
+    _, since = copies.back()
+    assert len(since) == 16_000 - sum(8 << each for each in range(10)) - 4096
+
+
+@pytest.mark.parametrize(
+    ("size", "fails", "is_run_again"),
+    [
+        pytest.param(0, [3], False, id="a small one is copied"),
+        pytest.param(4 * _KB, [3], True, id="a large one has no copy any more"),
+        pytest.param(4 * _KB, [0, 3], False, id="but is copied once it has gone back"),
+    ],
+)
+def test_a_bolt_that_emits_is_copied_behind_it(
+    size: int, fails: Sequence[int], is_run_again: bool, tmp_path: Path
+) -> None:
+    journal = Journal()
+    for value in fails:
+        journal.faults[f"part.{value}"] = [_503]
+    part = Emitting(journal)
+    part.kept = "x" * size
+    tester = _tester(journal, tmp_path, part)
+    tester.run(events(*_values(6)))
+    again = [one for one in range(6) if one not in fails]
+    assert _again(journal) == (again if is_run_again else [])
+    assert [text(event.value) for event in tester.failed] == [str(value) for value in fails]
+
+
+def test_a_call_that_emits_only_when_it_is_repeated_fails_its_event(tmp_path: Path) -> None:
+    """Others have not had it from the call that counts; what is beside it goes on."""
+    journal = Journal()
+    journal.faults["part.3"] = [_503]
+    tester = _tester(journal, tmp_path, Wavering(journal), max_attempts=1)
+    tester.run(events(*_values(5)))
+    assert [text(dead.event.value) for dead in tester.dead_letters] == ["0", "1", "2", "3"]
+    assert "emitted for a tuple for which it had not emitted" in tester.dead_letters[0].detail
+    assert counts(store_in(tmp_path), "counts") == {"4": 1}
+
+
+class StatedItself(Keeping):
+    """Says what is pickled of it before it is prepared."""
+
+    def __getstate__(self) -> Any:
+        return {"journal": self.journal, "sizes": self.sizes, "kept": ""}
+
+
+@pytest.mark.promise("state-event-fails-batch")
+@pytest.mark.parametrize("kind", [Locked, StatedItself])
+def test_a_bolt_without_a_copy_is_run_again_and_its_calls_are_not_repeated(
+    kind: type[Keeping], tmp_path: Path
+) -> None:
+    """It may be in the middle of something; what fails in its second run is left out of a third."""
+    journal = Journal()
+    journal.faults.update({"part.10": [_503], "part.11": [None, _503]})
+    tester = _tester(journal, tmp_path, kind(journal))
+    tester.run(events(*_values(13)))
+    assert [text(event.value) for event in tester.failed] == ["10", "11"]
+    assert len(_calls(journal)) == 13 + 12 + 11
+    assert not tester.failed_tries
+    assert counts(store_in(tmp_path), "counts") == {str(one): 1 for one in (*range(10), 12)}
+
+
+@pytest.mark.promise("state-calls-fail-chance")
+def test_a_call_is_repeated_seven_times_each_time_that_it_is_made(tmp_path: Path) -> None:
+    """Those of its own, and those behind a copy for the sake of another, are not added up."""
+    journal = Journal()
+    journal.faults["ask.0"] = [_503]  # so part runs again without it
+    journal.faults["part.1"] = [None, *[_503] * 5, None, *[_503] * 5, None]
+    journal.faults["part.2"] = [None, _503]
+    builder = TransactionalTopologyBuilder("repeats", "spout")
+    builder.set_bolt("part", Keeping(journal)).local_grouping("spout")
+    builder.set_bolt("beside", Emitting(journal)).local_grouping("spout")
+    builder.set_bolt("ask", Asked(journal)).local_grouping("beside")
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    made = builder.set_bolt("sum", GatherAndPassOn(journal), states=states)
+    made.global_grouping("part").global_grouping("ask")
+    tester = TransactionTester(builder.build())
+    tester.run(events(*_values(4)))
+    assert journal.faults["part.1"] == journal.faults["part.2"] == []
+    assert [text(event.value) for event in tester.failed] == ["0"]
+    first, again = list("0123"), ["1"] * 6
+    assert _calls(journal) == [*first, *again, "2", *again, "2", "3"]
+
+
+@pytest.mark.parametrize("times", [7, 8])
+def test_a_call_that_passed_before_fails_its_event_after_seven_repeats(
+    times: int, tmp_path: Path
+) -> None:
+    """The bolt has nothing of the event then, and is not run again for it."""
+    journal = Journal()
+    journal.faults.update({"part.3": [_503], "part.1": [None, *[_503] * times]})
+    tester = _tester(journal, tmp_path, Keeping(journal))
+    tester.run(events(*_values(5)))
+    failed = ["3"] if times == 7 else ["1", "3"]
+    assert [text(event.value) for event in tester.failed] == failed
+    assert journal.finishes_of("part") == [1]
+
+
+def test_a_call_that_takes_too_long_when_it_is_repeated_is_not_made_again(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.faults.update({"part.3": [_503], "part.1": [None, BoltTimeoutError(), None]})
+    tester = _tester(journal, tmp_path, Keeping(journal), max_attempts=1)
+    tester.run(events(*_values(5)))
+    reasons = {text(dead.event.value): dead.reason for dead in tester.dead_letters}
+    assert reasons == {"1": FailReason.TIMEOUT, "3": FailReason.EXCEPTION}
+    assert _again(journal) == [0, 1, 0, 2]
+
+
+def test_a_bolt_is_given_again_in_order_what_came_before_a_call_that_fails_again(
+    tmp_path: Path,
+) -> None:
+    journal = Journal()
+    journal.faults.update({"part.6": [_503], "part.2": [None, _503]})
+    tester = _tester(journal, tmp_path, Keeping(journal))
+    tester.run(events(*_values(8)))
+    assert _again(journal) == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    assert [text(value) for _, value in tester.records("out")] == list("0123457")
+
+
+class Weighed:
+    """A value that counts how often it is pickled."""
+
+    times = 0
+
+    def __reduce__(self) -> Any:
+        Weighed.times += 1
+        return Weighed, ()
+
+
+class Remembering(PassOn):
+    """Counts all that it was given, in a snapshot; keeps what is weighed."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.count = 0
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.weighed = Weighed()
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        self.count += 1
+        super().process(tuple, collector)
+
+    def snapshot(self) -> int:
+        return self.count
+
+    def restore(self, snapshot: int) -> None:
+        self.count = snapshot
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_bolt_with_a_snapshot_is_copied_only_where_it_runs_again(
+    tmp_path: Path, *, is_again: bool
+) -> None:
+    """It begins a batch with all it knows, and most batches have no failure."""
+    Weighed.times = 0
+    journal = Journal()
+    journal.faults["ask.3"] = [_503] if is_again else []
+    tester = _tester(journal, tmp_path, Remembering(journal))
+    tester.run(events(*_values(5)))
+    assert len(tester.acked) == 5 - is_again
+    assert bool(Weighed.times) is is_again
+
+
+class Holding(Emitting):
+    """Keeps the tuples themselves, and nothing else."""
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        super().process(tuple)
+        self.values = [*self.values[:-1], tuple]
+
+
+def test_tuples_that_a_bolt_keeps_are_not_copied_with_it(tmp_path: Path) -> None:
+    """It is small, however large these are: there is a copy behind each call that emits."""
+    journal = Journal()
+    wide = [value.ljust(_KB) for value in _values(8)]
+    journal.faults[f"part.{wide[7]}"] = [_503]
+    tester = _tester(journal, tmp_path, Holding(journal))
+    tester.run(events(*wide))
+    assert _calls(journal) == wide
+    assert len(tester.acked) == 7
+
+
+class Ticked(Keeping):
+    """Passes its ticks through the journal."""
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        if tuple.is_tick:
+            self.journal.pass_through("tick")
+        else:
+            super().process(tuple)
+
+
+def test_a_tick_is_not_given_again_with_what_came_since_a_copy(tmp_path: Path) -> None:
+    journal = Journal()
+    tester = _tester(journal, tmp_path, Ticked(journal))
+    tester.run(events("a"))
+    tester.advance(2)
+    journal.faults.update({"tick": [None] * 3, "part.3": [_503]})
+    tester.run(events(*_values(5)))
+    assert len(journal.faults["tick"]) == 2
+    assert _again(journal) == _range(0, 3)
+
+
+class CallsBesides(Asked):
+    """Notes how often it is called for a value; passes its ticks through the journal."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        if tuple.is_tick:
+            self.journal.pass_through("tick")
+            return
+        made.append(text(tuple["value"]))
+        super().process(tuple, collector)
+
+
+class AwaitsBesides(CallsBesides):
+    """Likewise in a call that is awaited."""
+
+    async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
+        super().process(tuple, collector)
+
+
+made: list[str] = []
+third = threading.Event()
+hung: list[threading.Thread] = []
+advance: list[Callable[[float], None]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    made.clear()
+    third.clear()
+
+
+def _behind_a_committer(
+    journal: Journal, folder: Path, behind: Any, *, concurrency: int
+) -> TransactionTester:
+    builder = TransactionalTopologyBuilder("behind", "spout")
+    states = {"count": TransactionalState(store_in(folder), "counts")}
+    builder.set_bolt("sum", GatherAndPassOn(journal), states=states).global_grouping("spout")
+    ask = builder.set_bolt("ask", behind, concurrency=concurrency, tick_interval="1 s")
+    ask.local_grouping("sum")
+    builder.set_output("out", key=None, value="value").local_grouping("ask")
+    return TransactionTester(builder.build())
+
+
+_REHEARSED = [None]
+"""The processing phase gives bolts behind a committer their tuples, too."""
+
+
+_KINDS = pytest.mark.parametrize(
+    ("kind", "concurrency"), [(CallsBesides, 1), (CallsBesides, 3), (AwaitsBesides, 3)]
+)
+
+
+@pytest.mark.promise("state-commit-fails-failbatch", "state-calls-fail-chance")
+@_KINDS
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_call_that_asks_for_another_try_at_its_batch_is_not_repeated(
+    kind: type[Asked],
+    concurrency: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    asks: bool,
+) -> None:
+    """What fails in a commit by chance is repeated there."""
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    journal = Journal()
+    journal.faults["ask.x"] = [*_REHEARSED, FailBatch("not now") if asks else _503]
+    tester = _behind_a_committer(journal, tmp_path, kind(journal), concurrency=concurrency)
+    tester.run(events("x"))
+    assert len(made) == (2 + 2 if asks else 1 + 2)
+    assert [one.detail for one in tester.failed_tries] == (["ask: not now"] if asks else [])
+    assert [text(value) for _, value in tester.records("out")] == ["x"]
+
+
+class Exits(CallsBesides):
+    """Leaves its thread."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        made.append(text(tuple["value"]))
+        if len(made) == 2:
+            raise SystemExit
+        collector.emit((tuple["transaction"], text(tuple["value"])))
+
+
+def test_side_by_side_a_call_that_ends_its_thread_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    tester = _behind_a_committer(Journal(), tmp_path, Exits(Journal()), concurrency=2)
+    tester.run(events("x"))
+    assert len(made) == 2 + 2
+    assert "SystemExit" in tester.failed_tries[0].detail
+
+
+@pytest.mark.promise("process-bolt-raises-tick")
+@_KINDS
+def test_a_tick_that_is_refused_is_given_once_more(
+    kind: type[Asked], concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To another copy, and not as calls are repeated: twice in each phase."""
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    journal = Journal()
+    tester = _behind_a_committer(journal, tmp_path, kind(journal), concurrency=concurrency)
+    tester.run(events("x"))
+    tester.advance(2)
+    journal.faults["tick"] = [_503] * 9
+    tester.run(events("y"))
+    assert len(journal.faults["tick"]) == 9 - 2 - 2
+    assert not tester.failed_tries
+
+
+class Hangs(CallsBesides):
+    """Fails in its second call, once its third is made."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        made.append(text(tuple["value"]))
+        if len(made) == 2:
+            hung.append(threading.current_thread())
+            advance.pop()(60)
+            assert third.wait(60)
+            raise _503
+        if len(made) == 3:
+            third.set()
+        collector.emit((tuple["transaction"], text(tuple["value"])))
+
+
+def test_side_by_side_a_call_that_was_given_up_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its try at the batch is over: what it raises by then is nobody's."""
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    tester = _behind_a_committer(Journal(), tmp_path, Hangs(Journal()), concurrency=2)
+    advance.append(tester.advance)
+    tester.run(events("x"))
+    hung.pop().join(60)
+    assert len(made) == 2 + 2
+    assert "took longer than call_timeout" in tester.failed_tries[0].detail
