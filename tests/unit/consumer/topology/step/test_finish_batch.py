@@ -114,6 +114,21 @@ def test_a_failure_of_the_end_of_a_batch_fails_its_events(tasks: int | None) -> 
 
 
 @pytest.mark.promise("process-finish-batch-raises")
+def test_a_failure_of_one_end_drops_nothing_of_the_end_before() -> None:
+    """A batch of more events than may be pending has several, in one task."""
+    _plan["raises"] = lambda _: _plan["finishes"] == 2
+    builder = TopologyBuilder("sums")
+    builder.set_spout("events")
+    builder.set_bolt("sums", Sums()).local_grouping("events")
+    builder.set_output("out", key=None, value="values").local_grouping("sums")
+    tester = TopologyTester(builder.build(), ProcessSettings(max_spout_pending=1), partitions=1)
+    tester.run([("k", "a"), ("m", "b"), ("n", "c")])
+    assert _records(tester) == ["a", "c"]
+    tester.retry_all()
+    assert _records(tester) == ["a", "c", "b"]
+
+
+@pytest.mark.promise("process-finish-batch-raises")
 @_EVERYWHERE
 def test_events_that_no_batch_can_be_ended_with_are_dead_with_its_words(tasks: int | None) -> None:
     _plan["raises"] = bool

@@ -107,10 +107,21 @@ class Post(Bolt):
         self.collector.ack(tuple)
 
 
-def _topology(made: BasicBolt, *, tasks: int | None = None, hook: Any = None) -> Topology:
+def _topology(
+    made: BasicBolt,
+    *,
+    tasks: int | None = None,
+    hook: Any = None,
+    behind: int | None = None,
+) -> Topology:
+    """Return one in which so many tasks make numbers in a stage behind the first; None for there.
+
+    Likewise so many pass them on in a stage behind that.
+    """
     builder = TopologyBuilder("numbers")
     builder.set_spout("events")
-    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
+    numbers = builder.set_bolt("numbers", made, behind, tick_interval="1 s")
+    numbers.local_grouping("events") if behind is None else numbers.shuffle_grouping("events")
     post = builder.set_bolt("post", Post(), tasks)
     post.local_grouping("numbers") if tasks is None else post.fields_grouping("numbers", "task")
     builder.set_output("out", key=None, value="number").local_grouping("post")
@@ -123,6 +134,7 @@ _SETTINGS = ProcessSettings.model_validate(
     {"retry_jitter": 0, "retry_delay": "100 ms", "max_attempts": 3}
 )
 _EVERYWHERE = pytest.mark.parametrize("tasks", [None, 2], ids=["one stage", "several"])
+_BEHIND = pytest.mark.parametrize("behind", [None, 2], ids=["first", "later"])
 _MADE = pytest.mark.parametrize("made", [Numbers(), NumbersAtTheEnd()], ids=["ticks", "ends"])
 
 
@@ -162,11 +174,15 @@ def test_what_fails_behind_a_tick_or_an_end_is_tried_again(
 
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
+@_BEHIND
 @_MADE
-def test_what_one_task_makes_keeps_its_order(made: BasicBolt, tasks: int | None) -> None:
+def test_what_one_task_makes_keeps_its_order(
+    made: BasicBolt, tasks: int | None, behind: int | None
+) -> None:
     """Over steps: what is made meanwhile waits for what was made before; other tasks go on."""
     _plan["fails"] = {2: 2, 5: 1}
-    tester = TopologyTester(_topology(made, tasks=tasks), _SETTINGS, partitions=2)
+    topology = _topology(made, tasks=tasks, behind=behind)
+    tester = TopologyTester(topology, _SETTINGS, partitions=2)
     tester.run()
     for _ in range(4):
         tester.advance(0.99)
@@ -186,10 +202,13 @@ def _most(seen: list[Any]) -> int:
 
 @pytest.mark.promise("process-bolt-fails-behind")
 @_EVERYWHERE
-def test_what_is_held_is_not_seen_before_what_it_waits_for(tasks: int | None) -> None:
+@pytest.mark.parametrize("behind", [None, 1], ids=["first", "later"])
+def test_what_is_held_is_not_seen_before_what_it_waits_for(
+    tasks: int | None, behind: int | None
+) -> None:
     """One task's numbers come to the next bolt in their order, repeats aside."""
     _plan["fails"] = {1: 2}
-    tester = TopologyTester(_topology(Numbers(), tasks=tasks), _SETTINGS)
+    tester = TopologyTester(_topology(Numbers(), tasks=tasks, behind=behind), _SETTINGS)
     tester.run()
     _ticked(tester)
     tester.advance(0.05)
@@ -230,12 +249,75 @@ def test_what_is_made_of_older_events_stands_behind_what_was_made_before(
 
 
 @pytest.mark.promise("process-bolt-fails-behind")
-def test_one_task_has_one_order_in_all_waves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", [None, 1], ids=["first", "later"])
+def test_one_task_has_one_order_in_all_waves(tmp_path: Path, behind: int | None) -> None:
     """Though the tick before them had the time of the batch, and the ends have those of events."""
     settings = _SETTINGS.model_copy(update={"max_spout_pending": 1})
-    runs = _ticking(StepRuns(_topology(NumbersAtBoth(), tasks=2), tmp_path, settings))
+    topology = _topology(NumbersAtBoth(), tasks=2, behind=behind)
+    runs = _ticking(StepRuns(topology, tmp_path, settings, partitions=1 if behind is None else 2))
     runs.step([event(10), event(11), event(12)])
     assert _written(runs) == list(range(1, 8))
+
+
+@bolt(fields=("number",))
+def pass_far(given: Tuple) -> Iterator[Any]:
+    """Note what comes so far."""
+    _plan.setdefault("far", []).append(given["number"])
+    yield given["number"]
+
+
+@pytest.mark.promise("process-bolt-fails-behind")
+def test_what_waits_already_is_sent_to_no_other_stage() -> None:
+    """A reader beside it has failed an earlier one by then."""
+    _plan["fails"] = {1: 1}
+    builder = TopologyBuilder("beside")
+    builder.set_spout("events")
+    numbers = builder.set_bolt("numbers", NumbersAtBoth(), tick_interval="1 s")
+    numbers.local_grouping("events")
+    builder.set_bolt("near", Post()).local_grouping("numbers")
+    builder.set_bolt("far", pass_far, 2).fields_grouping("numbers", "task")
+    builder.set_output("out", key=None, value="number").local_grouping("far")
+    tester = TopologyTester(builder.build(), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    assert tester.made == 3
+    assert _plan["far"] == [1]
+    tester.retry_all()
+    assert _out(tester) == [1, 2, 3]
+
+
+class PostLate(Post):
+    """Fails the first number when an event comes."""
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        if tuple.source == "events":
+            while self.held:
+                self.collector.fail(self.held.pop())
+            self.collector.ack(tuple)
+        elif tuple["number"] == tuple.attempt == 1:
+            self.held.append(tuple)
+        else:
+            super().process(tuple)
+
+
+@pytest.mark.promise("process-bolt-fails-behind")
+def test_what_is_done_waits_for_an_earlier_one_that_fails_late() -> None:
+    builder = TopologyBuilder("late")
+    builder.set_spout("events")
+    numbers = builder.set_bolt("numbers", Numbers(), tick_interval="1 s")
+    numbers.local_grouping("events")
+    builder.set_bolt("post", PostLate()).local_grouping("numbers").local_grouping("events")
+    builder.set_output("out", key=None, value="number").local_grouping("post")
+    tester = TopologyTester(builder.build(), _SETTINGS)
+    tester.run()
+    _ticked(tester)
+    assert (tester.made, tester.made_acked, _out(tester)) == (2, 0, [])
+    tester.retry_all()
+    assert _out(tester) == [1, 2]
 
 
 class Doubtful(Numbers):
@@ -352,16 +434,18 @@ def test_neither_hook_nor_watermark_knows_of_what_is_made(tasks: int | None) -> 
 
 
 @_EVERYWHERE
-def test_what_fails_as_often_as_it_may_is_a_dead_letter(tasks: int | None) -> None:
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_what_fails_as_often_as_it_may_is_a_dead_letter(tasks: int | None, attempts: int) -> None:
     """With its bolt and its values; then the next one goes on."""
     _plan["fails"] = {1: 9}
-    tester = TopologyTester(_topology(Numbers(), tasks=tasks), _SETTINGS)
+    settings = _SETTINGS.model_copy(update={"max_attempts": attempts})
+    tester = TopologyTester(_topology(Numbers(), tasks=tasks), settings)
     tester.run()
     _ticked(tester)
     tester.retry_all()
     (letter,) = tester.dead_letters
     assert (letter.event.topic, letter.event.value) == ("numbers/0", b'{"task":0,"number":1}')
-    assert (letter.attempts, letter.reason) == (3, FailReason.EXCEPTION)
+    assert (letter.attempts, letter.reason) == (attempts, FailReason.EXCEPTION)
     assert letter.path == ("numbers", "post")
     assert _out(tester) == [2]
     assert (tester.made, tester.made_acked) == (2, 1)
