@@ -262,6 +262,7 @@ class Executor:
                 if not self._takes_tick(place, interval_ms, time_ms):
                     self._takes_tick(place, interval_ms, time_ms, is_last=True)
         self.drain()
+        self._take_in_made()
 
     def _takes_tick(
         self, place: tuple[str, int], interval_ms: int, time_ms: int, *, is_last: bool = False
