@@ -359,16 +359,15 @@ class Executor:
 
     def _take_in_made(self) -> None:
         """Follow the tuples that tasks have made by themselves as far as they go here."""
-        made = self._environment.made
+        made, awaited = self._environment.made, self._environment.awaited
         self._made += len(made)
         if not self._settles:
             self._roots_made += [(root, root.event) for root in made]
-        else:
+        elif self._open.is_empty and all(one.is_done and one not in awaited for one in made):
+            self._acked += len(made)
+        else:  # one that is done may stand behind one that is not
             for root in made:
-                if root.is_done and root not in self._environment.awaited and self._open.is_empty:
-                    self._acked += 1
-                else:
-                    self._open.add(root, root.event)
+                self._open.add(root, root.event)
         made.clear()
 
     def result(self) -> ExecutorResult:

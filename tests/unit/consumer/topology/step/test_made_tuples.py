@@ -287,16 +287,17 @@ def test_what_waits_already_is_sent_to_no_other_stage() -> None:
 
 
 class PostLate(Post):
-    """Fails the first number when an event comes."""
+    """Fails the first number when an event comes, or the third one."""
 
     def prepare(self, *given: Any) -> None:
         super().prepare(*given)
         self.held: list[Tuple] = []
 
     def process(self, tuple: Tuple) -> None:  # noqa: A002
-        if tuple.source == "events":
+        if tuple.source == "events" or tuple["number"] == 3:
             while self.held:
                 self.collector.fail(self.held.pop())
+        if tuple.source == "events":
             self.collector.ack(tuple)
         elif tuple["number"] == tuple.attempt == 1:
             self.held.append(tuple)
@@ -305,19 +306,24 @@ class PostLate(Post):
 
 
 @pytest.mark.promise("process-bolt-fails-behind")
-def test_what_is_done_waits_for_an_earlier_one_that_fails_late() -> None:
+@pytest.mark.parametrize("each", [2, 3])
+@pytest.mark.parametrize("kind", [Numbers, NumbersAtTheEnd])
+def test_what_is_done_waits_for_an_earlier_one_that_fails_late(
+    kind: type[Numbers], each: int
+) -> None:
+    made = kind()
+    made.each = each
     builder = TopologyBuilder("late")
     builder.set_spout("events")
-    numbers = builder.set_bolt("numbers", Numbers(), tick_interval="1 s")
-    numbers.local_grouping("events")
+    builder.set_bolt("numbers", made, tick_interval="1 s").local_grouping("events")
     builder.set_bolt("post", PostLate()).local_grouping("numbers").local_grouping("events")
     builder.set_output("out", key=None, value="number").local_grouping("post")
     tester = TopologyTester(builder.build(), _SETTINGS)
     tester.run()
-    _ticked(tester)
-    assert (tester.made, tester.made_acked, _out(tester)) == (2, 0, [])
+    _ticked(tester, 2)
     tester.retry_all()
-    assert _out(tester) == [1, 2]
+    assert _out(tester) == list(range(1, 2 * each + 1))
+    assert tester.made == tester.made_acked == 2 * each
 
 
 class Doubtful(Numbers):
