@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

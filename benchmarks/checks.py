@@ -26,14 +26,17 @@ from benchmarks.figures import print_figures
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.codec import in_metadata
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
 from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC
-from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.policies import BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.stored_pieces import in_metadata
-from sequitur.consumer.subscription.stored_records import cursor_key, cursor_value, state_key
+from sequitur.consumer.subscription.stored_records import (
+    SubscriptionState,
+    cursor_key,
+    cursor_value,
+    state_key,
+)
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

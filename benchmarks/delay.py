@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker import bench_broker
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     DelayPolicy,

@@ -32,7 +32,7 @@ from sequitur.base.flags import given_flags
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.pipelines.settings import ProcessJob
+from sequitur.pipelines.run_options import ProcessJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

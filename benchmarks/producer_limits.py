@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.producer_contenders import HEADERS, records
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings, Record
 
 if TYPE_CHECKING:

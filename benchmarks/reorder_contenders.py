@@ -15,7 +15,7 @@ from benchmarks.peers import flink_environment
 from sequitur.base.flags import given_flags
 from sequitur.consumer import ReorderSettings
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.pipelines.settings import ReorderJob
+from sequitur.pipelines.run_options import ReorderJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

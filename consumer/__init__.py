@@ -1,68 +1,24 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
 from sequitur.consumer._settings import ReorderSettings
-from sequitur.consumer.lateness.judge import LateJudge, is_behind, late_against, staging_rules
-from sequitur.consumer.lateness.key_state import (
-    FOLD_LIMITS,
-    Fold,
-    FoldLimits,
-    KeyLookup,
-    KeyState,
-    Upkeep,
-)
-from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.lateness.runs import Run, least_frontier_ms
-from sequitur.consumer.step_log.done import NOTHING_DONE, StepDone, finish
-from sequitur.consumer.step_log.entry import StepEntry
-from sequitur.consumer.step_log.partition_counts import PartitionCounts
-from sequitur.consumer.step_log.staged import StagedStep
-from sequitur.consumer.step_log.step_fields import Step, StepKind
-from sequitur.consumer.step_log.totals import Totals
-from sequitur.consumer.step_log.waiting import Awaited, awaited
-from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
-from sequitur.consumer.subscription.cursor import AckCounts, Cursor, CursorIdentity
-from sequitur.consumer.subscription.cursor_stats import CursorStats
-from sequitur.consumer.subscription.stored_pieces import (
-    METADATA_LIMIT,
-    Chunk,
-    Pointer,
-    StoredPieces,
-    in_metadata,
-    read_pointer,
-    read_stored,
-)
-from sequitur.consumer.time.adaptive_delay import (
+from sequitur.consumer.clock import (
+    BEFORE_ALL_TIME_MS,
+    LONGEST_TICK_MS,
     DelayPolicy,
+    EventClock,
     LatenessHistogram,
     LearnedDelays,
+    Look,
+    PartitionClock,
     StepLateness,
+    UnusableRow,
+    advice,
     bin_limit_ms,
     lateness_bin,
     learn,
 )
-from sequitur.consumer.time.advice import UnusableRow, advice
-from sequitur.consumer.time.bounds import TimeBounds
-from sequitur.consumer.time.clock import (
-    BEFORE_ALL_TIME_MS,
-    LONGEST_TICK_MS,
-    EventClock,
-    Look,
-    PartitionClock,
-)
-from sequitur.consumer.time.event_time import (
-    EventTime,
-    EventTimeSource,
-    EventTimeSpec,
-    parse_event_time_spec,
-    read_event_time,
-)
-from sequitur.consumer.time.output_timestamp import (
+from sequitur.consumer.event_time import (
     EVENT_TIME_HEADER,
-    OutputTimestamp,
-    TimestampRule,
-    now_of_step,
-)
-from sequitur.consumer.time.reasons import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE,
@@ -83,8 +39,61 @@ from sequitur.consumer.time.reasons import (
     TOO_FAR_FUTURE,
     TOO_LARGE,
     UNPARSABLE,
+    EventTime,
+    EventTimeSource,
+    EventTimeSpec,
+    OutputTimestamp,
+    TimeBounds,
+    TimeFormat,
+    TimestampRule,
+    TimeUnit,
+    now_of_step,
+    parse_event_time_spec,
+    read_event_time,
 )
-from sequitur.consumer.time.time_text import TimeFormat, TimeUnit
+from sequitur.consumer.lateness import (
+    FOLD_LIMITS,
+    DataLoss,
+    Fold,
+    FoldLimits,
+    KeyLookup,
+    KeyState,
+    LateJudge,
+    LatePolicy,
+    ReorderMode,
+    Run,
+    Upkeep,
+    is_behind,
+    late_against,
+    least_frontier_ms,
+    staging_rules,
+)
+from sequitur.consumer.step_log import (
+    NOTHING_DONE,
+    Awaited,
+    PartitionCounts,
+    StagedStep,
+    Step,
+    StepDone,
+    StepEntry,
+    StepKind,
+    Totals,
+    awaited,
+    finish,
+)
+from sequitur.consumer.subscription.codec import (
+    METADATA_LIMIT,
+    Chunk,
+    Pointer,
+    StoredCursor,
+    StoredPieces,
+    decode_cursor,
+    encode_cursor,
+    in_metadata,
+    read_pointer,
+    read_stored,
+)
+from sequitur.consumer.subscription.cursor import AckCounts, Cursor, CursorIdentity, CursorStats
 from sequitur.errors import (
     AckBeyondEndError,
     ConservationError,

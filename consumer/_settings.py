@@ -26,11 +26,14 @@ from sequitur.base.settings import (
     milliseconds,
     split,
 )
-from sequitur.consumer.lateness.policy import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.time.adaptive_delay import LATENESS_LIMIT_MS, DelayPolicy
-from sequitur.consumer.time.bounds import TimeBounds
-from sequitur.consumer.time.event_time import EventTimeSpec
-from sequitur.consumer.time.output_timestamp import EVENT_TIME_HEADER, OutputTimestamp
+from sequitur.consumer.clock import LATENESS_LIMIT_MS, DelayPolicy
+from sequitur.consumer.event_time import (
+    EVENT_TIME_HEADER,
+    EventTimeSpec,
+    OutputTimestamp,
+    TimeBounds,
+)
+from sequitur.consumer.lateness import DataLoss, LatePolicy, ReorderMode
 from sequitur.kafka.partition import EXPECTED, is_topic_name
 from sequitur.kafka.records import EVENT_ID_HEADER
 

@@ -26,10 +26,9 @@ from typing import Annotated
 import typer
 
 from sequitur.base.flags import with_flags
+from sequitur.pipelines.ordering.job import run_job, run_submitted
 from sequitur.pipelines.ordering.opening import ProcessStage
-from sequitur.pipelines.ordering.submitted import run_job, run_submitted
-from sequitur.pipelines.run_options import RunOptions, with_options
-from sequitur.pipelines.settings import ProcessJob
+from sequitur.pipelines.run_options import ProcessJob, RunOptions, with_options
 from sequitur.pipelines.topology.topology_file import load_topology
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -24,9 +24,8 @@ if __name__ == "__main__":
 import typer
 
 from sequitur.base.flags import with_flags
-from sequitur.pipelines.ordering.submitted import run_job, run_submitted
-from sequitur.pipelines.run_options import RunOptions, with_options
-from sequitur.pipelines.settings import ReorderJob
+from sequitur.pipelines.ordering.job import run_job, run_submitted
+from sequitur.pipelines.run_options import ReorderJob, RunOptions, with_options
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

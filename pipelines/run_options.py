@@ -1,8 +1,4 @@
-"""What a single run of a job is told beside its settings: each option is declared once, here.
-
-The scripts for spark-submit, `sequitur reorder`, `sequitur run` and the demo all take them from
-`RunOptions`: a field is the flag, its default, its help, and what is handed on to spark-submit.
-"""
+"""The settings of the jobs, composed of the sections of the packages below."""
 
 from __future__ import annotations
 
@@ -14,11 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from sequitur.base.settings import flag_name
+from sequitur.base.settings import Settings, flag_name
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.topology import ProcessSettings
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.ordering.progress import ProgressStyle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class ReorderJob(Settings):
+    """What the reorder job needs."""
+
+    kafka: KafkaSettings
+    reorder: ReorderSettings
+
+
+class ProcessJob(ReorderJob):
+    """What the process job needs: a topology behind the reorder stage."""
+
+    process: ProcessSettings = ProcessSettings()
+
+
+# What a single run of a job is told beside its settings: each option is declared once, here.
+#
+# The scripts for spark-submit, `sequitur reorder`, `sequitur run` and the demo all take them from
+# `RunOptions`: a field is the flag, its default, its help, and what is handed on to spark-submit.
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from sequitur.kafka.settings import KafkaSettings, TokenProvider
     from sequitur.producer._client import IdempotentProducer
+    from sequitur.producer._core import ProducerStatistics
     from sequitur.producer._outcome import (
         Delivery,
         Failure,
@@ -48,9 +49,7 @@ if TYPE_CHECKING:
     )
     from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._statistics import ProducerStatistics
-    from sequitur.producer.daemon.daemon import DaemonReport, run_daemon
-    from sequitur.producer.daemon.settings import ProduceSettings
+    from sequitur.producer.daemon.daemon import DaemonReport, ProduceSettings, run_daemon
     from sequitur.producer.journal.frames import Position
 
 __all__ = [
@@ -122,11 +121,11 @@ _LOADED_WHEN_USED: Final = {
     "Position": ".journal.frames",
     "PossiblyPersisted": "._outcome",
     "PossiblyPersistedError": "sequitur.errors",
-    "ProduceSettings": ".daemon.settings",
+    "ProduceSettings": ".daemon.daemon",
     "ProducerClosedError": "sequitur.errors",
     "ProducerError": "sequitur.errors",
     "ProducerSettings": "._settings",
-    "ProducerStatistics": "._statistics",
+    "ProducerStatistics": "._core",
     "Record": "._record",
     "RetriableError": "sequitur.errors",
     "SendManyError": "sequitur.errors",

@@ -28,16 +28,20 @@ from sequitur.errors import ProducerClosedError
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.kafka.wire import Wire, close_within
-from sequitur.producer._core import Core
-from sequitur.producer._life import JournalOpening, acquire_identity, unnamed_producer
+from sequitur.producer._core import (
+    NOTHING_COUNTED,
+    Core,
+    JournalOpening,
+    acquire_identity,
+    unnamed_producer,
+)
 from sequitur.producer._outcome import Ticket
 from sequitur.producer._record import RecordMaker, checked
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
-from sequitur.producer._statistics import NOTHING_COUNTED
 from sequitur.producer.delivery.identities import Identities
 from sequitur.producer.journal.state import NOTHING_RECOVERED
-from sequitur.producer.quota.gate import ControlReader, QuotaGate
+from sequitur.producer.quota import ControlReader, QuotaGate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +49,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sequitur.kafka.settings import TokenProvider
+    from sequitur.producer._core import ProducerStatistics
     from sequitur.producer._outcome import Delivery, GivenUp, OnGivenUp
     from sequitur.producer._record import Partitioner, Record, Serializer
-    from sequitur.producer._statistics import ProducerStatistics
     from sequitur.producer.journal.frames import Position
     from sequitur.producer.journal.journal import Journal
 

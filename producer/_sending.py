@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sequitur.producer._core import Core
     from sequitur.producer._outcome import Persisted
     from sequitur.producer._record import RecordMaker
-    from sequitur.producer.batching.queues import Route
+    from sequitur.producer.batching.batch import Route
 
     Ready = Callable[[], Awaitable[Route | NotPersisted]]
 

@@ -10,7 +10,7 @@ __all__ = ["produce_events", "sequitur"]
 def sequitur() -> None:
     """`sequitur`."""
     quietly()
-    from sequitur.cli import main  # noqa: PLC0415 - takes a second or two
+    from sequitur.cli.main import main  # noqa: PLC0415 - takes a second or two
 
     as_python_does()
     main()

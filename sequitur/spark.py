@@ -8,8 +8,8 @@ from sequitur.base.extras import load
 for _package in ("pyspark", "pyarrow"):
     load(_package, "sequitur.spark")
 
-from sequitur.pipelines.ordering.ordered_step import OrderedStep
-from sequitur.pipelines.ordering.start import reorder
+from sequitur.pipelines.ordering.job import reorder
+from sequitur.pipelines.ordering.step import OrderedStep
 from sequitur.pipelines.spark_sink.exactly_once import BatchWritten, ExactlyOnceKafka
 
 __all__ = ["BatchWritten", "ExactlyOnceKafka", "OrderedStep", "reorder"]

@@ -2,7 +2,7 @@
 
 from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.api import Message, Subscription, SubscriptionStats
-from sequitur.consumer.subscription.cursor_stats import CursorStats
+from sequitur.consumer.subscription.cursor import CursorStats
 from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
 

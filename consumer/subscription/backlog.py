@@ -1,4 +1,9 @@
-"""Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected."""
+"""Which jobs get on: what one holds for its frontier counts for nobody's quota while that moves.
+
+A frontier that stands still though there is something to read is that of a job that is down, or
+hangs. Where all is read it waits for messages, and those would wait for the job if producers were
+held for what it holds.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry
-from sequitur.consumer.subscription.ages import limits_ms, older_than
-from sequitur.consumer.subscription.claims import ClaimWatch, Hold
 from sequitur.consumer.subscription.cursor_store import CursorStore
-from sequitur.consumer.subscription.frontier_watch import FrontierWatch
-from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.policies import limits_ms, older_than
+from sequitur.consumer.subscription.registry import RegistryStore
 from sequitur.consumer.subscription.stored_records import (
+    ClaimWatch,
+    Hold,
     StoredRecords,
     StoredSubscriptions,
     nothing_stored,
@@ -39,15 +44,46 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer.subscription.ages import Place
-    from sequitur.consumer.subscription.claims import Claim
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition
+    from sequitur.consumer.subscription.cursor import PartitionCursor
     from sequitur.consumer.subscription.cursor_store import CursorOwner
-    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+    from sequitur.consumer.subscription.policies import Place
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.consumer.subscription.state import SubscriptionState
-    from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.stored_records import (
+        Claim,
+        StoredSubscription,
+        SubscriptionState,
+    )
     from sequitur.kafka.settings import KafkaSettings
+
+
+PATIENCE_S: Final = 60.0
+"""A step may take long, and a job that is started again some time, too."""
+
+
+class FrontierWatch:
+    """Remembers since when frontiers stand still."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def standing(
+        self, frontiers: Mapping[str, int], caught_up: frozenset[str], now_s: float
+    ) -> frozenset[str]:
+        """Return the jobs whose frontiers have stood still for too long."""
+        self._known = {
+            name: self._known[name]
+            if name not in caught_up and self._known.get(name, (None,))[0] == frontier_ms
+            else (frontier_ms, now_s)
+            for name, frontier_ms in frontiers.items()
+        }
+        return frozenset(
+            name for name, (_, since_s) in self._known.items() if now_s - since_s > PATIENCE_S
+        )
+
+
+# Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected.
+
 
 _POLL_S: Final = 0.1
 _RECORDS: Final = 1_000

@@ -7,36 +7,51 @@ owner, or may have one, is left alone: that one makes these acks itself, see `sk
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer.subscription.cursor import CursorIdentity
-from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
-from sequitur.consumer.subscription.expiry import is_unused
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.consumer.subscription.registry import NOTED_EACH_MS, Registry
-from sequitur.consumer.subscription.registry_store import BacklogStates
+from confluent_kafka import Consumer
+
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.duty import Duty
+from sequitur.consumer.subscription.policies import is_unused
+from sequitur.consumer.subscription.registry import NOTED_EACH_MS, BacklogStates, Registry
 from sequitur.consumer.subscription.skipping import cuts, quota_checks, skip
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
+from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.survey import (
+    Cuts,
+    DueAck,
+    Finding,
+    FindingKind,
+    detect,
+    due_acks,
+    near_deletion,
+)
 from sequitur.errors import (
+    ConsumerError,
     SubscriptionConnectedError,
     SubscriptionFencedError,
     TopicError,
     UnansweredError,
     UnknownSubscriptionError,
 )
+from sequitur.kafka.control import CONTROL_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sequitur.consumer.subscription.backlog import Surveyor
+    from confluent_kafka import TopicPartition
+
     from sequitur.consumer.subscription.cursor_store import CursorOwner
-    from sequitur.consumer.subscription.quota import QuotaCheck
+    from sequitur.consumer.subscription.policies import QuotaCheck
     from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.partition import SourcePartition
+    from sequitur.kafka.settings import KafkaSettings
+
 
 VALID_FOR_MS: Final = 30_000
 """So long producers wait for the next round; then they go on."""
@@ -386,3 +401,148 @@ def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
         f"it has a consumer, which acks {messages:,} messages that have expired or are evicted",
         {"messages": messages},
     )
+
+
+# Checks again and again, by one process of a cluster at a time.
+#
+# A backlog grows when the job is down, so the checks run beside it, too: in `sequitur subscription
+# watch`, and in each job. Who makes them is settled by a consumer group on the topic of the
+# registry, which has one partition: whoever is assigned it. When that one dies the partition goes
+# to another. One that was cut off and goes on has lost the transactional id of the backlog states,
+# and stops.
+
+
+CHECKS_GROUP: Final = "sequitur-subscription-checks"
+INTERVAL_S: Final = 1.0
+"""Producers are to know of a backlog within two seconds."""
+_POLL_S: Final = 0.2
+_SESSION_MS: Final = 10_000
+_LONGEST_ROUND_MS: Final = 600_000
+_STALE_AFTER_ROUNDS: Final = 10
+
+
+class Leadership:
+    """A seat among those who can make the checks; one of them is told to."""
+
+    def __init__(self, kafka: KafkaSettings, group: str = CHECKS_GROUP) -> None:
+        self._leads = threading.Event()
+        self._consumer = Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "session.timeout.ms": _SESSION_MS,
+                "heartbeat.interval.ms": _SESSION_MS // 5,
+                "max.poll.interval.ms": _LONGEST_ROUND_MS,
+                "allow.auto.create.topics": False,
+            }
+        )
+        self._consumer.subscribe(
+            [CONTROL_TOPIC],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._revoked,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one makes the checks."""
+        return self._leads.is_set()
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Take note of who leads now; to be called again and again."""
+        self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
+        return self.leads
+
+    def close(self) -> None:
+        """Leave, so that another one leads at once."""
+        self._leads.clear()
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.assign(partitions)
+        consumer.pause(partitions)
+        if partitions:
+            self._leads.set()
+
+    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._leads.clear()
+        consumer.unassign()
+
+
+class LedChecks:
+    """The checks of one process: begun when it leads, and closed when it leads no more."""
+
+    def __init__(self, make: Callable[[], Checks]) -> None:
+        self._make = make
+        self._checks: Checks | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self) -> CheckRound:
+        """Make one round, as the process that leads; see `Checks.run`.
+
+        After an error the next round begins them anew: whoever leads now goes on, brokers that were
+        away come back.
+        """
+        if self._checks is None:
+            self._checks = self._make()
+        try:
+            return self._checks.run()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of them: this process does not lead."""
+        if self._checks is not None:
+            self._checks.close()
+            self._checks = None
+
+
+def watch(
+    kafka: KafkaSettings,
+    *,
+    tell: Callable[[CheckRound], object],
+    stop: Callable[[], bool] = bool,
+    interval_s: float = INTERVAL_S,
+    copy_to: str | None = None,
+    replication_factor: int = -1,
+    dry_run: bool = False,
+    warn: Callable[[str], object] = len,
+    group: str = CHECKS_GROUP,
+    **options: Any,
+) -> None:
+    """Make all checks again and again, while this process is the one that makes them."""
+    surveyor = Surveyor(kafka, replication_factor=replication_factor)
+    surveyor.registry.ensure()
+    options.setdefault(
+        "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
+    )
+    with (
+        Leadership(kafka, group) as leadership,
+        LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
+    ):
+        round_ = Duty(
+            lambda: tell(checks.run()),
+            every_s=interval_s,
+            # What was written by a newer version is told of until it is understood.
+            passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
+            tell=lambda error: warn(str(error)),
+        )
+        while not stop():
+            if leadership.poll(_POLL_S):
+                round_.run()
+            else:
+                checks.close()

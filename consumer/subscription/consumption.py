@@ -1,8 +1,4 @@
-"""A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
-
-All state is behind one lock, and four conditions are built on it. No request to Kafka is made under
-the lock, so a broker that is away stops receivers only once they have all that was read.
-"""
+"""Which cursors of a subscription are stored as they are, and which requests for it are met."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer.subscription.cursor_writes import CursorWrites
 from sequitur.consumer.subscription.duty import Duty
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
 from sequitur.kafka.connections import close_own
@@ -24,19 +19,103 @@ from sequitur.kafka.records import sizes_of
 from sequitur.kafka.shared_admin import IDLE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from confluent_kafka import Message
 
-    from sequitur.consumer.subscription.cursor_stats import CursorStats
+    from sequitur.consumer.subscription.cursor import (
+        ConsumedPartition,
+        CursorStats,
+        PartitionCursor,
+        Redeliveries,
+    )
     from sequitur.consumer.subscription.dead_letters import DeadLetters
     from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
     from sequitur.consumer.subscription.opening import OpenedSubscription, SubscriptionOpening
-    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
     from sequitur.consumer.subscription.partition_reader import Arrival, PartitionReader
-    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.consumer.subscription.stored_records import SubscriptionState
     from sequitur.kafka.partition import SourcePartition
+
+
+class CursorWrite(NamedTuple):
+    """What is written at once."""
+
+    meets: int  # number of the newest request that is met by it
+    cursors: list[PartitionCursor]  # copies, since acks go on while they are written
+    changes: dict[SourcePartition, int]  # how often each partition had changed when it was copied
+    acks: dict[SourcePartition, int]  # how many acks each partition had taken by then
+
+
+class CursorWrites:
+    """Not for several threads: whoever has it guards it together with the partitions."""
+
+    def __init__(self, partitions: Mapping[SourcePartition, ConsumedPartition]) -> None:
+        self._partitions = partitions
+        self._stored_changes: dict[SourcePartition, int] = dict.fromkeys(partitions, 0)
+        self._stored_acks: dict[SourcePartition, int] = {}
+        self._requested = self._met = 0
+        self._refused = 0
+        self._refusal: UnansweredError | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether there is a request that no write has met, and none has failed to meet."""
+        return self._requested > max(self._met, self._refused)
+
+    def request(self) -> int:
+        """Request that all is stored as it is now; return the request's number."""
+        self._requested += 1
+        return self._requested
+
+    def is_met(self, request: int) -> bool:
+        """Tell whether all is stored that a request was about."""
+        if self._met >= request:
+            return True
+        if self._refused >= request and self._refusal is not None:
+            raise UnansweredError(*self._refusal.args) from self._refusal
+        return False
+
+    def next(self, held: Callable[[SourcePartition], Redeliveries]) -> CursorWrite:
+        """Return what is not stored as it is now."""
+        changed = {
+            where: part
+            for where, part in self._partitions.items()
+            if part.changes != self._stored_changes.get(where)
+        }
+        return CursorWrite(
+            self._requested,
+            [part.copy(held(where)) for where, part in changed.items()],
+            {where: part.changes for where, part in changed.items()},
+            {where: part.acks for where, part in changed.items()},
+        )
+
+    def stored(self, write: CursorWrite) -> None:
+        """Take note of what was written."""
+        self._stored_changes |= write.changes
+        self._stored_acks |= write.acks
+        self._met = write.meets
+
+    def refused(self, write: CursorWrite, refusal: UnansweredError) -> None:
+        """Take note of what could not be written."""
+        self._refused, self._refusal = write.meets, refusal
+
+    def acks_left(self) -> bool:
+        """Tell whether there are acks that are not stored."""
+        parts = self._partitions.items()
+        return any(part.acks != self._stored_acks.get(where, 0) for where, part in parts)
+
+    @property
+    def refusal(self) -> UnansweredError | None:
+        """Why the newest write that failed has failed."""
+        return self._refusal
+
+
+# A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
+#
+# All state is behind one lock, and four conditions are built on it. No request to Kafka is made
+# under the lock, so a broker that is away stops receivers only once they have all that was read.
+
 
 _POLL_S: Final = 0.1
 _MOST_AT_ONCE: Final = 500

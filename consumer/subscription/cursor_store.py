@@ -1,35 +1,39 @@
-"""Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.
+"""Sets a consumer group's offsets, for Kafka's own tools: the lag that they show is then right.
 
-The topic is the truth: all of a subscription's cursors are written to it in one transaction, under
-a transactional id that one process owns at a time. The group's offsets follow, for Kafka's own
-tools: the lag that they show is then what was not processed. Nothing is read from them, since Kafka
-forgets them a week after the group is empty; ADR 29 has more.
+Nobody is a member of the group. Offsets are set behind the write that they are of, the newest only,
+and once more each day: brokers forget those of a group without members after a week. A group that
+has members is somebody else's, and its offsets are refused; nothing that has to be right is read
+from them, so that is told, and the work goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry, brief_outages
-from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
+from sequitur.consumer.subscription.codec import in_metadata
 from sequitur.consumer.subscription.compacted_topic import (
     CompactedTopic,
+    FencedWriter,
     FollowedPartition,
     FollowedTopic,
+    TopicWrite,
 )
-from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
-from sequitur.consumer.subscription.group_offsets import GroupOffsets, OwnersThread
 from sequitur.consumer.subscription.position import Position
-from sequitur.consumer.subscription.stored_pieces import in_metadata
 from sequitur.consumer.subscription.stored_records import (
+    Claim,
+    ClaimWatch,
+    HeldLease,
+    Hold,
     StoredRecords,
     StoredSubscription,
     StoredSubscriptions,
@@ -45,24 +49,175 @@ from sequitur.consumer.subscription.stored_records import (
 from sequitur.errors import (
     ConsumerError,
     CursorError,
+    ReorderError,
     SubscriptionConnectedError,
     SubscriptionError,
     SubscriptionFencedError,
     TopicError,
     UnansweredError,
 )
+from sequitur.kafka.error_codes import Request, action_of
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from confluent_kafka import KafkaError
+
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.compacted_topic import KeptRecord
-    from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-    from sequitur.consumer.subscription.state import SubscriptionState
-    from sequitur.consumer.subscription.stored_records import KnownCursors
+    from sequitur.consumer.subscription.cursor import PartitionCursor
+    from sequitur.consumer.subscription.stored_records import KnownCursors, SubscriptionState
     from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
+
+
+_POLL_S: Final = 0.1
+_PAUSE_S: Final = 1.0
+"""Between two attempts that fail."""
+_AGAIN_S: Final = 86_400.0
+_TOLD_EACH_S: Final = 3_600.0
+CLOSE_S: Final = 20.0
+"""A cluster's first group waits so long, or nearly, for the topic that groups are kept in."""
+
+
+class GroupOffsets:
+    """The offsets that a group is to have; whoever has a consumer of the group sends them."""
+
+    def __init__(
+        self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._all: dict[tuple[str, int], TopicPartition] = {}
+        self._waiting: dict[tuple[str, int], TopicPartition] = {}
+        self._sent: dict[tuple[str, int], TopicPartition] = {}
+        self._not_before_s = 0.0
+        self._told_s: float | None = None
+        self._all_since_s = clock()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the group has all of them."""
+        with self._lock:
+            return not self._waiting and not self._sent
+
+    def set(self, offsets: Iterable[TopicPartition]) -> None:
+        """Have offsets set, soon; newer ones of a partition replace those that wait."""
+        with self._lock:
+            newest = {(one.topic, one.partition): one for one in offsets}
+            self._waiting |= newest
+            self._all |= newest
+
+    def forget(self) -> None:
+        """Set none of them any more: another process has the subscription."""
+        with self._lock:
+            self._all, self._waiting = {}, {}
+
+    def send(self, consumer: Consumer) -> None:
+        """Send what waits, unless an answer is outstanding; it comes to `answered`."""
+        if due := self.due():
+            try:
+                consumer.commit(offsets=due, asynchronous=True)
+            except KafkaException as error:
+                self.answered(error.args[0], due)
+
+    def due(self) -> list[TopicPartition]:
+        """Return what is to be sent now."""
+        now_s = self._clock()
+        with self._lock:
+            if now_s - self._all_since_s >= _AGAIN_S:
+                self._waiting, self._all_since_s = dict(self._all), now_s
+            if self._sent or now_s < self._not_before_s:
+                return []
+            self._sent, self._waiting = self._waiting, {}
+            return list(self._sent.values())
+
+    def answered(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """Take the answer to what was sent: librdkafka's `on_commit`."""
+        error = error or next((one.error for one in offsets if one.error is not None), None)
+        now_s = self._clock()
+        with self._lock:
+            sent, self._sent = self._sent, {}
+            if error is None:
+                return
+            again = {where: one for where, one in sent.items() if where in self._all}
+            self._waiting = {**again, **self._waiting}
+            self._not_before_s = now_s + _PAUSE_S
+            is_told = self._told_s is not None and now_s - self._told_s < _TOLD_EACH_S
+            if is_told or action_of(Request.GROUPS, error.code()).is_waited_for:
+                return
+            self._told_s = now_s
+        self._tell(
+            f"the consumer group's offsets are not set, and are tried again: {error.str()}. A "
+            "group that has members of its own refuses them; acks are stored all the same"
+        )
+
+
+class OwnersThread:
+    """Sends a group's offsets, and renews what the owner of a subscription holds."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        group: str,
+        offsets: GroupOffsets,
+        renew: Callable[[], object],
+        tell: Callable[[str], object],
+    ) -> None:
+        self._offsets = offsets
+        self._renew = renew
+        self._tell = tell
+        self._ends = threading.Event()
+        self._consumer = Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "on_commit": offsets.answered,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="subscription-owner", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, once the group has its offsets, if that takes no longer than 20 s."""
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        renews_s = 0.0
+        while not self._ends.is_set():
+            self._work()
+            if time.monotonic() < renews_s:
+                continue
+            try:
+                self._renew()
+            except SubscriptionFencedError:  # whoever writes next is told
+                renews_s = math.inf
+            except ReorderError as error:
+                renews_s = time.monotonic() + _PAUSE_S
+                self._tell(str(error))
+        deadline_s = time.monotonic() + CLOSE_S
+        while not self._offsets.is_settled and time.monotonic() < deadline_s:
+            self._work()
+        with contextlib.suppress(KafkaException):
+            self._consumer.close()
+
+    def _work(self) -> None:
+        self._offsets.send(self._consumer)
+        self._consumer.poll(_POLL_S)
+
+
+# Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.
+#
+# The topic is the truth: all of a subscription's cursors are written to it in one transaction,
+# under a transactional id that one process owns at a time. The group's offsets follow, for Kafka's
+# own tools: the lag that they show is then what was not processed. Nothing is read from them, since
+# Kafka forgets them a week after the group is empty; ADR 29 has more.
+
 
 CURSOR_TOPIC: Final = "sequitur-cursors"
 _PARTITIONS: Final = 8

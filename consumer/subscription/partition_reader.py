@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sequitur.consumer.subscription.group_offsets import CLOSE_S, GroupOffsets
+from sequitur.consumer.subscription.cursor_store import CLOSE_S, GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition

@@ -19,6 +19,7 @@ from sequitur.consumer.dead_letters import (
 )
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.bolt import (
+    TICK_STREAM,
     BaseBolt,
     BasicBolt,
     BatchBolt,
@@ -28,13 +29,23 @@ from sequitur.consumer.topology.api.bolt import (
     TopologyContext,
     bolt,
 )
-from sequitur.consumer.topology.api.builder import ComponentDeclarer, TopologyBuilder
+from sequitur.consumer.topology.api.builder import (
+    AckedEvent,
+    Component,
+    ComponentDeclarer,
+    EventHook,
+    FailedEvent,
+    Topology,
+    TopologyBuilder,
+    TreeFailure,
+)
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
-from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping, GroupingContext
-from sequitur.consumer.topology.api.hooks import AckedEvent, EventHook, FailedEvent, TreeFailure
-from sequitur.consumer.topology.api.stable_hash import stable_hash
-from sequitur.consumer.topology.api.ticks import TICK_STREAM
-from sequitur.consumer.topology.api.topology import Component, Topology
+from sequitur.consumer.topology.api.groupings import (
+    CustomStreamGrouping,
+    Grouping,
+    GroupingContext,
+    stable_hash,
+)
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
@@ -43,38 +54,33 @@ from sequitur.consumer.topology.api.tuple import (
     Place,
     Tuple,
 )
-from sequitur.consumer.topology.engine.plan import Ordering
-from sequitur.consumer.topology.engine.targets import OutputRecord
+from sequitur.consumer.topology.engine.plan import Ordering, OutputRecord
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.consumer.topology.tester.tester import DeadLetteredEvent, TopologyTester
 from sequitur.consumer.topology.tester.transaction_tester import FailedTry, TransactionTester
 from sequitur.consumer.topology.tester.tuple_trees import StepKind, TreeStep, TupleTree
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.bolts import (
+from sequitur.consumer.topology.transactional.builder import (
     BaseTransactionalBolt,
     BatchOutputCollector,
     Committer,
-    TransactionContext,
-)
-from sequitur.consumer.topology.transactional.builder import (
     OrderedStreamSpout,
     TransactionalTopology,
     TransactionalTopologyBuilder,
-)
-from sequitur.consumer.topology.transactional.metadata_store import (
-    FolderMetadataStore,
-    MemoryMetadataStore,
-    MetadataStore,
-    RotatingTransactionalState,
+    TransactionContext,
 )
 from sequitur.consumer.topology.transactional.spouts import (
+    FolderMetadataStore,
+    MemoryMetadataStore,
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
+    MetadataStore,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
     PartitionCoordinator,
     PartitionedEmitter,
     PartitionedTransactionalSpout,
+    RotatingTransactionalState,
     TransactionalCoordinator,
     TransactionalEmitter,
     TransactionalSpout,

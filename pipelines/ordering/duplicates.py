@@ -26,20 +26,28 @@ from sequitur.base.json_field import JsonField
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.ordering.keys import Written, files_of, one_of_each
 from sequitur.pipelines.ordering.runs import (
+    Written,
     behind_ms,
     behind_part,
     duplicates_files,
+    files_of,
+    one_of_each,
     reached_parts,
 )
-from sequitur.pipelines.rows.columns import RELEASE_ORDER, ROW_LIMITS, SOURCE_ORDER, RowLimits
-from sequitur.pipelines.rows.event_times import header_values
 from sequitur.pipelines.rows.release import Part, Places, RunRows
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, sources
+from sequitur.pipelines.rows.stage import (
+    RELEASE_ORDER,
+    ROW_LIMITS,
+    RUN_ARROW_SCHEMA,
+    SOURCE_ORDER,
+    RowLimits,
+    header_values,
+    sources,
+)
 from sequitur.pipelines.spark.partition_blocks import stretches
-from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.storage import new_folder
 from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_small
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import Run, StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 
 IdKind = Literal["header", "json"]

@@ -36,10 +36,9 @@ from typing import TYPE_CHECKING, Any
 from sequitur.consumer import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
-from sequitur.pipelines.ordering.overlap import Finisher
 from sequitur.pipelines.ordering.progress import JobReport, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.ordering.step import Steps
+from sequitur.pipelines.ordering.step import Finisher, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 from sequitur.consumer import BEFORE_ALL_TIME_MS, NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
-from sequitur.pipelines.store.documents import read_document
-from sequitur.pipelines.store.files import open_file
+from sequitur.pipelines.store.documents import files_document_name, files_of, read_document
 from sequitur.pipelines.store.job_identity import check_format
-from sequitur.pipelines.store.run_files import files_document_name, files_of
-from sequitur.pipelines.store.storage import storage_at
+from sequitur.pipelines.store.storage import open_file, storage_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer import PartitionCounts
-from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
+from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.step_log import StepLog
-from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
-from sequitur.pipelines.sink.sink import Outputs, OutputTopic
+from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.topology.processing import Processing
 from sequitur.pipelines.topology.topology_file import (

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
+import time
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer import awaited
+from sequitur.base.settings import parse_address
+from sequitur.consumer import QUARANTINE_REASONS, advice, awaited
+from sequitur.errors import ReorderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from prometheus_client import Metric
     from rich.console import Console
 
-    from sequitur.consumer import EventClock, LearnedDelays, StepDone, StepEntry, Totals
+    from sequitur.base.retry import Outages
+    from sequitur.consumer import (
+        EventClock,
+        EventTimeSpec,
+        LearnedDelays,
+        PartitionClock,
+        SourcePartition,
+        StepDone,
+        StepEntry,
+        Totals,
+        UnusableRow,
+    )
+    from sequitur.consumer.subscription.cursor import PartitionCursor
+
 
 _SEPARATOR: Final = " · "
 _ANY_WIDTH: Final = 1_000
@@ -339,3 +360,295 @@ def instant(time_ms: int | None) -> str:
 
 def _behind(frontier_ms: int, now_ms: int) -> str:
     return "" if frontier_ms < 0 else f"{(now_ms - frontier_ms) / 1000:,.1f} s ago"
+
+
+# Tells when many rows are quarantined: most likely `event_time` names what the rows do not have.
+#
+# Such a job runs well, and nothing comes out of it.
+
+
+_WINDOW_S: Final = 60.0
+_MANY: Final = 0.1
+
+
+@dataclass(slots=True)
+class _Window:
+    """A minute at least, of which one warning is given."""
+
+    began_s: float
+    read: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    is_told: bool = False
+
+
+class QuarantineWatch:
+    """Counts what a run quarantines."""
+
+    def __init__(
+        self,
+        event_time: EventTimeSpec,
+        tell: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._event_time = event_time
+        self._tell = tell
+        self._clock = clock
+        self._read = 0
+        self._reasons: Counter[str] = Counter()
+        self._advice: dict[str, str] = {}
+        self._window = _Window(clock())
+
+    def step_is_done(self, staged: Totals, some: Callable[[str], Sequence[UnusableRow]]) -> None:
+        """Count a step; warn once a minute while a reason has more than a tenth of the rows."""
+        read = staged.read - staged.skipped
+        self._read += read
+        self._reasons.update(staged.quarantined)
+        now_s = self._clock()
+        if now_s - self._window.began_s >= _WINDOW_S:
+            self._window = _Window(now_s)
+        window = self._window
+        window.read += read
+        window.reasons.update(staged.quarantined)
+        reason, rows = next(iter(window.reasons.most_common(1)), ("", 0))
+        if window.is_told or rows <= _MANY * window.read:
+            return
+        if reason in staged.quarantined:
+            self._advice[reason] = advice(self._event_time, reason, some(reason))
+        window.is_told = True
+        found = self._with_advice(reason)
+        self._tell(f"warning: {rows:,} of {window.read:,} rows were quarantined, {found}")
+
+    @property
+    def verdict(self) -> str:
+        """That all rows of the run were quarantined, in words; empty where they were not."""
+        if not self._read or self._reasons.total() < self._read:
+            return ""
+        reason, rows = self._reasons.most_common(1)[0]
+        each = f"all {self._read:,} rows of this run were quarantined"
+        if rows < self._read:
+            return f"{each}, {rows:,} of them {self._with_advice(reason)}"
+        return f"{each}, {self._with_advice(reason)}"
+
+    def _with_advice(self, reason: str) -> str:
+        found = self._advice.get(reason)
+        return f"{reason}: {found}" if found else reason
+
+
+# The job's metrics for Prometheus, served at `/metrics` of the setting `metrics`.
+#
+# Counts are since the checkpoint began, so they go on after a restart. Names end with their unit,
+# and counters with `_total`; `sequitur_reorder_rows_read_total` is the sum of released, late,
+# quarantined, duplicate, skipped and `rows_held`, in every scrape. Cursors of a subscription may be
+# newer than the step: what expires is acked between steps.
+
+
+PREFIX: Final = "sequitur_reorder"
+_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class JobMetrics:
+    """Metrics of the newest step that is done; a scrape sees one step, and never half of one."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        outages: Outages | None = None,
+        *,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._outages = outages
+        self._now_s = now_s
+        self._newest: tuple[StepEntry, StepDone] | None = None
+        self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
+        self._durations = Histogram(
+            f"{PREFIX}_step_duration_seconds",
+            "How long steps of this run took",
+            ["kind"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def __call__(self, entry: StepEntry, done: StepDone) -> None:
+        """Take in that a step is done."""
+        self._durations.labels(entry.kind.value).observe(done.seconds)
+        self._newest = (entry, done)
+
+    def show_cursors(
+        self, cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]]
+    ) -> None:
+        """Have those of the job's subscription shown, too."""
+        self._cursors = cursors
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing, so that a registry takes this collector before the first step."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics now; before the first step only those of outages."""
+        if self._outages is not None:
+            text = "For how long the job has been waiting for brokers; 0 when it is not"
+            yield _gauge("waiting_seconds", text, self._outages.waiting_s)
+            text = "How often this run has started its query anew"
+            restarts = self._outages.restarted
+            yield CounterMetricFamily(f"{PREFIX}_query_restarts", text, value=restarts)
+        if self._newest is None:
+            return
+        entry, done = self._newest
+        yield from _rows(done)
+        yield from _metrics_processed(done)
+        yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
+        keys = entry.keys
+        yield _gauge("runs_to_fold", "Runs that say how far keys are", len(entry.folding_runs))
+        yield _gauge("keys", "Rows of keys/", 0 if keys is None else keys.keys)
+        yield _gauge("keys_bytes", "Bytes of keys/", 0 if keys is None else keys.size_bytes)
+        yield _gauge("steps", "Steps since the checkpoint began", done.step + 1)
+        if entry.frontier_ms >= 0:
+            frontier_s = entry.frontier_ms / 1000
+            yield _gauge("frontier_timestamp_seconds", "Event time that is released", frontier_s)
+            text = "How far the frontier is behind the wall clock"
+            yield _gauge("frontier_lag_seconds", text, self._now_s() - frontier_s)
+        yield from _partitions(entry.clock)
+        if self._cursors is not None:
+            yield from _subscription(self._cursors(), entry.clock)
+        learned = entry.learned
+        if learned is not None and learned.late_target:
+            text = "With delay auto: the share of late rows to stay under"
+            yield _gauge("late_target_ratio", text, learned.late_target)
+            text = "With delay auto: rows behind the frontier, recent ones weighing most"
+            yield _gauge("recent_late_ratio", text, learned.recent_late_share)
+
+
+@contextlib.contextmanager
+def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterator[JobMetrics]:
+    """Serve metrics while the block runs; gives what is to be told of each step."""
+    registry = CollectorRegistry()
+    metrics = JobMetrics(registry, outages)
+    if address is None:
+        yield metrics
+        return
+    host, port = parse_address(address)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise ReorderError(f"metrics: cannot listen on {address}: {error}") from error
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _rows(done: StepDone) -> Iterator[Metric]:
+    totals = done.totals
+    for name, text, value in (
+        ("rows_read", "Rows that came from the source topics", totals.read),
+        ("rows_released", "Rows in the output topic", totals.released),
+        ("rows_late", "Rows behind the frontier that were not released", totals.late),
+        ("rows_duplicate", "Rows dropped as duplicates", totals.duplicates),
+        ("rows_skipped", "Rows left out, since the subscription had acked them", totals.skipped),
+        ("rows_missing", "Rows gone before they were read, at most", totals.missing),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+    quarantined = CounterMetricFamily(
+        f"{PREFIX}_rows_quarantined", "Rows without a usable event time", labels=["reason"]
+    )
+    for reason in QUARANTINE_REASONS:
+        quarantined.add_metric([reason], totals.quarantined.get(reason, 0))
+    yield quarantined
+    yield _gauge("rows_held", "Rows read that are in no output yet", totals.held)
+
+
+def _metrics_processed(done: StepDone) -> Iterator[Metric]:
+    """Return those of a topology: taken + replayed = acked + dead-lettered + pending.
+
+    Likewise of the tuples that its bolts make by themselves, which the marks of earlier versions
+    do not count.
+    """
+    counts = done.processed
+    if counts is None:
+        return
+    for name, text, value in (
+        ("events_taken", "Events given to the topology", counts["taken"]),
+        ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
+        ("events_acked", "Events whose trees are done", counts["acked"]),
+        ("events_dead_lettered", "Events given up", counts["dead"]),
+        ("tuples_made", "Tuples that bolts made by themselves", counts.get("made", 0)),
+        ("tuples_replayed", "Those of them given back", counts.get("made_replayed", 0)),
+        ("tuples_acked", "Those of them whose trees are done", counts.get("made_acked", 0)),
+        ("tuples_dead_lettered", "Those of them given up", counts.get("made_dead", 0)),
+        ("attempts_failed", "Attempts that failed", counts["failed"]),
+        ("acks_late", "Acks that came too late", counts["late_acks"]),
+        ("outputs", "Records that bolts put out", counts["outputs"]),
+        ("task_crashes", "How often a task's process died", counts["crashes"]),
+    ):
+        yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
+    text = "{} that wait for another attempt, or for another one"
+    for name, told, waiting in (
+        ("events_pending", "Events", counts["pending"]),
+        ("tuples_pending", "Tuples that bolts made", counts.get("made_pending", 0)),
+    ):
+        yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(told), value=waiting)
+
+
+def _partitions(clock: EventClock) -> Iterator[Metric]:
+    told: tuple[tuple[str, str, Callable[[PartitionClock], float | None]], ...] = (
+        ("source_lag_rows", "Rows not read yet", lambda one: one.to_read),
+        ("delay_seconds", "The delay", lambda one: one.delay_ms / 1000),
+        ("partition_idle", "Whether the frontier does without it", lambda one: one.was_idle),
+        (
+            "partition_overruled",
+            "Whether the frontier does without it for the sake of max_held_bytes",
+            lambda one: one.was_overruled,
+        ),
+        (
+            "partition_event_timestamp_seconds",
+            "Greatest event time seen",
+            lambda one: None if one.max_event_time_ms is None else one.max_event_time_ms / 1000,
+        ),
+    )
+    for name, text, value_of in told:
+        gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", "partition"])
+        for source, found in sorted(clock.partitions.items()):
+            if (value := value_of(found)) is not None:
+                gauge.add_metric([source.topic, str(source.partition)], value)
+        yield gauge
+
+
+def _subscription(
+    cursors: Mapping[SourcePartition, PartitionCursor], clock: EventClock
+) -> Iterator[Metric]:
+    """Return what a subscription has not acked, as `sequitur subscription stats` counts it."""
+    labels = ["topic", "partition"]
+    prefix = "sequitur_subscription"
+    backlog = GaugeMetricFamily(
+        f"{prefix}_backlog_rows", "Rows that are not acked, read or not", labels=labels
+    )
+    ranges = GaugeMetricFamily(
+        f"{prefix}_acked_ranges", "Acked ranges behind the first row that is not", labels=labels
+    )
+    committed = GaugeMetricFamily(
+        f"{prefix}_committed_offset", "The first offset that is not acked", labels=labels
+    )
+    lost = GaugeMetricFamily(
+        f"{prefix}_lost_rows",
+        "Rows that Kafka deleted before they were read, at most",
+        labels=labels,
+    )
+    for where, (cursor, *_) in sorted(cursors.items()):
+        place = [where.topic, str(where.partition)]
+        part = clock.partitions.get(where)
+        to_read = 0 if part is None else part.to_read or 0
+        # What expires is acked before it is read, so acks may lie behind where reading will end.
+        end = cursor.read_position + to_read
+        unacked = cursor.unacked_ranges(cursor.committed_offset, end)
+        backlog.add_metric(place, sum(stop - first for first, stop in unacked))
+        ranges.add_metric(place, cursor.acked_range_count)
+        committed.add_metric(place, cursor.committed_offset)
+        lost.add_metric(place, cursor.counts.lost)
+    yield from (backlog, ranges, committed, lost)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)

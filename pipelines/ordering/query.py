@@ -1,32 +1,162 @@
-"""Spark's streaming query: started, ended between two batches, and what ended it."""
+"""How many rows a batch may have: few at first, then as many as are worth a step.
+
+A large batch costs a row less, since a step costs about the same whatever is in it; but its first
+row goes out when its last one is read. So a query begins with a small batch, which also warms the
+JVM up, and each following one may be some times as large. What memory a batch takes does not grow
+with it; the disk and the time that it takes do, so it is bounded by bytes, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from sequitur.base.settings import milliseconds
-from sequitur.errors import ReorderError, SinkUnansweredError, UnansweredError
+from sequitur.consumer import DataLoss
+from sequitur.errors import (
+    DataLossError,
+    ReorderError,
+    SinkUnansweredError,
+    TopicError,
+    UnansweredError,
+    UnreadableHeadersError,
+)
 from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
+from sequitur.kafka.records import headers_of
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.row_probe import records_a_poll
+from sequitur.pipelines.ordering.frontier import tick_ms
+from sequitur.pipelines.ordering.job_input import in_words, input_topics, rows_lost
 from sequitur.pipelines.ordering.spark_source import read_source
 from sequitur.pipelines.session import log_level
-from sequitur.pipelines.spark.callbacks import calling_connection, forget
-from sequitur.pipelines.spark.tasks import reason_of, text_of
+from sequitur.pipelines.spark.tasks import calling_connection, forget, reason_of, text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from threading import Event
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sequitur.pipelines.ordering.batch_size import BatchSize
+    from sequitur.consumer import SourcePartition
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
+
+
+_FIRST_ROWS: Final = 200_000
+_FIRST_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 1 << 30
+_GROWTH: Final = 4
+
+
+class BatchSize:
+    """The most rows of a query's batches, one after the other."""
+
+    def __init__(self, most_rows: int, row_bytes: float) -> None:
+        self._most_rows = most_rows
+        self.rows = min(most_rows, _FIRST_ROWS, _fitting(_FIRST_BYTES, row_bytes))
+
+    def take(self, rows: int, size_bytes: int) -> None:
+        """Take note of a batch."""
+        if rows:
+            most = min(self._most_rows, _fitting(_MOST_BYTES, size_bytes / rows))
+            self.rows = min(most, self.rows * _GROWTH)
+
+
+def _fitting(size_bytes: int, row_bytes: float) -> int:
+    return max(1, int(size_bytes / max(1.0, row_bytes)))
+
+
+# How large the rows are that a query is about to read: a look at some of them before Spark reads.
+#
+# Kafka's consumer hands out records by number and never by size: 10,000 a poll, which small rows
+# need to be read quickly, are 9 GB of rows of 900 KB, if these came packed so well that the limits
+# on fetches, which count packed bytes, do not hold them up.
+
+
+MOST_POLLED: Final = 10_000
+"""Records a poll; the consumer's default of 500 costs two thirds of the source's speed."""
+_FEWEST_POLLED: Final = 16
+_POLL_BYTES: Final = 64 << 20
+_LOOKED_AT: Final = 500
+_LOOK_S: Final = 0.5
+_FIRST_S: Final = 10.0
+"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
+_MOST_PARTITIONS: Final = 64
+_FETCH_BYTES: Final = 16 << 10
+"""Little, since the client unpacks all of an answer before it hands out its first row."""
+
+
+def records_a_poll(row_bytes: float) -> int:
+    """Return how many records Spark's consumers may take at once, some dozen MiB."""
+    return max(_FEWEST_POLLED, min(MOST_POLLED, int(_POLL_BYTES / max(1.0, row_bytes))))
+
+
+def mean_row_bytes(
+    kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]
+) -> float:
+    """Return the mean size of some rows; 0 where there are none."""
+    left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
+    row_bytes = 0.0
+    if left:
+        settings = {
+            **kafka.librdkafka(),
+            "group.id": "sequitur-row-probe",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.message.max.bytes": _FETCH_BYTES,
+            "fetch.max.bytes": _MOST_PARTITIONS * _FETCH_BYTES,
+        }
+        consumer = Consumer(settings)
+        with contextlib.suppress(KafkaException), contextlib.closing(consumer):
+            # Rows at the beginning, and rows in the middle: they may be of two kinds.
+            for share in (0.0, 0.5):
+                places = [
+                    TopicPartition(
+                        where.topic, where.partition, int(first + share * (last - first))
+                    )
+                    for where, (first, last) in left[:_MOST_PARTITIONS]
+                ]
+                row_bytes = max(row_bytes, _mean_bytes(consumer, places))
+    return row_bytes
+
+
+def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:
+    """Mean size of some rows from there on; what is left may be ends of transactions alone."""
+    consumer.assign(places)
+    count = size = 0
+    left = {(place.topic, place.partition) for place in places}
+    begun_s = time.monotonic()
+    while (
+        left
+        and count < _LOOKED_AT
+        and time.monotonic() < begun_s + (_LOOK_S if count else _FIRST_S)
+    ):
+        found = consumer.consume(_LOOKED_AT, timeout=0.05)
+        if count and not found:
+            break
+        for record in found:
+            if (error := record.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its documented name
+                    left.discard((record.topic(), record.partition()))
+            else:
+                parts = [record.key(), record.value()]
+                with contextlib.suppress(UnreadableHeadersError):  # Spark's client reads them
+                    parts += [value for _, value in headers_of(record)]
+                count += 1
+                size += sum(len(part) for part in parts if part)
+    return size / max(1, count)
+
+
+# Spark's streaming query: started, ended between two batches, and what ended it.
+
 
 POLL_S: Final = 0.1
 _COMMIT_TIMEOUT_S: Final = 30.0
@@ -192,3 +322,121 @@ def _first_line(error: Exception) -> str:
         return reason_of(error)
     said = str(getattr(error, "java_exception", None) or error)
     return said.strip().partition("\n")[0]
+
+
+# The streaming query of a job: ticked beside, and restarted after a transient failure.
+
+
+class RestartingQuery:
+    """The query of a job, restarted after errors that pass by themselves."""
+
+    def __init__(
+        self, spark: SparkSession, job: JobContext, engine: ReorderEngine, stop: Event
+    ) -> None:
+        self._spark = spark
+        self._job = job
+        self._engine = engine
+        self._stop = stop
+
+    def run(self) -> None:
+        """Run the query until it has read what there is, or the job is to stop."""
+        error = self._life()
+        while error is not None:
+            self._job.checkpoint.check_owner()  # whatever else went wrong, that was why
+            error = self._overcome(error)
+        self._job.checkpoint.check_owner()
+
+    def _overcome(self, error: Exception) -> Exception | None:
+        """Go on after what ended the query, and give what ended it then; else raise the error."""
+        if isinstance(error, StopRequestedError) or (passes(error) and self._stop.is_set()):
+            return None
+        try:
+            may_be_loss = is_sparks(error) or isinstance(error, TopicError)
+            if not (may_be_loss and self._pass_over_lost(input_topics(self._job), error)):
+                if not passes(error):
+                    raise error
+                if not self._job.outages.may_restart(str(error)):
+                    if self._stop.is_set():
+                        return None
+                    raise error
+            self._engine.reopen()
+            return self._life()
+        except (UnansweredError, SinkUnansweredError) as found:
+            if found is error:
+                raise
+            return found
+
+    def _pass_over_lost(self, topics: Mapping[str, int], error: Exception | None) -> bool:
+        """Count what the input has lost, and leave it out; whether it has lost anything.
+
+        A loss may be why the query has ended, by `error`; where it ends the job, it is raised.
+        """
+        lost = self._engine.input.lost(topics)
+        if lost and not self._engine.input.has_log:
+            raise DataLossError(
+                f"{in_words(lost)}: gone, at most {rows_lost(lost)} rows, before the first batch "
+                "that was to read it had begun. Nothing is logged yet: start the job once with "
+                "--reset-input, and it begins anew with what is there"
+            ) from error
+        if lost and self._job.settings.on_data_loss is DataLoss.FAIL:
+            raise DataLossError(
+                f"{in_words(lost)}: gone before the job had read it, by retention or with its "
+                f"topic, at most {rows_lost(lost)} rows. To go on without, and have it counted as "
+                'missing, start the job with on_data_loss = "continue"'
+            ) from error
+        if lost:
+            lost = self._engine.input.pass_over_lost(topics)
+            self._job.outages.tell(
+                f"on_data_loss = continue: {in_words(lost)}: gone before the job had read it, "
+                f"counted as {rows_lost(lost)} rows missing"
+            )
+        return bool(lost)
+
+    def _life(self) -> Exception | None:
+        """Start the query, and tick the engine until it ends; what ended it but for a stop."""
+        job, engine = self._job, self._engine
+        topics = input_topics(job)
+        if engine.input.is_reset:
+            # Told where to begin, Spark does not look whether a partition that is new begins at 0.
+            self._pass_over_lost(topics, None)
+        starting = engine.input.starting_offsets(topics)
+        engine.input.forget_unfinished()
+        row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
+        most_rows = job.settings.max_offsets_per_trigger
+        size = None if most_rows is None else BatchSize(most_rows, row_bytes)
+        batches = Batches(engine, size)
+        try:
+            query = start_query(
+                self._spark,
+                job,
+                batches,
+                engine.input.spark_folder,
+                starting_offsets=starting,
+                row_bytes=row_bytes,
+            )
+            failed = self._tick_while(query)
+            ended = end_query(self._spark, query, engine, batches, failed)
+        finally:
+            batches.forget(self._spark)
+        return failed or ended
+
+    def _tick_while(self, query: StreamingQuery) -> Exception | None:
+        """Tick the engine while the query runs; the error of a tick, which ends that."""
+        job, settings = self._job, self._job.settings
+        tick_s = tick_ms(settings) / 1000
+        if self._engine.processed is not None:
+            tick_s = POLL_S  # so that an event is tried again when it is due
+        next_tick = time.monotonic() + tick_s
+        while self._goes_on(query) and not self._stop.wait(POLL_S):
+            if not self._job.is_bounded and time.monotonic() >= next_tick:
+                try:
+                    if job.subscription is not None:
+                        job.subscription.check()
+                    self._engine.tick()
+                except Exception as error:  # noqa: BLE001 - the query has to be ended first
+                    return error
+                next_tick = time.monotonic() + tick_s
+        return None
+
+    def _goes_on(self, query: StreamingQuery) -> bool:
+        return query.isActive and self._engine.failure is None and not self._job.checkpoint.is_lost

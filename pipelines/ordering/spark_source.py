@@ -27,16 +27,16 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import EventTimeSource
+from sequitur.consumer.event_time import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.consumer.subscription.partition_reader import PartitionReader
-from sequitur.consumer.time.time_text import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.errors import ConservationError, TopicError, UnansweredError, UnreadableHeadersError
 from sequitur.kafka.java_headers import JavaHeaders
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.kafka.records import headers_of
-from sequitur.pipelines.rows.columns import SOURCE_COLUMNS
 from sequitur.pipelines.rows.stage import (
     LARGE_ROW_BYTES,
     RUN_ARROW_SCHEMA,
+    SOURCE_COLUMNS,
     SUMMARY_SCHEMA,
     spread,
 )

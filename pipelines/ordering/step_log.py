@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, StepKind
-from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,43 +1,98 @@
-"""The subscription of a job: whatever has left the job is acked.
-
-Acked is what was read, less what is held and what waits for another attempt. So a step that is done
-gives the cursors anew, from the checkpoint alone; nothing has to be remembered between two steps,
-and a step whose cursors were not written is made up for by the next.
-
-A job whose checkpoint is gone begins at the cursors. They say what was acked; the state beside them
-says how far the frontier was, so that no key goes back in time. What was out and not acked when the
-checkpoint was lost comes again, and is counted.
-"""
+"""Offsets of a job's rows: those that are still in it, and those that a cursor has acked."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import numpy as np
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition, StepKind
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.errors import SubscriptionError
-from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
-from sequitur.pipelines.store.former_job import NO_FORMER_JOB, FormerJob
+from sequitur.base.process import wall_clock_ms
+from sequitur.consumer import ConsumerError, Cursor, CursorIdentity, SourcePartition, StepKind
+from sequitur.consumer.subscription.admin import finish_reset, may_take, refuse_another
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import INTERVAL_S, Checks, Leadership, LedChecks
+from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.duty import Duty, ToldOnce
+from sequitur.consumer.subscription.registry import (
+    RegistryStore,
+    SubscriptionRecord,
+    SubscriptionType,
+)
+from sequitur.consumer.subscription.skipping import skip_due
+from sequitur.consumer.subscription.stored_records import (
+    LEASE_S,
+    HeldLease,
+    SubscriptionState,
+    nothing_stored,
+)
+from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.errors import ReorderError, SubscriptionError, SubscriptionFencedError
+from sequitur.pipelines.ordering.job_input import input_topics
+from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.stage import SOURCE_ORDER, sources
+from sequitur.pipelines.store.documents import NO_FORMER_JOB, FormerJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import contextlib
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import Step, StepEntry
+    from sequitur.consumer import ReorderSettings, Step, StepEntry
     from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.kafka.admin import KafkaTopics
+    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.rows.stage import AckedOffsets
     from sequitur.pipelines.store.checkpoint import Checkpoint
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def held_offsets(
+    checkpoint: Checkpoint, entry: StepEntry, waiting: Sequence[Location]
+) -> dict[SourcePartition, Longs]:
+    """Return the offsets of rows that are still in the job once a step is done."""
+    parts = []
+    if live := entry.live_runs:
+        parts.append(Part(checkpoint.files(*live), entry.frontier_ms + 1))
+    if waiting:
+        parts.append(Part(tuple(waiting), reasons=()))
+    found: dict[SourcePartition, list[Longs]] = {}
+    if parts:
+        for rows in RunRows(parts, None, SOURCE_ORDER).pieces():
+            offsets = rows["offset"].to_numpy()
+            for source, place in sources(rows):
+                found.setdefault(source, []).append(offsets[place])
+    return {where: np.concatenate(several) for where, several in found.items()}
+
+
+def acked_between(cursor: Cursor, first: int, stop: int) -> tuple[Longs, Longs]:
+    """Return what a cursor has acked from one offset to before another, as ranges."""
+    firsts, stops = cursor.acked_arrays()
+    firsts = np.concatenate([[0], firsts])
+    stops = np.concatenate([[cursor.committed_offset], stops])
+    some = (stops > first) & (firsts < stop) & (firsts < stops)
+    return firsts[some], stops[some]
+
+
+# The subscription of a job: whatever has left the job is acked.
+#
+# Acked is what was read, less what is held and what waits for another attempt. So a step that is
+# done gives the cursors anew, from the checkpoint alone; nothing has to be remembered between two
+# steps, and a step whose cursors were not written is made up for by the next.
+#
+# A job whose checkpoint is gone begins at the cursors. They say what was acked; the state beside
+# them says how far the frontier was, so that no key goes back in time. What was out and not acked
+# when the checkpoint was lost comes again, and is counted.
+
 
 _DOCUMENT: Final = "subscription.json"
 _NONE: Final = np.empty(0, np.int64)
@@ -391,3 +446,180 @@ def _marks(cursor: Cursor) -> tuple[int, ...]:
     """Return numbers that are others once the cursor has changed."""
     counts = cursor.counts
     return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent, counts.lost
+
+
+# The checks of subscriptions in a job: a thread beside its steps.
+#
+# What has expired or is evicted of the job's own subscription the job acks by itself, since nobody
+# else may write its cursors. And it takes a seat among those who can make the checks of all topics;
+# see `sequitur.consumer.subscription.checks`.
+
+
+_POLL_S: Final = 0.1
+
+
+class SubscriptionChecks:
+    """Checks again and again, from entering to leaving."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        subscription: JobSubscription,
+        topics: Collection[str],
+        outages: Outages,
+        *,
+        evicted_topic: str | None,
+        max_held_bytes: int,
+        replication_factor: int,
+    ) -> None:
+        self._kafka = kafka
+        self._subscription = subscription
+        self._topics = sorted(topics)
+        self._outages = outages
+        self._owned: dict[str, Any] = {
+            "evicted_topic": evicted_topic,
+            "max_held_bytes": max_held_bytes,
+        }
+        self._surveyor = Surveyor(kafka, replication_factor=replication_factor)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="subscription-checks", daemon=True)
+        self._tell = ToldOnce(outages.tell)
+
+    def __enter__(self) -> Self:
+        self._register()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _register(self) -> None:
+        """Put the subscription into the registry, or note that it is on further topics."""
+        name, now_ms = self._subscription.name, wall_clock_ms()
+        partition = self._subscription.partition
+
+        def register(registry: Registry) -> Changes:
+            known = registry.find(name)
+            if known is None:
+                made = SubscriptionRecord(
+                    name,
+                    tuple(self._topics),
+                    SubscriptionType.EXCLUSIVE,
+                    now_ms,
+                    last_connected_ms=now_ms,
+                    partition=partition,
+                    group=self._subscription.group,
+                    **self._owned,
+                )
+                return registry.created(made)
+            # Another may have created one of that name since the job has looked.
+            refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
+            topics = tuple(sorted({*known.topics, *self._topics}))
+            changed = replace(known, topics=topics, partition=partition, **self._owned)
+            if changed == known:
+                return {}
+            return {changed.key: changed.encode()}
+
+        self._surveyor.registry.change(register, subscription=name)
+        # A reset whose process died before it had said so in the registry.
+        finish_reset(self._surveyor.registry, name, self._subscription.state)
+
+    def _register_planned(self) -> None:
+        """Note topics that a pattern has come to match, so that nothing of them is deleted."""
+        topics = {*self._topics, *self._subscription.planned_topics}
+        if len(topics) > len(self._topics):
+            self._topics = sorted(topics)
+            self._register()
+
+    def _run(self) -> None:
+        make = partial(Checks, self._surveyor)
+        with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
+            round_ = Duty(
+                lambda: self._look(checks if leadership.leads else None),
+                every_s=INTERVAL_S,
+                passes=(ReorderError, ConsumerError),
+                tell=lambda error: self._tell(
+                    # Of the job's own subscription its next step tells; else another one leads.
+                    str(error)
+                    if isinstance(error, SubscriptionFencedError)
+                    else f"subscriptions are not checked: {error}"
+                ),
+            )
+            while not self._ends.is_set():
+                if not leadership.poll(_POLL_S):
+                    checks.close()
+                round_.run()
+
+    def _look(self, checks: LedChecks | None) -> None:
+        """Ack what is due of the job's own subscription; make the checks of all if it leads."""
+        self._register_planned()
+        self._skip_due()
+        for found in checks.run().findings if checks is not None else ():
+            if found.kind is not FindingKind.OWNED:
+                self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
+
+    def _skip_due(self) -> None:
+        """Ack what has expired, or is evicted, of the job's own subscription."""
+        for one in skip_due(self._surveyor, self._subscription, self._topics):
+            self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
+
+
+# A job's subscription is read before its checkpoint is opened: the epoch names its folder.
+#
+# It is taken once the checkpoint is the job's, so that a job that is refused there stops nobody.
+
+
+def subscribe(
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    topics: KafkaTopics,
+    outages: Outages,
+    opened: contextlib.ExitStack,
+) -> JobSubscription | None:
+    """Read the subscription of a job, if it has one; it is taken with the checkpoint."""
+    if (name := settings.subscription) is None:
+        return None
+    factor = settings.replication_factor
+    store = CursorStore(kafka, replication_factor=factor, outages=outages)
+    registry = RegistryStore(kafka, replication_factor=factor, outages=outages).read()
+    record = registry.find(name)
+    noted = registry.partition_of(name)
+
+    def take() -> CursorOwner:
+        # Whoever has it: the checkpoint's owner has decided which job goes on.
+        followed = store.follow(name, partition=noted)
+        return opened.enter_context(store.take(name, lease=HeldLease(LEASE_S), followed=followed))
+
+    stored = store.read(name, partition=noted)
+    if stored is None and record is not None:
+        return JobSubscription(name, stored, take, topics, outages, lost=nothing_stored(name))
+    return JobSubscription(name, stored, take, topics, outages)
+
+
+def require_name(job: JobContext) -> None:
+    """Check that a job may have the name of its subscription, if it has one.
+
+    To be called before the subscription is taken from anybody.
+    """
+    if job.subscription is not None:
+        may_take(
+            Surveyor(job.kafka, outages=job.outages),
+            job.subscription.name,
+            SubscriptionType.EXCLUSIVE,
+            input_topics(job),
+            grows=True,
+        )
+
+
+def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:
+    """Return the checks that a job with a subscription makes while it runs."""
+    return SubscriptionChecks(
+        job.kafka,
+        subscription,
+        input_topics(job),
+        job.outages,
+        evicted_topic=job.settings.evicted_topic,
+        max_held_bytes=job.settings.max_held_bytes,
+        replication_factor=job.settings.replication_factor,
+    )

@@ -32,10 +32,9 @@ from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
-from sequitur.pipelines.sink.step_plan import Sent, StepPlan, TopicPlan
-from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.owned_folder import step_name
-from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+from sequitur.pipelines.sink.step_plans import Sent, StepPlan, TopicPlan
+from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
+from sequitur.pipelines.store.ownership import step_name
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.workers import ThisProcess, blocks_for
 
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
-    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.rows.stage import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic

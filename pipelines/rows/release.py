@@ -32,18 +32,11 @@ from sequitur.consumer import (
     SourcePartition,
     late_against,
 )
-from sequitur.pipelines.rows.columns import RELEASE_ORDER, ROW_LIMITS, SOURCE_ORDER, RowLimits
 from sequitur.pipelines.rows.layout import (
+    ALL_TIME,
     MOST_ADDED,
     MOST_KEY_BYTES,
     Headers,
-    record_batches,
-    timestamp_columns,
-    with_timestamps,
-    write_oversized,
-)
-from sequitur.pipelines.rows.row_groups import (
-    ALL_TIME,
     counted_sources,
     counted_times,
     footer_of,
@@ -52,19 +45,27 @@ from sequitur.pipelines.rows.row_groups import (
     reach,
     read_ahead,
     readers,
+    record_batches,
     side_by_side,
     size_of,
     time_cuts,
+    timestamp_columns,
+    with_timestamps,
+    write_oversized,
 )
 from sequitur.pipelines.rows.stage import (
+    RELEASE_ORDER,
+    ROW_LIMITS,
     RUN_ARROW_SCHEMA,
+    SOURCE_ORDER,
+    RowLimits,
     not_taken,
     payload_sizes,
     sources,
     spread,
 )
 from sequitur.pipelines.spark.partition_blocks import halves, stretches
-from sequitur.pipelines.store.files import is_remote
+from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,9 +73,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import TimestampRule
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.layout import KafkaBatch
-    from sequitur.pipelines.rows.row_groups import Footer, SourceRanges
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.rows.layout import Footer, KafkaBatch, SourceRanges
+    from sequitur.pipelines.store.storage import Location
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Longs = np.ndarray[Any, np.dtype[np.int64]]

@@ -1,8 +1,10 @@
-"""Plans of steps: made before anything of a step goes out, kept in the checkpoint, followed.
+"""The plan of a step, and what is known of partitions once it is done: which sequence a row has.
 
-A life of the job takes a new epoch of the producer id that belongs to its name, once. A step that
-an earlier life began is finished under that life's: a task of it may be alive yet. The new one
-begins at sequence 0 with the next step.
+A step's rows and their order in each output partition are fixed before any goes out. So with the
+producer id, the epoch and the sequence of its first row, row n of a partition has one sequence for
+ever, whoever sends it, and a broker appends each sequence once.
+
+Pure: who asks brokers stands elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from sequitur.base.retry import Backoff, Retry, brief_outages
 from sequitur.consumer import OutputPartition
@@ -18,6 +20,8 @@ from sequitur.errors import (
     BrokerError,
     CheckpointError,
     FatalError,
+    FencedError,
+    LostRowsError,
     NameNotAllowedError,
     OutputMismatchError,
     RetriableError,
@@ -26,26 +30,207 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.kafka.connections import kept_connections
-from sequitur.kafka.producer_ids import Untold
-from sequitur.kafka.record_format import following
-from sequitur.pipelines.sink.step_plan import (
-    ANEW,
-    Sent,
-    StepPlan,
-    TopicPlan,
-    check_held,
-    not_allowed,
-)
+from sequitur.kafka.identity import Identity
+from sequitur.kafka.producer_ids import ProducerState, Untold
+from sequitur.kafka.record_format import MAX_SEQUENCE, following
 from sequitur.pipelines.store.documents import check_format
-from sequitur.pipelines.store.owned_folder import step_name
+from sequitur.pipelines.store.ownership import step_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from sequitur.base.retry import Outages
     from sequitur.kafka.connections import Connections
-    from sequitur.kafka.identity import Identity
+    from sequitur.kafka.producer_ids import Told
     from sequitur.kafka.settings import KafkaSettings
+
+
+PLAN_FORMAT: Final = 1
+ANEW: Final = "give the job a checkpoint and an app of its own"
+OLDER_COPY: Final = (
+    "is the checkpoint an older copy, or does another process run under the same app? Put the "
+    f"newest copy back, or {ANEW}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What a step may write to a topic."""
+
+    topic_id: str | None  # the brokers' id of the topic, hexadecimal; None where they give none
+    firsts: tuple[int, ...]  # of each partition the sequence of the step's first row
+    # of each partition an offset behind which the step's rows are, all of them
+    ends: tuple[int, ...]
+    batch_bytes: int  # rows are cut into batches of so many bytes, uncompressed
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Where the rows of a step go, and under which sequences."""
+
+    step: int
+    cluster: str | None
+    identity: Identity  # producer id and epoch of all its batches
+    topics: Mapping[str, TopicPlan]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the plan as a JSON document."""
+        return {
+            "format": PLAN_FORMAT,
+            "step": self.step,
+            "cluster": self.cluster,
+            "identity": [*_pair(self.identity)],
+            "topics": {
+                name: {
+                    "id": one.topic_id,
+                    "firsts": [*one.firsts],
+                    "ends": [*one.ends],
+                    "batch_bytes": one.batch_bytes,
+                }
+                for name, one in self.topics.items()
+            },
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        check_format(document, PLAN_FORMAT)
+        return cls(
+            step=document["step"],
+            cluster=document["cluster"],
+            identity=Identity(*document["identity"]),
+            topics={
+                name: TopicPlan(
+                    one["id"], tuple(one["firsts"]), tuple(one["ends"]), one["batch_bytes"]
+                )
+                for name, one in document["topics"].items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How far sequences have got, as a done mark says it."""
+
+    cluster: str | None
+    identity: Identity  # the producer id and epoch that has written last
+    # of each topic its id, and of each partition the sequence that comes next; 0 where the identity
+    # has written nothing
+    topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {
+            "format": PLAN_FORMAT,
+            "cluster": self.cluster,
+            "identity": [*_pair(self.identity)],
+            "topics": {name: [topic_id, [*of]] for name, (topic_id, of) in self.topics.items()},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        check_format(document, PLAN_FORMAT)
+        return cls(
+            cluster=document["cluster"],
+            identity=Identity(*document["identity"]),
+            topics={name: (one, tuple(of)) for name, (one, of) in document["topics"].items()},
+        )
+
+
+def rows_there(where: OutputPartition, told: Told, identity: Identity, first: int) -> int | None:
+    """Return how many of a step's rows a partition's leader has; None where the log has to tell."""
+    if told is Untold.NOT_ALLOWED:
+        raise not_allowed(where)
+    if not isinstance(told, ProducerState):
+        return None
+    if told.epoch > identity.epoch:
+        raise FencedError(
+            f"{where}: a newer life of the job has written there (epoch {told.epoch}, ours is "
+            f"{identity.epoch})"
+        )
+    if told.epoch == identity.epoch:
+        return rows_until(where, told.last_sequence, first)
+    if first:
+        raise lost(where, "all")
+    return 0
+
+
+def rows_until(where: OutputPartition, last: int, first: int) -> int:
+    """Return how many of a step's rows there are, by the last sequence that a partition has."""
+    rows = (last + 1 - first) & MAX_SEQUENCE
+    if rows > MAX_SEQUENCE // 2:
+        raise lost(where, MAX_SEQUENCE + 1 - rows)
+    return rows
+
+
+def check_held(where: OutputPartition, told: Told, sent: Sent | None) -> None:
+    """Check that a partition holds what a done mark says, and nothing more."""
+    if sent is None:
+        # It finds nothing of its name's producer id.
+        is_ahead = isinstance(told, ProducerState)
+    else:
+        _topic_id, sequences = sent.topics.get(where.topic, (None, ()))
+        following_one = sequences[where.partition] if where.partition < len(sequences) else 0
+        if behind := rows_behind(told, sent.identity, following_one):
+            raise lost(where, behind)
+        is_ahead = rows_ahead(told, sent.identity, following_one)
+    if is_ahead:
+        raise OutputMismatchError(
+            f"{where} holds rows that the checkpoint knows nothing of: {OLDER_COPY}"
+        )
+
+
+def rows_ahead(told: Told, identity: Identity, following: int) -> bool:
+    """Return whether a partition has rows that the checkpoint knows nothing of."""
+    if not isinstance(told, ProducerState):
+        return False
+    if told.epoch != identity.epoch:
+        return told.epoch > identity.epoch
+    ahead = (told.last_sequence + 1 - following) & MAX_SEQUENCE
+    return 0 < ahead <= MAX_SEQUENCE // 2
+
+
+def rows_behind(told: Told, identity: Identity, following: int) -> int:
+    """Return how many rows a partition lacks, at least, that the checkpoint says it has.
+
+    A leader that knows nothing of the producer id has forgotten it, or lost it: 0.
+    """
+    if not isinstance(told, ProducerState) or told.epoch > identity.epoch:
+        return 0
+    if told.epoch < identity.epoch:
+        return following
+    behind = (following - told.last_sequence - 1) & MAX_SEQUENCE
+    return behind if behind <= MAX_SEQUENCE // 2 else 0
+
+
+def not_allowed(where: OutputPartition) -> OutputMismatchError:
+    """Return the error for a topic that may not be read."""
+    return OutputMismatchError(
+        f"topic {where.topic!r} may not be read, and without reading it is not known what of a "
+        "step is there: give the job the right READ on the topics that it writes"
+    )
+
+
+def lost(where: OutputPartition, rows: object) -> LostRowsError:
+    """Return the error for a partition that lacks rows which were done."""
+    return LostRowsError(
+        f"{where} lacks rows that its brokers had acknowledged, in steps that are done ({rows} of "
+        f"them): they have lost part of their log (an unclean election, a restored disk). "
+        f"To go on, {ANEW}"
+    )
+
+
+def _pair(identity: Identity) -> tuple[int, int]:
+    return identity.producer_id, identity.epoch
+
+
+# Plans of steps: made before anything of a step goes out, kept in the checkpoint, followed.
+#
+# A life of the job takes a new epoch of the producer id that belongs to its name, once. A step that
+# an earlier life began is finished under that life's: a task of it may be alive yet. The new one
+# begins at sequence 0 with the next step.
+
 
 _Found = TypeVar("_Found")
 _FORMAT: Final = 1

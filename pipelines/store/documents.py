@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from sequitur.consumer import StateFormatError
 from sequitur.errors import CheckpointError
@@ -11,7 +12,9 @@ from sequitur.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.pipelines.store.storage import SparkFolder
+    from sequitur.consumer import Run
+    from sequitur.pipelines.store.storage import SparkFolder, Storage
+
 
 _Found = TypeVar("_Found")
 BEGIN_ANEW: Final = (
@@ -47,4 +50,101 @@ def _damaged(where: str, why: object) -> CheckpointError:
     return CheckpointError(
         f"{where} cannot be read: {why}. Put the checkpoint back from a copy, whole, or "
         f"{BEGIN_ANEW}"
+    )
+
+
+# Which files a run has, and the rows of each: said once, beside them.
+#
+# The log names the runs that hold rows in each of its entries; a thousand of them, of a thousand
+# tasks, have a million files. Their names would be all that an entry consists of. So they stand in
+# a document of the run's own, `runs/<name>/files.json`, which is there before any other names the
+# run.
+
+
+_FORMAT: Final = 1
+
+
+def files_document_name(run: Run) -> str:
+    """Return where it stands."""
+    return f"runs/{run.name}/files.json"
+
+
+def files_document(run: Run) -> dict[str, Any]:
+    """Return what it says."""
+    return {"format": _FORMAT, "files": dict(run.files)}
+
+
+def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
+    """Return the files of a run, by name, and the rows of each; None where nothing says so.
+
+    An entry that was written before there were such documents names them itself, if there are any.
+    """
+    return run.files or read_document(storage, files_document_name(run), _files)
+
+
+def _files(document: Mapping[str, Any]) -> dict[str, int]:
+    check_format(document, _FORMAT)
+    return {str(name): int(rows) for name, rows in document["files"].items()}
+
+
+# What a job without its checkpoint takes over from the one that had it.
+
+
+@dataclass(frozen=True, slots=True)
+class FormerJob:
+    """A job whose checkpoint is gone, as its subscription knows it."""
+
+    # the newest owner generation of its drivers: later lives have larger attempt ids
+    lives: int = 0
+    transaction: int = 0  # its last transaction id; 0 before the first
+    transactions: str = ""  # what the databases of its states know it by; empty without one
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        return cls(**document)
+
+
+NO_FORMER_JOB: Final = FormerJob()
+
+
+# Where a job's state is once its subscription was reset: each epoch has a folder of its own.
+#
+# A reset begins everything anew: what is held, what is known of keys, Spark's part. What was before
+# stays where it is, for whoever wants to look, and nothing of it is read.
+
+
+_FOLDER: Final = "epochs"
+_WIDTH: Final = 6
+
+
+def folder_of_epoch(root: str, epoch: int) -> str:
+    """Return the folder of an epoch; that of the first is the checkpoint's own."""
+    return root if epoch == 0 else f"{root.rstrip('/')}/{_FOLDER}/{epoch:0{_WIDTH}d}"
+
+
+def newest_epoch(storage: Storage) -> int:
+    """Return the newest epoch that has a folder in a checkpoint."""
+    names = storage.names(_FOLDER)
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def check_epoch(storage: Storage, epoch: int, subscription: str | None) -> None:
+    """Check that a checkpoint is of no later epoch: a reset left its older folders."""
+    if (newest := newest_epoch(storage)) <= epoch:
+        return
+    if subscription is None:
+        raise CheckpointError(
+            f"{storage.root} is the checkpoint of a subscription that was reset: without it the "
+            "job would go on where it was before. Set `subscription` again, or give the job a "
+            "checkpoint of its own"
+        )
+    raise CheckpointError(
+        f"{storage.root} is of epoch {newest}, and subscription {subscription!r} of epoch {epoch}: "
+        f"what was stored of the subscription is gone. Delete {storage.root}: without a checkpoint "
+        "the job goes on from the subscription's cursors"
     )

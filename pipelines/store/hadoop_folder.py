@@ -10,8 +10,7 @@ from py4j.protocol import Py4JJavaError
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path
-from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.remote_path import HdfsPath, hdfs_path, object_path
 from sequitur.pipelines.store.storage import LOCAL_SCHEME, LocalStorage, RemoteStorage
 
 if TYPE_CHECKING:

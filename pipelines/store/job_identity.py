@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
+from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:

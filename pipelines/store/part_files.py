@@ -10,10 +10,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequitur.pipelines.store.files import new_file, sync
+from sequitur.pipelines.store.storage import new_file, sync
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 _SUFFIX: Final = ".parquet"
 _HIDDEN: Final = (".", "_")

@@ -44,8 +44,8 @@ from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskI
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.layout import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.rows.release import Roots
-from sequitur.pipelines.store.files import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.storage import new_file, open_file, sync, write_aside, write_new
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
     ExchangeFile,
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer.topology.engine.environment import UserCode
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.targets import Sent
+    from sequitur.consumer.topology.engine.plan import Sent
+    from sequitur.consumer.topology.engine.task_output import UserCode
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
     from sequitur.pipelines.rows.release import Selection
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
     _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"
 
@@ -97,7 +97,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
 
     Only in the user's code, never in ours (`engine.environment`), and only in a process's first
     thread, which alone gets signals; in another one nothing is done. A call that this does not
-    end is ended with its process, which costs a retry (`sequitur.pipelines.topology.crashes`).
+    end is ended with its process, which costs a retry (`sequitur.pipelines.topology.files`).
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,42 +1,421 @@
-"""Runs of a step of a topology: what it is given, in which folder, and what became of it."""
+"""Replay requests: events given back to a process job, by files in its checkpoint.
+
+A dead-lettered event cannot go through the input topic again: it would be late there. To try
+it once more, leave its row in the job's checkpoint::
+
+    replays/<name>.parquet    rows to be taken in, in the columns of a run, by event time
+
+The running job, or its next start, takes them into its pending events as first attempts, and
+remembers the names of the files it has taken in. Names sort by the time they were written at, and
+none is given twice.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
-from sequitur.consumer.topology.api.ticks import ticks_due, watermark_after
+from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun
+from sequitur.errors import CheckpointError
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.columns import outputs_of
-from sequitur.pipelines.store.files import delete_all, new_folder, sync
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, outputs_of
+from sequitur.pipelines.store.documents import (
+    check_format,
+    folder_of_epoch,
+    newest_epoch,
+    read_document,
+)
+from sequitur.pipelines.store.job_identity import check_identity
+from sequitur.pipelines.store.part_files import is_rows_file
+from sequitur.pipelines.store.storage import (
+    delete_all,
+    files_in,
+    new_folder,
+    open_file,
+    storage_at,
+    sync,
+    write_whole,
+)
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
-from sequitur.pipelines.topology.crashes import SurvivingTasks
-from sequitur.pipelines.topology.files import events, read_pending, write_waiting
-from sequitur.pipelines.topology.processed import Processed, ProcessTotals
-from sequitur.pipelines.topology.replay import each_once, read_request, requests
+from sequitur.pipelines.topology.files import SurvivingTasks, events, read_pending, write_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer import StepEntry
+    from sequitur.consumer import ReorderSettings, StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
-    from sequitur.consumer.topology.step.run import StepResult, Tasks
+    from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location, Storage
     from sequitur.pipelines.workers import Workers
+
+
+REPLAYS_FOLDER: Final = "replays"
+_REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
+_IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
+"""The order of events everywhere: ties of event time go by where they came from."""
+
+
+def checkpoint_of(settings: ReorderSettings) -> Storage:
+    """The checkpoint of the job with these settings, to which requests are given."""
+    location = settings.checkpoint
+    try:
+        location = folder_of_epoch(location, newest_epoch(storage_at(location)))
+        storage = storage_at(location)
+        found = read_document(storage, "format.json", dict)
+    except OSError as error:
+        raise CheckpointError(f"{location} cannot be read: {error}") from error
+    if found is None:
+        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?")
+    wanted: dict[str, Any] = {
+        "input_topics": sorted(settings.input_topics),
+        "input_pattern": settings.input_pattern,
+        "event_time": str(settings.event_time),
+        "output_topic": settings.output_topic,
+    }
+    check_identity(location, found, wanted)
+    if found.get("topology") is None:
+        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
+    return storage
+
+
+def replays_folder(settings: ReorderSettings) -> Location:
+    """Where the requests to the job with these settings go; it need not be there yet."""
+    return checkpoint_of(settings).location(REPLAYS_FOLDER)
+
+
+def write_request(folder: Location, rows: pa.Table) -> Location:
+    """Write a request, whole or not at all; when this returns it survives a power cut."""
+    if not len(rows):
+        raise ValueError("a request needs an event")
+    rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    for name in _REQUIRED:
+        if rows[name].null_count:
+            raise ValueError(f"an event without {name} cannot be replayed")
+    rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
+    request = folder / f"{time.time_ns():020d}-{uuid4().hex}.parquet"
+    try:
+        content = io.BytesIO()
+        pq.write_table(rows, content, compression="none", store_schema=False)
+        write_whole(request, content.getvalue())
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+    return request
+
+
+def each_once(
+    requested: Iterable[tuple[Any, ...]], waiting: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """The events of requests, but those that wait already, or come twice.
+
+    An event is known by its place in the source and by what it says: once a topic was recreated,
+    another event may stand in the same place.
+    """
+    known = {_said(event) for event in waiting}
+    for event in requested:
+        said = _said(event)
+        if said not in known:
+            known.add(said)
+            yield event
+
+
+def _said(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All but the timestamp: of a dead letter that is the time at which it was written."""
+    key, value, headers, *place = event[:7]
+    return (key, value, tuple(headers or ()), *place)
+
+
+def requests(folder: Location) -> tuple[Location, ...]:
+    """The requests in a folder, oldest first; none where there is no folder."""
+    return tuple(path for path in files_in(folder) if is_rows_file(path.name))
+
+
+def read_request(path: Location) -> pa.Table:
+    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time."""
+    try:
+        with open_file(path) as file:
+            found = pq.ParquetFile(file).read()
+        return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} is not a replay request: {error}") from error
+
+
+# Which dead letters the job was given back: in `replayed/<number>` of its checkpoint.
+#
+# A document is created exclusively, before the request it is about. So of two commands at once one
+# sees what the other has taken; and a command that dies in between has its letters told as
+# replayed the next time, where they would be put out twice in the other order.
+
+_FOLDER: Final = "replayed"
+_FORMAT: Final = 1
+
+Letter = tuple[int, int]
+"""Its partition and offset in the dead-letter topic."""
+
+
+class ReplayedLetters:
+    """The dead letters of one topic that were replayed."""
+
+    def __init__(self, storage: Storage, topic_id: str) -> None:
+        self._storage = storage
+        self._topic_id = topic_id
+
+    def take(self, letters: Collection[Letter]) -> set[Letter]:
+        """Note letters as replayed, and return those that were not before."""
+        self._storage.make_folder(_FOLDER)
+        known: set[Letter] = set()
+        read: set[str] = set()
+        while True:
+            names = set(self._storage.names(_FOLDER))
+            for name in names - read:
+                spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
+                known.update(one for one in letters if _is_in(one, spans))
+            read |= names
+            new = set(letters) - known
+            number = 1 + max((int(name) for name in read), default=-1)
+            if not new or self._storage.create(f"{_FOLDER}/{number:06d}", self._document(new)):
+                return new
+
+    def _document(self, letters: Iterable[Letter]) -> str:
+        said = {"format": _FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
+        return json.dumps(said)
+
+    def _spans(self, document: dict[str, Any]) -> list[list[int]]:
+        check_format(document, _FORMAT)
+        spans: list[list[int]] = document["letters"]
+        return spans if document["topic"] == self._topic_id else []
+
+
+def _spans_of(letters: Iterable[Letter]) -> list[list[int]]:
+    """Return letters as spans: partition, first and last offset of each."""
+    spans: list[list[int]] = []
+    for partition, offset in sorted(letters):
+        if spans and spans[-1][0] == partition and spans[-1][2] == offset - 1:
+            spans[-1][2] = offset
+        else:
+            spans.append([partition, offset, offset])
+    return spans
+
+
+def _is_in(letter: Letter, spans: Iterable[list[int]]) -> bool:
+    partition, offset = letter
+    return any(one == partition and first <= offset <= last for one, first, last in spans)
+
+
+# What became of a step's events, as it stands in the checkpoint.
+#
+# Files are named from the checkpoint's folder in the document, and by location in memory: so a
+# checkpoint can be moved.
+
+
+PROCESSED_FORMAT: Final = 5
+_READ: Final = (4, PROCESSED_FORMAT)
+"""Format 4 counts no tuples that bolts make by themselves: none of them was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTotals:
+    """Counts of events since the checkpoint began."""
+
+    taken: int = 0  # events that came out of the reorder stage
+    replayed: int = 0  # dead letters that were given back
+    acked: int = 0  # events whose trees are done
+    dead: int = 0  # events given up, and in the dead-letter topic
+    pending: int = 0  # events that wait: taken + replayed = acked + dead + pending
+    # tuples that bolts have made by themselves, at ticks and at ends of batches, for other bolts;
+    # they are counted apart from events
+    made: int = 0
+    made_replayed: int = 0  # those of them that were given up, and given back
+    made_acked: int = 0  # those whose trees are done
+    made_dead: int = 0  # those that were given up, and are in the dead-letter topic
+    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending, likewise
+    failed: int = 0  # attempts that failed, of both
+    outputs: int = 0  # records that bolts emitted, those of failed trees included
+    late_acks: int = 0  # acks that came too late, and were ignored
+    untracked_failures: int = 0
+    crashes: int = 0  # how often a task's process died
+    busy_ms: int = 0  # how long the topology ran
+
+    @property
+    def waiting(self) -> int:
+        """How many events and tuples wait."""
+        return self.pending + self.made_pending
+
+    @property
+    def are_balanced(self) -> bool:
+        """Whether each event, and each tuple that a bolt has made, is accounted for."""
+        events = self.acked + self.dead + self.pending
+        made = self.made_acked + self.made_dead + self.made_pending
+        return (self.taken + self.replayed, self.made + self.made_replayed) == (events, made)
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What became of a step's events."""
+
+    step: int = -1
+    taken: int = 0  # events that it released
+    # counts of this and all earlier steps
+    totals: ProcessTotals = field(default_factory=ProcessTotals)
+    next_due_ms: int | None = None  # when the next event is to be tried again; None without any
+    # names of the replay requests that are taken in, as long as they are there
+    requests: tuple[str, ...] = ()
+    # files of records by topic
+    records: Mapping[str, Sequence[Location]] = field(default_factory=dict)
+    dead: Sequence[Location] = ()  # files of dead letters
+    unfinished: Sequence[Location] = ()  # files with ids of roots whose outputs may not go out
+    # files of events that wait, by task of the first stage
+    waiting: Mapping[int, Sequence[Location]] = field(default_factory=dict)
+    # files of what bolts keep: component, task, path
+    states: Sequence[tuple[str, int, Location]] = ()
+    # how many tasks the components of these had
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    # the step's time; None before the first. Ticks are due from there on
+    time_ms: int | None = None
+    # every event up to this event time is done; None as long as none is known
+    watermark_ms: int | None = None
+    least_waiting_ms: int | None = None  # least event time of events that wait; None without any
+    transaction_id: int = 0  # the newest transaction that is committed; 0 before the first
+    # committers that have committed it, and how many tasks they had
+    committers: Mapping[str, int] = field(default_factory=dict)
+
+    def to_document(self, root: Location) -> dict[str, Any]:
+        """It as a JSON document."""
+        moved = self._with_files(lambda path: str(path).removeprefix(f"{root}/"))
+        document = asdict(moved)
+        document["waiting"] = sorted(moved.waiting.items())
+        return {"format": PROCESSED_FORMAT, **document}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
+        """Read `to_document` back."""
+        if document.get("format") not in _READ:
+            raise CheckpointError(
+                f"processed step of format {document.get('format')!r}; this version reads "
+                f"{' and '.join(map(str, _READ))}: go on with the version that wrote it, "
+                "or give the job a checkpoint of its own"
+            )
+        # What is newer than the format is not in each document.
+        document = {"transaction_id": 0, "committers": {}, **document}
+        values = {one.name: document[one.name] for one in fields(cls)}
+        values["totals"] = ProcessTotals(**values["totals"])
+        values["requests"] = tuple(values["requests"])
+        values["waiting"] = {place: tuple(paths) for place, paths in values["waiting"]}
+        values["states"] = [tuple(one) for one in values["states"]]
+        found = cls(**values)
+        return found._with_files(lambda path: root / path)
+
+    def states_by_task(self) -> dict[tuple[str, int], Location]:
+        """Files of what bolts keep, by component and task."""
+        return {(component, task): path for component, task, path in self.states}
+
+    def folders(self) -> set[str]:
+        """Names of the folders whose files later steps need."""
+        later = [path for paths in self.waiting.values() for path in paths]
+        later += [path for _, _, path in self.states]
+        return {path.parent.parent.name for path in later}
+
+    def _with_files(self, moved: Callable[[Any], Any]) -> Self:
+        """The same with other names of its files."""
+
+        def each(paths: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(moved(path) for path in paths)
+
+        return replace(
+            self,
+            records={topic: each(paths) for topic, paths in self.records.items()},
+            dead=each(self.dead),
+            unfinished=each(self.unfinished),
+            waiting={place: each(paths) for place, paths in self.waiting.items()},
+            states=[(component, task, moved(path)) for component, task, path in self.states],
+        )
+
+
+_PROCESSED_FORMAT: Final = 2
+_WITHOUT_SIGNATURE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the processing phase of a transaction has left."""
+
+    attempt: int
+    folder: str  # name of the folder with its files
+    batch: str  # names what it is: no other preparation has this name
+    # what became of the step's events; of its records and of what bolts keep, all but what the
+    # commit phase adds
+    processed: Processed
+    # the tuples for the commit phase: in which file, and where in it by component and task
+    sent: Sequence[SentTuples]
+    tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
+    # what else the commit phase takes for granted of the topology; None of what an older version
+    # has prepared, which goes on as it is
+    signature: Mapping[str, Sequence[str]] | None = None
+
+    def to_document(self, root: Location) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        sent = [
+            {
+                "file": str(file).removeprefix(f"{root}/"),
+                "tuples": [(component, task, at) for (component, task), at in tuples.items()],
+            }
+            for file, tuples in self.sent
+        ]
+        return {
+            "prepared_format": _PROCESSED_FORMAT,
+            "attempt": self.attempt,
+            "folder": self.folder,
+            "batch": self.batch,
+            "sent": sent,
+            "tasks": dict(self.tasks),
+            "signature": self.signature,
+            "processed": self.processed.to_document(root),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
+        """Read `to_document` back."""
+        if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _PROCESSED_FORMAT}:
+            raise ValueError(
+                f"it has format {document['prepared_format']}; "
+                f"this version reads up to {_PROCESSED_FORMAT}"
+            )
+        sent = [
+            (
+                root / one["file"],
+                {(component, task): at for component, task, at in one["tuples"]},
+            )
+            for one in document["sent"]
+        ]
+        return cls(
+            attempt=document["attempt"],
+            folder=document["folder"],
+            batch=document["batch"],
+            processed=Processed.from_document(document["processed"], root),
+            sent=sent,
+            tasks=document["tasks"],
+            signature=document.get("signature"),
+        )
+
+
+# Runs of a step of a topology: what it is given, in which folder, and what became of it.
 
 
 class ReplayIntake:

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from sequitur.consumer.lateness.policy import ROUTES, Output
+from sequitur.consumer.lateness import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
-    from sequitur.pipelines.topology.processed import Prepared, Processed
+    from sequitur.pipelines.topology.step_runs import Prepared, Processed
 
 
 def load_topology(path: Path) -> Topology:

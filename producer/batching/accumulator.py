@@ -30,9 +30,7 @@ from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._outcome import Delivery, GivenUp, NotPersisted
 from sequitur.producer._record import checked_all
-from sequitur.producer.batching.batch import Batch
-from sequitur.producer.batching.budget import BufferBudget, Outstanding
-from sequitur.producer.batching.queues import DELIVERIES
+from sequitur.producer.batching.batch import DELIVERIES, Batch, BufferBudget, Outstanding
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,8 +43,8 @@ if TYPE_CHECKING:
     from sequitur.producer._outcome import OnGivenUp, Ticket, Unheard
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.batching.batch import PartitionQueue, Route
     from sequitur.producer.batching.columns import Columns, Piece
-    from sequitur.producer.batching.queues import PartitionQueue, Route
 
     QueuedBatches: TypeAlias = list[tuple[PartitionQueue, Batch]]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 from sequitur.kafka.record_batch import (
     NO_STAMP,
     Builder,
@@ -20,11 +23,13 @@ from sequitur.kafka.record_batch import (
 )
 from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.kafka.records import parse_event_id
+from sequitur.producer._outcome import Claim, DeliveryClaim, Ticket, TicketClaim
 from sequitur.producer.journal.frames import Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sequitur.kafka.record_format import Compression
-    from sequitur.producer._outcome import Claim
 
 
 class InJournal(enum.Enum):
@@ -262,3 +267,360 @@ def _event_id(record: StoredRecord) -> bytes:
     _name, event_id = record.headers[-1]
     assert event_id is not None
     return event_id
+
+
+# The memory that accepted events may take, the batches that take it, and who waits for either.
+
+
+class BufferBudget:
+    """Count the bytes of all events that are accepted and not settled, and hold senders back.
+
+    While `used` is at the limit, senders queue and are admitted in the order they came. That also
+    keeps the order of events that several tasks send.
+    """
+
+    __slots__ = ("_full_since_s", "_loop", "_waiting", "limit", "spared", "used")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self.used = 0
+        self.limit = limit
+        self.spared = 0
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._full_since_s: float | None = None
+
+    @property
+    def stuck_s(self) -> float:
+        """Seconds since bytes were last given back, while the budget is used up; else 0."""
+        since_s = self._full_since_s
+        return 0.0 if since_s is None else self._loop.time() - since_s
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left; negative if there were too many for the limit."""
+        return self.limit - self.used + self.spared
+
+    @property
+    def is_free(self) -> bool:
+        """Whether an event may be accepted now: there are bytes left, and no sender waits."""
+        return self.used < self.limit + self.spared and not self._waiting
+
+    @property
+    def is_short(self) -> bool:
+        """Whether more than half of the bytes are taken."""
+        return self.used * 2 > self.limit
+
+    async def wait(self, deadline_s: float) -> bool:
+        """Queue for bytes; return False if there were none before the deadline.
+
+        An admitted caller takes its bytes in the same step of the event loop. If it takes none,
+        since its event is invalid or it raised, the next sender is admitted after that step.
+        """
+        mine: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(mine)
+        timer = self._loop.call_at(deadline_s, _resolve, mine, False)
+        self.admit_next()
+        admitted = False
+        try:
+            admitted = await mine
+        finally:
+            timer.cancel()
+            self._waiting.remove(mine)
+            if admitted:
+                self._loop.call_soon(self.admit_next)
+            else:
+                self.admit_next()
+        return admitted
+
+    def admit_next(self) -> None:
+        """Admit the sender that waits longest, if bytes are left."""
+        if self._waiting and self.left > 0:
+            _resolve(self._waiting[0], True)
+
+    def take(self, size: int) -> None:
+        """Take bytes, whether or not so many are left, and admit the next sender if any are."""
+        self.used += size
+        if self.left <= 0 and self._full_since_s is None:
+            self._full_since_s = self._loop.time()
+        self.admit_next()
+
+    def give_back(self, size: int) -> None:
+        """Give bytes back, and admit the next sender."""
+        self.used -= size
+        if self._full_since_s is not None:
+            self._full_since_s = self._loop.time() if self.left <= 0 else None
+        self.admit_next()
+
+    def resize(self, limit: int) -> None:
+        """Set another limit, and admit the next sender if it leaves bytes."""
+        self.limit = limit
+        self.admit_next()
+
+    def spare(self, size: int) -> None:
+        """Have so many of the used bytes keep nobody waiting, and admit the next sender."""
+        self.spared = size
+        if self.left > 0:
+            self._full_since_s = None
+        self.admit_next()
+
+    def close(self) -> None:
+        """Admit none of the senders that wait: the producer closes."""
+        for future in self._waiting:
+            _resolve(future, False)
+
+
+def _resolve(future: asyncio.Future[bool], admitted: bool) -> None:
+    if not future.done():
+        future.set_result(admitted)
+
+
+class Outstanding:
+    """Hold every batch from its first event until it is released.
+
+    A batch is completed when its events have their outcomes, and released when it is needed no
+    more. The two differ: after `delivery_timeout` a batch is completed while it is in flight.
+    """
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self.batches: dict[Batch, None] = {}
+        self._budget = budget
+        self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether somebody waits for all events to have their outcomes."""
+        return bool(self._flushes)
+
+    def add(self, batch: Batch) -> None:
+        """Hold a batch whose events take their bytes from the budget as they are accepted."""
+        self.batches[batch] = None
+
+    def take_over(self, batch: Batch) -> None:
+        """Hold a batch that a former life accepted; it gets its bytes whatever is left of them."""
+        self.batches[batch] = None
+        self._budget.take(batch.size)
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Return a future that is done when all events accepted until now have their outcomes."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waited_for = {batch for batch in self.batches if not batch.completed}
+        if waited_for:
+            self._flushes.append((waited_for, future))
+        else:
+            future.set_result(None)
+        return future
+
+    def complete(self, batch: Batch) -> None:
+        """Take note that the events of a batch have their outcomes."""
+        batch.complete()
+        for waited_for, future in self._flushes:
+            waited_for.discard(batch)
+            if not waited_for and not future.done():
+                future.set_result(None)
+        if self._flushes:
+            self._flushes = [flush for flush in self._flushes if not flush[1].done()]
+
+    def release(self, batch: Batch) -> None:
+        """Hold a batch no more, and give its bytes back."""
+        del self.batches[batch]
+        self._budget.give_back(batch.size)
+
+    def replace(self, batch: Batch, halves: tuple[Batch, Batch]) -> None:
+        """Hold the halves of a batch in its place."""
+        del self.batches[batch]
+        for half in halves:
+            self.batches[half] = None
+        for waited_for, _ in self._flushes:
+            if batch in waited_for:
+                waited_for.discard(batch)
+                waited_for.update(halves)
+
+
+# A topic and its partitions: the batches of each that take events, or wait to be cut.
+
+
+DELIVERIES: Final = object()
+"""The owner of events that were sent one by one, each with a delivery of its own."""
+
+
+def _no_batch_takes(*_args: object) -> None:
+    """Take the place of a builder's `append` while no batch takes records."""
+
+
+class PartitionQueue:
+    """Collect the events of one partition in batches: one is open, those before it are sealed.
+
+    Only its own methods write its fields. What the accumulator does for every event is one call of
+    `append` and one addition to the list `entries`; everything else is rare.
+    """
+
+    __slots__ = (
+        "append",
+        "claimed",
+        "entries",
+        "is_dated",
+        "open",
+        "owner",
+        "partition",
+        "sealed",
+        "topic",
+    )
+
+    # adds a record to the open batch. It returns None if the record does not fit, no batch is open,
+    # or the open one is paused
+    append: Callable[..., Any]
+    # how many events the claims before it have; with the length of `entries`, the offset of the
+    # next record
+    claimed: int
+    # lists the events of the open batch's newest claim: add an index or a delivery to it for each
+    # record that `append` took
+    entries: list[Any]
+    is_dated: bool  # whether the open batch bears timestamps that its senders gave
+    owner: object  # the ticket of the newest claim, or `DELIVERIES`; None before the first claim
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self._close()
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether it holds any events."""
+        return bool(self.sealed) or self.open is not None
+
+    @property
+    def count(self) -> int:
+        """The number of records in the open batch."""
+        return self.claimed + len(self.entries)
+
+    @property
+    def open_bytes(self) -> int:
+        """The size of the open batch; 0 without one."""
+        if self.open is None:
+            return 0
+        assert self.open.builder is not None
+        return self.open.builder.size() - HEADER_SIZE
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the journal has all of the open batch, which the next event resumes."""
+        return self.open is not None and self.append is _no_batch_takes
+
+    def pause(self) -> None:
+        """Have the next event call `resume` first."""
+        self.append = _no_batch_takes
+
+    def resume(self) -> None:
+        """Add to the open batch again."""
+        assert self.open is not None
+        assert self.open.builder is not None
+        self.append = self.open.builder.append
+
+    def start(self, batch: Batch, builder: Builder) -> None:
+        """Open another batch."""
+        assert self.open is None
+        batch.builder = builder
+        self.open = batch
+        self.append = builder.append
+
+    def claim(self, ticket: Ticket) -> list[Any]:
+        """Begin a claim of a ticket, and return `entries`: the indices of its events."""
+        return self._begin(TicketClaim(ticket), ticket)
+
+    def claim_deliveries(self) -> list[Any]:
+        """Begin a claim of events sent one by one, and return `entries`: their deliveries."""
+        return self._begin(DeliveryClaim(), DELIVERIES)
+
+    def _begin(self, claim: Claim, owner: object) -> list[Any]:
+        assert self.open is not None
+        self.open.claims.append(claim)
+        self.claimed += len(self.entries)
+        self.owner = owner
+        self.entries = claim.entries  # type: ignore[assignment]  # a list until it is compacted
+        return self.entries
+
+    def mark_dated(self) -> None:
+        """Take note that the newest record bears a timestamp that its sender gave."""
+        batch = self.open or self.sealed[-1]
+        batch.dated = True
+        self.is_dated = self.open is not None
+
+    def seal(self) -> None:
+        """Take no more records into the open batch."""
+        if self.open is not None:
+            self.open.count = self.count
+            self.open.size = self.open_bytes
+            self.sealed.append(self.open)
+            self.open = None
+            self._close()
+
+    def _close(self) -> None:
+        self.append = _no_batch_takes
+        self.owner = None
+        self.entries = []
+        self.claimed = 0
+        self.is_dated = False
+
+    def cut_sealed(self) -> list[Batch]:
+        """Take out the sealed batches."""
+        batches = list(self.sealed)
+        self.sealed.clear()
+        return batches
+
+    def cut(self) -> list[Batch]:
+        """Take out all batches, the open one too; the next event opens another."""
+        self.seal()
+        return self.cut_sealed()
+
+    def pop(self, accepted_until_s: float) -> Batch | None:
+        """Take out the oldest batch if it was accepted until then, be it sealed or open."""
+        if not self.sealed and self.open is not None:
+            if self.open.accepted_at_s > accepted_until_s:
+                return None
+            self.seal()
+        if self.sealed and self.sealed[0].accepted_at_s <= accepted_until_s:
+            return self.sealed.popleft()
+        return None
+
+
+class Route:
+    """A topic: its queues, and how events are spread over them."""
+
+    __slots__ = (
+        "batch_bytes",
+        "keys",
+        "max_batch_bytes",
+        "partitions",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queues: list[PartitionQueue],
+        *,
+        partitions: int,
+        max_batch_bytes: int,
+        batch_bytes: int,
+        random: float,
+        topic_id: bytes | None = None,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.queues = queues
+        self.partitions = partitions
+        self.max_batch_bytes = max_batch_bytes
+        self.batch_bytes = min(batch_bytes, max_batch_bytes)
+        self.keys = KeyPartitioner(partitions)
+        self.sticky = StickyPartitioner(partitions, random)
+
+    def resize(self, partitions: int, random: float) -> None:
+        """Spread events over so many partitions from now on; their queues must exist."""
+        self.partitions = partitions
+        self.keys = KeyPartitioner(partitions)
+        self.sticky = StickyPartitioner(partitions, random)

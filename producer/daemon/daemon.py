@@ -1,51 +1,160 @@
-"""The daemon `produce-events`: takes events from a source and sends them, until told to stop.
+"""The section `[produce]`: what the daemon `produce-events` reads, and where it sends it.
 
-It runs in three phases:
-
-1. *Start.* The topic is created, the producer gets its producer id; while Kafka is away both are
-   retried. A signal ends it at once: no event was accepted.
-2. *Run.* The source gives its events to the intake. When it ends by itself, all of them are sent.
-3. *Drain.* The first SIGINT, SIGTERM or SIGHUP stops the source; accepted events are sent, and the
-   daemon waits for the answers up to `drain_timeout` from the signal. The second one ends that at
-   once.
-
-In each case the report accounts for all accepted events.
+`[producer]` says how events are sent, and serves every program that sends. The names of both
+sections' fields are disjoint, since each is a flag of the same command.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TextIO
 
 import structlog
+from pydantic import Field, field_validator, model_validator
 
 from sequitur.base.log import Logger
 from sequitur.base.retry import Backoff, Retry, any_of
-from sequitur.base.settings import parse_address
+from sequitur.base.settings import Address, Duration, Section, Settings, Size, parse_address
 from sequitur.errors import ProducerError, RetriableError
+from sequitur.kafka.partition import EXPECTED, is_topic_name
+from sequitur.kafka.records import UNNAMED_PREFIX
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer._client import IdempotentProducer
+from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
-from sequitur.producer.daemon.settings import dead_letter_file
-from sequitur.producer.sources import DeadLetterFile, StoppingError, check_source, make_source
+from sequitur.producer.sources import (
+    DeadLetterFile,
+    SourceSettings,
+    StoppingError,
+    check_source,
+    make_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
-    from pathlib import Path
 
     from structlog.typing import Processor
 
-    from sequitur.kafka.settings import KafkaSettings
-    from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._statistics import ProducerStatistics
+    from sequitur.producer._core import ProducerStatistics
     from sequitur.producer.daemon.health import HealthSnapshot
-    from sequitur.producer.daemon.settings import LogFormat, ProduceSettings
     from sequitur.producer.sources import Source, SourceStatistics
+
+
+_DEAD_LETTERS: Final = ".dead-letters.jsonl"
+_NEVER: Final = timedelta(days=365)
+
+LogFormat = Literal["console", "json"]
+
+
+class ProduceSettings(SourceSettings, Section):
+    """What the daemon `produce-events` reads, and where it sends it."""
+
+    title = "Daemon"
+    panels: ClassVar = {
+        "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
+        **SourceSettings.panels,
+    }
+
+    topic: str = Field(description="Topic the events go to")
+    create_topic: bool = Field(default=True, description="Create the topic if it does not exist")
+    partitions: int = Field(
+        default=4, ge=1, le=10_000, description="Partitions of a topic that the daemon creates"
+    )
+    replication_factor: int = Field(
+        default=-1,
+        ge=-1,
+        description="Replicas of a topic that the daemon creates; -1: the broker's default",
+    )
+    drain_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long a stopped daemon waits for the answers to what it has sent",
+    )
+    dead_letter: Path | None = Field(
+        default=None,
+        description="File for events that could not be sent, with place and reason; without it, "
+        f"<journal>{_DEAD_LETTERS}",
+    )
+    dead_letter_limit: Size = Field(
+        default=1 << 30,
+        gt=0,
+        description="Bytes the dead-letter file may have, beyond which the daemon ends",
+    )
+    health: Address | None = Field(
+        default=None,
+        description="HOST:PORT to answer /livez, /readyz and /metrics at; without it, nowhere",
+    )
+    log_format: LogFormat = Field(
+        default="console", description="How log lines look on standard error: console or json"
+    )
+
+    @field_validator("topic")
+    @classmethod
+    def _is_a_topic_name(cls, value: str) -> str:
+        if not is_topic_name(value):
+            raise ValueError(EXPECTED)
+        return value
+
+
+class ProduceJob(Settings):
+    """What the daemon needs.
+
+    Unlike a library's user it has a journal by default, events in it do not expire unless
+    `delivery_timeout` is set, and its topic is waited for unless `topic_timeout` is.
+    """
+
+    kafka: KafkaSettings
+    producer: ProducerSettings
+    produce: ProduceSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_journal(cls, values: Any) -> Any:
+        """Run before the sections' own checks, which require a directory for a journal."""
+        if not isinstance(values, dict):
+            return values
+        given = dict(values.get("producer") or {})
+        if given.get("durability") != "none":
+            given.setdefault("journal", default_journal(given.get("name")))
+            given.setdefault("delivery_timeout", _NEVER)
+        given.setdefault("topic_timeout", _NEVER)
+        return {**values, "producer": given}
+
+
+def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the daemon keeps the journal of a producer name, by default."""
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
+
+
+def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
+    """Return the path of the dead-letter file: the setting, or a file beside the journal."""
+    if produce.dead_letter is not None:
+        return produce.dead_letter
+    journal = producer.journal or default_journal(producer.name)
+    return journal.with_name(journal.name + _DEAD_LETTERS)
+
+
+# The daemon `produce-events`: takes events from a source and sends them, until told to stop.
+#
+# It runs in three phases:
+#
+# 1. *Start.* The topic is created, the producer gets its producer id; while Kafka is away both are
+# retried. A signal ends it at once: no event was accepted. 2. *Run.* The source gives its events to
+# the intake. When it ends by itself, all of them are sent. 3. *Drain.* The first SIGINT, SIGTERM or
+# SIGHUP stops the source; accepted events are sent, and the daemon waits for the answers up to
+# `drain_timeout` from the signal. The second one ends that at once.
+#
+# In each case the report accounts for all accepted events.
+
 
 DONE: Final = 0
 NOT_ALL_SENT: Final = 1

@@ -25,7 +25,7 @@ from sequitur.errors import (
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import following
 from sequitur.producer.batching.batch import first_id, oldest_timestamp_ms
-from sequitur.producer.delivery.numbered_slots import Doubt
+from sequitur.producer.delivery.sequencer import Doubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from sequitur.base.process import StampClock
     from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
-    from sequitur.producer._statistics import Counters
+    from sequitur.producer._core import Counters
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
-    from sequitur.producer.delivery.send_queue import SendQueue
+    from sequitur.producer.delivery.routes import SendQueue
     from sequitur.producer.delivery.settlement import Settlement
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000

@@ -32,9 +32,9 @@ from sequitur.producer.delivery.journaling import (
     Mark,
     Round,
     RoundWriter,
+    Spill,
     stamp_of,
 )
-from sequitur.producer.delivery.spill import Spill
 from sequitur.producer.journal.frames import Position
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.journaling import SlotStamp
-    from sequitur.producer.delivery.numbered_slots import Slot
-    from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
+    from sequitur.producer.delivery.routes import SendQueue, SendQueues
+    from sequitur.producer.delivery.sequencer import Slot
     from sequitur.producer.journal.frames import Waiting
     from sequitur.producer.journal.journal import Journal
 

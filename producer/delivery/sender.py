@@ -33,8 +33,8 @@ from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.batching.batch import InMemory
 from sequitur.producer.delivery.journaling import stamp_of
-from sequitur.producer.delivery.numbered_slots import Doubt, Slot, State, Verdict
 from sequitur.producer.delivery.recovery import Recovery
+from sequitur.producer.delivery.sequencer import Doubt, Slot, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -43,14 +43,12 @@ if TYPE_CHECKING:
     from sequitur.base.process import StampClock
     from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
+    from sequitur.producer._core import Counters
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.budget import Outstanding
+    from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import Rounds
-    from sequitur.producer.delivery.routes import BarredTopics
-    from sequitur.producer.delivery.send_queue import SendQueue, SendQueues
+    from sequitur.producer.delivery.routes import BarredTopics, SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
 
 _log = Logger(__name__)

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.log import Logger
 from sequitur.producer._outcome import LogPlace, NotPersisted, PossiblyPersisted, events_of
-from sequitur.producer.delivery.numbered_slots import State, Verdict
+from sequitur.producer.delivery.sequencer import State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sequitur.producer._core import Counters
     from sequitur.producer._outcome import OnGivenUp, Unheard
-    from sequitur.producer._statistics import Counters
-    from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.batching.budget import Outstanding
+    from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.rounds import Rounds
-    from sequitur.producer.delivery.send_queue import SendQueue
+    from sequitur.producer.delivery.routes import SendQueue
 
 _log = Logger(__name__)
 

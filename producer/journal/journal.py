@@ -38,11 +38,14 @@ from sequitur.producer.journal.frames import (
     Numbered,
     Position,
     Renewal,
+    TornTail,
     WaitingKey,
     decode_frame,
+    scan_segment,
+    segment_name,
+    segment_numbers,
     segment_seed,
 )
-from sequitur.producer.journal.scan import TornTail, scan_segment, segment_name, segment_numbers
 from sequitur.producer.journal.segments import (
     NO_FILES,
     UNNAMED,

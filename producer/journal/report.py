@@ -17,8 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from sequitur.errors import JournalVersionError
-from sequitur.producer.journal.frames import BatchFrame, Head, Waiting, frame_name
-from sequitur.producer.journal.scan import Scan, scan_segment, segment_name, segment_numbers
+from sequitur.producer.journal.frames import (
+    BatchFrame,
+    Head,
+    Scan,
+    Waiting,
+    frame_name,
+    scan_segment,
+    segment_name,
+    segment_numbers,
+)
 from sequitur.producer.journal.segments import RealDisk
 from sequitur.producer.journal.state import JournalState, Place, Recovered
 

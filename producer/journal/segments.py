@@ -19,9 +19,9 @@ from sequitur.producer.journal.frames import (
     Frame,
     encode_preamble,
     encode_round,
+    segment_name,
     segment_seed,
 )
-from sequitur.producer.journal.scan import segment_name
 from sequitur.producer.journal.state import JournalState, Place
 
 MIN_SEGMENT_BYTES: Final = 4 * 1024

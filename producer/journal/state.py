@@ -31,11 +31,11 @@ from sequitur.producer.journal.frames import (
     PartitionState,
     Position,
     Renewal,
+    TornTail,
     Waiting,
     WaitingKey,
     without_bytes,
 )
-from sequitur.producer.journal.scan import TornTail
 
 TopicPartition = tuple[str, int]
 

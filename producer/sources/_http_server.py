@@ -39,8 +39,7 @@ from sequitur.base.log import Logger
 from sequitur.errors import JournalError, NoRoomError, SourceError, StoppingError
 from sequitur.producer._outcome import NotPersisted, Persisted
 from sequitur.producer._record import Record
-from sequitur.producer.sources._lines import LineSplitter
-from sequitur.producer.sources._source import SourceStatistics
+from sequitur.producer.sources._source import LineSplitter, SourceStatistics
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -54,8 +53,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from sequitur.producer._outcome import Delivery, Outcome
-    from sequitur.producer.sources._lines import EventParser, LineBatch
-    from sequitur.producer.sources._source import Intake, IntakeTicket
+    from sequitur.producer.sources._source import EventParser, Intake, IntakeTicket, LineBatch
 
     _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.producer.sources._line_file import OnLostFile
-    from sequitur.producer.sources._lines import EventParser
-    from sequitur.producer.sources._source import Intake, Pause
+    from sequitur.producer.sources._source import EventParser, Intake, Pause
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"

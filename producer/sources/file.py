@@ -34,21 +34,19 @@ from sequitur.base.log import Logger
 from sequitur.base.settings import Duration
 from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._line_file import (
-    FilePosition,
-    LineFile,
-    LineFileSettings,
-    ReadEnd,
-    hand_over,
-    read_lines,
-)
-from sequitur.producer.sources._rotation import (
     HEAD_BYTES,
+    FilePosition,
     Following,
     Generation,
+    LineFile,
+    LineFileSettings,
     OlderGenerations,
+    ReadEnd,
     Rotation,
     digest,
     files_between,
+    hand_over,
+    read_lines,
 )
 from sequitur.producer.sources._source import SourceKind, SourceStatistics, path_of, pause
 
@@ -56,10 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO
 
-    from sequitur.producer.sources._line_file import OnLostFile
-    from sequitur.producer.sources._lines import EventParser
-    from sequitur.producer.sources._rotation import RotatedNumbers
-    from sequitur.producer.sources._source import Intake, Pause
+    from sequitur.producer.sources._line_file import OnLostFile, RotatedNumbers
+    from sequitur.producer.sources._source import EventParser, Intake, Pause
 
 _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
     ".gz": cast("Callable[[Path], IO[bytes]]", gzip.open),

@@ -15,8 +15,7 @@ from sequitur.errors import SourceError
 from sequitur.producer.sources._source import CommonSettings, SourceKind
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._lines import EventParser
-    from sequitur.producer.sources._source import Source
+    from sequitur.producer.sources._source import EventParser, Source
 
 
 class HttpSettings(CommonSettings):

@@ -1,9 +1,4 @@
-"""`replay:PATH`: a recorded file, sent with the pauses between its events.
-
-The file holds JSON lines with an event time each. It must not change between a stop and the next
-start: a position in a replay is a place in the order of sending, which only the same recording with
-the same seed has.
-"""
+"""When each event of a recording is sent: pure, and the same for the same seed, everywhere."""
 
 from __future__ import annotations
 
@@ -24,10 +19,10 @@ from sequitur.base.json_field import JsonField, parse_key
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.errors import PositionError, SourceError
-from sequitur.producer.sources._lines import LineBatch, LineSplitter
-from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, replay_schedule
 from sequitur.producer.sources._source import (
     CommonSettings,
+    LineBatch,
+    LineSplitter,
     SourceKind,
     SourceStatistics,
     path_of,
@@ -35,13 +30,81 @@ from sequitur.producer.sources._source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import TypeAlias
+
+    import numpy as np
 
     from sequitur.producer._record import Record
-    from sequitur.producer.sources._lines import EventParser
-    from sequitur.producer.sources._replay_schedule import ReplaySchedule
-    from sequitur.producer.sources._source import Intake, Pause
+    from sequitur.producer.sources._source import EventParser, Intake, Pause
+
+    Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+NO_TIME: Final = -(2**63)
+"""Stands for an event without a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disorder:
+    """How the order of a recording is disturbed. All times are in the recording's time."""
+
+    up_to_ms: int = 0  # each event is delayed by a random time below this
+    late_share: float = 0.0  # the share of events, 0 to 1, that are delayed by `late_by_ms` on top
+    late_by_ms: int = 0
+    seed: int = 0  # chooses the delays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaySchedule:
+    """The order in which a recording's events are sent."""
+
+    order: Int64s  # their places in the recording, in the order of sending
+    # when each is due, in the recording's time since its first event; in that order, never falling
+    due_ms: Int64s
+
+
+def replay_schedule(times_ms: Sequence[int] | array[int], disorder: Disorder) -> ReplaySchedule:
+    """Plan a replay.
+
+    An event is due when the recording had first reached its time: so a recording that is itself
+    out of order keeps its order, unless `disorder` changes it. One with `NO_TIME` is due with the
+    event before it, and is not delayed.
+
+    The random numbers are the raw stream of PCG64, which numpy promises not to change.
+    """
+    import numpy as np  # noqa: PLC0415 - large, and only a replay needs it
+
+    times = np.asarray(times_ms, dtype=np.int64)
+    if not len(times):
+        return ReplaySchedule(times, times)
+    has_time = times != NO_TIME
+    reached = np.maximum.accumulate(times)
+    first = times[np.argmax(has_time)] if has_time.any() else np.int64(0)
+    due = np.where(reached == NO_TIME, 0, reached - np.where(reached == NO_TIME, 0, first))
+    chances = _chances(disorder.seed, 2 * len(times)).reshape(-1, 2)
+    delay = (chances[:, 0] * disorder.up_to_ms).astype(np.int64)
+    delay += np.where(chances[:, 1] < disorder.late_share, disorder.late_by_ms, 0)
+    due = due + np.where(has_time, delay, 0)
+    order = np.argsort(due, kind="stable")
+    return ReplaySchedule(order, due[order])
+
+
+def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Random numbers from 0 to below 1."""
+    import numpy as np  # noqa: PLC0415
+
+    raw = np.random.PCG64(seed).random_raw(count)
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+# `replay:PATH`: a recorded file, sent with the pauses between its events.
+#
+# The file holds JSON lines with an event time each. It must not change between a stop and the next
+# start: a position in a replay is a place in the order of sending, which only the same recording
+# with the same seed has.
+
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
@@ -109,7 +172,7 @@ class ReplaySource:
         *,
         event_time: JsonField,
         speed: float = 1.0,
-        disorder: Disorder = Disorder(),  # noqa: B008 - frozen
+        disorder: Disorder = Disorder(),
         pause: Pause = pause,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:

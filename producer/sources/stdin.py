@@ -14,17 +14,17 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import SourceError, StoppingError
-from sequitur.producer.sources._lines import LineBatch, LineSplitter
 from sequitur.producer.sources._source import (
     CommonSettings,
+    LineBatch,
+    LineSplitter,
     SourceKind,
     SourceStatistics,
     UnjournaledWindow,
 )
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._lines import EventParser
-    from sequitur.producer.sources._source import Intake
+    from sequitur.producer.sources._source import EventParser, Intake
 
 _READ_BYTES: Final = 64 << 10
 

@@ -11,8 +11,8 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 from testcontainers.core.container import DockerContainer
 
-from sequitur import _ports
-from sequitur._broker_files import single_node_properties
+from sequitur import embedded as _ports
+from sequitur.embedded import single_node_properties
 from tests.support.brokers import wait_until_it_answers
 from tests.support.compose_file import default_image
 

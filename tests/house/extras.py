@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.installed import build_wheel
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server

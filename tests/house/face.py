@@ -17,7 +17,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from sequitur.base.settings import Settings, environment_name, fields_of
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.producer.daemon.cli import _app as produce_app
 from tests.support.tree import ROOT
 

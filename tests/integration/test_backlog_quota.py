@@ -25,7 +25,7 @@ from sequitur.producer import (
     ProducerClosedError,
     ProducerSettings,
 )
-from sequitur.producer.quota.gate import ControlReader, QuotaGate, QuotaStatistics
+from sequitur.producer.quota import ControlReader, QuotaGate, QuotaStatistics
 from tests.support.control_topic import ControlTopic, key_of
 from tests.support.daemon_health import DaemonHealth
 from tests.support.daemon_process import read_partitions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from sequitur.demo import run_demo
+from sequitur.cli.demo import run_demo
 from sequitur.errors import DemoError
 from tests.support.installed import install_wheel
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError, PositionError, SourceError
 from sequitur.producer.sources._line_file import LineFile
-from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.dir import DirectorySource
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from sequitur import _broker_cli, _ports
-from sequitur.broker import EmbeddedBroker
+from sequitur import embedded as _ports
+from sequitur.cli import broker as _broker_cli
+from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import BrokerStartError, JarHashError, JavaError, PortInUseError
 from sequitur.pipelines.jars import LOCK_FILE, cache_directory, locked_jars
 from tests.support.brokers import answers

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError, PositionError, SourceError, StoppingError
-from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.file import FileSource
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, Round
 from tests.support.log_file import LogFile, follow, numbers, open_files, read
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.producer.sources._rotation import RotatedNumbers
+    from sequitur.producer.sources._line_file import RotatedNumbers
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from sequitur.consumer import OutputPartition
 from sequitur.errors import OutputMismatchError
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.producer_ids import Untold
-from sequitur.pipelines.sink import block_writer
-from sequitur.pipelines.sink.partition_sender import PartitionSender
+from sequitur.pipelines.sink import sink as block_writer
+from sequitur.pipelines.sink.sink import PartitionSender
 from sequitur.producer import KafkaSettings, RetriableError
 from tests.support.brokers import POLL_S
 from tests.support.job_output import (

@@ -20,9 +20,9 @@ from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.leader_topics import LeaderTopics
-from sequitur.pipelines.ordering import row_probe
-from sequitur.pipelines.ordering.preflight import check_before_start
-from sequitur.pipelines.ordering.row_probe import MOST_POLLED, mean_row_bytes, records_a_poll
+from sequitur.pipelines.ordering import query as row_probe
+from sequitur.pipelines.ordering.job import check_before_start
+from sequitur.pipelines.ordering.query import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import wait_until
 

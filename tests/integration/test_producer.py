@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from sequitur._topic_reader import watermarks
 from sequitur.base.process import StampClock, wall_clock_ms
+from sequitur.cli.topic_reader import watermarks
 from sequitur.kafka.admin import create_topic
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import Compression

@@ -10,9 +10,8 @@ import pytest
 
 from sequitur.base.json_field import JsonField
 from sequitur.producer.sources import PositionError, SourceError
-from sequitur.producer.sources._lines import EventParser
-from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder
-from sequitur.producer.sources.replay import ReplaySource, parse_time_ms
+from sequitur.producer.sources._source import EventParser
+from sequitur.producer.sources.replay import NO_TIME, Disorder, ReplaySource, parse_time_ms
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     ResourceType,
 )
 
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.errors import (
     CheckpointError,
     LostRowsError,

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.errors import UnknownTopicError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sequitur.consumer import (
     bin_limit_ms,
     lateness_bin,
 )
-from sequitur.consumer.time.adaptive_delay import LAST_BIN, LATENESS_LIMIT_MS
+from sequitur.consumer.clock import LAST_BIN, LATENESS_LIMIT_MS
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(3)]
 _lateness = st.integers(-1000, 200_000)

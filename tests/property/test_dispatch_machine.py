@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sequitur.base.retry import Backoff
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.cursor import Redeliveries
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
-from sequitur.consumer.subscription.redeliveries import Redeliveries
 from tests.support.examples import examples
 
 _PARTITIONS = [SourcePartition("orders", 0), SourcePartition("orders", 1)]

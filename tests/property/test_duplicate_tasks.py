@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import LATE
 from sequitur.pipelines.ordering.duplicates import IdsTask, RepeatsTask, buckets_for
-from sequitur.pipelines.rows.columns import RowLimits
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.store.part_files import PartFile
 from tests.support.examples import examples
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import pytest
 
     from sequitur.pipelines.ordering.duplicates import IdKind
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 _OUTPUTS = 2
 _SMALL = RowLimits(slice_bytes=600, row_group_rows=3)

@@ -19,7 +19,7 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.event_times import plain_json_times, read_each, read_many
+from sequitur.pipelines.rows.stage import plain_json_times, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 from tests.support.staged_rows import SPARK_SCHEMA

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import Cursor, SourcePartition, StepKind
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
 from sequitur.errors import SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering import subscribed
@@ -22,7 +22,7 @@ from sequitur.pipelines.ordering.subscribed import JobSubscription
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur.consumer.subscription.state import SubscriptionState
+    from sequitur.consumer.subscription.stored_records import SubscriptionState
 
 _IN, _OUT = SourcePartition("in", 0), SourcePartition("out", 0)
 _MOST_LIVES = 6

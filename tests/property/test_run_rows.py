@@ -33,10 +33,9 @@ from sequitur.consumer import (
 )
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.keys import FoldTask, JudgeTask
-from sequitur.pipelines.rows.columns import ROW_LIMITS, RowLimits
+from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RunWriter
+from sequitur.pipelines.rows.stage import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits, RunWriter
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files

@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sequitur.kafka.error_codes import Answer, meaning_of
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.producer.delivery.numbered_slots import Slot, State, Verdict
-from sequitur.producer.delivery.sequencer import WINDOW, Sequencer
+from sequitur.producer.delivery.sequencer import WINDOW, Sequencer, Slot, State, Verdict
 from tests.property.model_broker import ModelBroker, Request
 from tests.support.examples import examples
 

@@ -16,10 +16,10 @@ from sequitur.kafka.record_batch import (
     records_of,
 )
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.spark_sink.staged_rows import StagedRows
-from sequitur.pipelines.spark_sink.staging import (
+from sequitur.pipelines.spark_sink.sink_steps import (
     STAGED_SCHEMA,
     RowRules,
+    StagedRows,
     StagingLimits,
     StagingWriter,
 )

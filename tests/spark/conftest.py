@@ -24,7 +24,7 @@ from sequitur.pipelines.launch import class_archive_options
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.session import build_session
-from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
@@ -37,12 +37,12 @@ from tests.support.s3_server import BUCKET, S3Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.consumer.topology import Topology
-    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.ordering.step import StepFunction
+    from sequitur.pipelines.store.storage import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
     from tests.support.events import Event

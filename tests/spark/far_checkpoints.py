@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sequitur._dead_letters import Selection, request_rows
+from sequitur.cli.dead_letters import Selection, request_rows
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.store.files import files_in
-from sequitur.pipelines.topology.replay import replays_folder, write_request
+from sequitur.pipelines.store.storage import files_in
+from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
 from tests.support.events import event, time_of
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer, Producer
 
-from sequitur._topic_reader import watermarks
+from sequitur.cli.topic_reader import watermarks
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.topology import DEAD_COMPONENT_HEADER
 from sequitur.producer import KafkaSettings

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.kafka.partition import KeyPartitioner
 from tests.spark.example_program import WAIT_S, example_program
 

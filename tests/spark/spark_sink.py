@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives it
 
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.spark import ExactlyOnceKafka
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from sequitur.producer import KafkaSettings
     from sequitur.spark import BatchWritten
 

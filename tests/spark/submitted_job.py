@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 
-from sequitur._submission import secrets_of
 from sequitur.base.flags import given_flags
+from sequitur.cli.jobs import secrets_of
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import (
     PROCESS_JOB,
@@ -23,7 +23,7 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
     spark_submit_environment,
 )
-from sequitur.pipelines.settings import ProcessJob, ReorderJob
+from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from tests.support.held import held
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import psutil
 
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.kafka.admin import KafkaTopics

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 from sequitur.producer import KafkaSettings
 from tests.support.house import COMMIT, MARK, forget_last_mark, live, unpack_code, unpack_world
 from tests.support.output_reading import read_output

@@ -115,7 +115,7 @@ def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
         job.with_settings(delay="0 s").run()
     shutil.rmtree(_folder(job) / "spark")
     with _dying_at(
-        "sequitur.pipelines.ordering.restarting_query.start_query"
+        "sequitur.pipelines.ordering.query.start_query"
     ):  # the reset is logged, and nothing is read yet
         job.run(reset_input=True)
     assert job.kinds()[-1] is StepKind.RESET
@@ -162,7 +162,7 @@ def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
     """Spark refuses what it had begun of its first plan: the next start of the job goes on."""
     begun = _folder(job) / "spark" / "offsets"
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
-    with _dying_at("sequitur.pipelines.ordering.restarting_query.start_query"):
+    with _dying_at("sequitur.pipelines.ordering.query.start_query"):
         job.run()
     begun.mkdir(parents=True)
     (begun / ".0.5f.tmp").touch()

@@ -26,7 +26,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from sequitur import _ports
+from sequitur import embedded as _ports
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings

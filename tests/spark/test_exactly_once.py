@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import EVENT_TIME_HEADER
 from sequitur.errors import OutputMismatchError, SinkError
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
-from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.sink import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, wait_until

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from sequitur._dead_letters import DeadLetter, request_rows
+from sequitur.cli.dead_letters import DeadLetter, request_rows
 from sequitur.consumer import (
     EVENT_TIME_HEADER,
     LATE,
@@ -23,8 +23,8 @@ from sequitur.consumer import (
 )
 from sequitur.errors import LateRowError
 from sequitur.pipelines.rows.stage import RunWriter
-from sequitur.pipelines.store.files import open_file
-from sequitur.pipelines.topology.replay import replays_folder, write_request
+from sequitur.pipelines.store.storage import open_file
+from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
 from tests.support.events import Event, event, time_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job, StorageFolder
 

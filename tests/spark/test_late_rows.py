@@ -22,7 +22,7 @@ from sequitur.consumer import (
     FoldLimits,
     SourcePartition,
 )
-from sequitur.pipelines.store.files import files_in
+from sequitur.pipelines.store.storage import files_in
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.events import Event, Headers, by_partition, event, time_of
 from tests.support.reorder_model import ReorderModel, Row
@@ -30,7 +30,7 @@ from tests.support.reorder_model import ReorderModel, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from tests.spark.conftest import Job, StorageFolder
 
 pytestmark = pytest.mark.spark
@@ -120,9 +120,9 @@ def _crash(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "storage"),
     [
-        ("sequitur.pipelines.ordering.keys.KeyHistory.fold", "local"),
+        ("sequitur.pipelines.ordering.runs.KeyHistory.fold", "local"),
         ("sequitur.pipelines.ordering.runs.SortedRuns.stage", "s3"),  # behind the fold
-        ("sequitur.pipelines.ordering.keys.KeyHistory.judge", "local"),
+        ("sequitur.pipelines.ordering.runs.KeyHistory.judge", "local"),
         ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", "s3"),
         ("sequitur.pipelines.store.checkpoint.Checkpoint.write_entry", "local"),
         ("sequitur.pipelines.sink.sink.TopicSink.write", "local"),

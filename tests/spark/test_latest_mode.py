@@ -108,7 +108,7 @@ def test_latest_mode_keeps_to_the_late_policy(job: Job) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "sequitur.pipelines.ordering.keys.KeyHistory.judge",
+        "sequitur.pipelines.ordering.runs.KeyHistory.judge",
         "sequitur.pipelines.sink.sink.TopicSink.write",
         "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",
     ],

@@ -13,8 +13,7 @@ from pyspark import TaskContext
 from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter
-from sequitur.pipelines.sink.block_writer import BlockWriter
-from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.sink.sink import BlockWriter, _Send
 from sequitur.pipelines.sink.step_plans import StepPlans
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition

@@ -51,7 +51,7 @@ class _Crash(Exception):  # noqa: N818 - it stands for a kill
 @pytest.mark.parametrize(
     ("place", "calls"),
     [
-        ("sequitur.pipelines.ordering.ordered_step.GivenSteps.give", 0),
+        ("sequitur.pipelines.ordering.step.GivenSteps.give", 0),
         ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", 1),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_job_starts_from_a_program(job: Job) -> None:
 
 _KILLED_ONCE_GIVEN: Final = """
 import os, runpy, signal, sys
-from sequitur.pipelines.ordering.ordered_step import GivenSteps
+from sequitur.pipelines.ordering.step import GivenSteps
 give = GivenSteps.give
 GivenSteps.give = lambda *given: (give(*given), os.kill(os.getpid(), signal.SIGKILL))
 sys.argv = sys.argv[1:]

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur import _ports
+from sequitur import embedded as _ports
 from sequitur.errors import SinkUnansweredError, UnansweredError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.sink.sink import TopicSink

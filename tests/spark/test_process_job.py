@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur._dead_letters import Selection, request_rows
+from sequitur.cli.dead_letters import Selection, request_rows
 from sequitur.consumer.topology.step.tasks import AckerTask
 from sequitur.errors import TopicError, TopologyFileError, TopologyTaskError
-from sequitur.pipelines.topology.replay import replays_folder, write_request
+from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import by_partition, event, time_of

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur._ports import choose_free
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer import (
     EVENT_TIME_HEADER,
     FRONTIER_HEADER,
@@ -30,6 +29,7 @@ from sequitur.consumer import (
     StepKind,
     awaited,
 )
+from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job, StorageFolder
 
@@ -478,7 +478,7 @@ def test_batches_of_a_query_grow(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, available_now: bool
 ) -> None:
     """Spark is told of it between two batches, whatever starts them."""
-    monkeypatch.setattr("sequitur.pipelines.ordering.batch_size._FIRST_ROWS", 40)
+    monkeypatch.setattr("sequitur.pipelines.ordering.query._FIRST_ROWS", 40)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(1_000)])
     if available_now:
         report = job.run(drain=True)

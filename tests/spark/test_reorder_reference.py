@@ -32,7 +32,7 @@ from tests.support.reorder_reference import Record, Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from sequitur.consumer import StepDone, StepEntry
     from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import parse_event_time_spec
-from sequitur.pipelines.ordering.stop import stop_on_signals
+from sequitur.pipelines.ordering.job import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import event, time_of
 

@@ -17,12 +17,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.registry import RegistryStore
 from sequitur.errors import (
     SubscriptionError,
     SubscriptionFencedError,

@@ -21,8 +21,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.subscribed import JobSubscription

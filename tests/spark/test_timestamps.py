@@ -32,7 +32,7 @@ from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job, StorageFolder
 

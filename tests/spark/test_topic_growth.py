@@ -17,7 +17,7 @@ from sequitur.consumer import PartitionCounts, StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import TopologyFileError
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.store.owned_folder import step_name
+from sequitur.pipelines.store.ownership import step_name
 from tests.spark import bolts
 from tests.support.events import by_partition, event, time_of
 

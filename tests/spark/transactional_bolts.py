@@ -7,10 +7,13 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.state.kinds import OpaqueState, State, TransactionalState
 from sequitur.consumer.topology.state.sql.store import SQLStore
-from sequitur.consumer.topology.transactional.bolts import BaseTransactionalBolt, Committer
-from sequitur.consumer.topology.transactional.builder import TransactionalTopologyBuilder
+from sequitur.consumer.topology.state.store import OpaqueState, State, TransactionalState
+from sequitur.consumer.topology.transactional.builder import (
+    BaseTransactionalBolt,
+    Committer,
+    TransactionalTopologyBuilder,
+)
 from sequitur.errors import FailBatch
 from tests.spark.conftest import wait_until
 

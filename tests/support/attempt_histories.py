@@ -17,9 +17,8 @@ from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
-from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
-from sequitur.pipelines.sink.step_plan import Sent
-from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.sink.sink import Assignment, PartitionSender
+from sequitur.pipelines.sink.step_plans import Sent, StepPlans
 from sequitur.producer import KafkaSettings
 from tests.support.document_folder import DocumentFolder
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 
 if TYPE_CHECKING:
     from pathlib import Path

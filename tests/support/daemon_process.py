@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from sequitur._topic_reader import watermarks
+from sequitur.cli.topic_reader import watermarks
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.held import held
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequitur._topic_reader import TopicRecord
+from sequitur.cli.topic_reader import TopicRecord
 from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
 from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,

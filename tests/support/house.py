@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from sequitur.broker import EmbeddedBroker
+from sequitur.embedded import EmbeddedBroker
 from tests.support.tree import ROOT
 
 _GOLDEN: Final = ROOT / "tests" / "golden" / "before-house"

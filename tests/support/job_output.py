@@ -12,9 +12,8 @@ import pyarrow as pa
 from sequitur.consumer import OutputPartition
 from sequitur.pipelines.rows.layout import Headers, record_batches
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
-from sequitur.pipelines.sink.block_writer import BlockWriter
-from sequitur.pipelines.sink.step_plan import Sent
-from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.sink.sink import BlockWriter
+from sequitur.pipelines.sink.step_plans import Sent, StepPlans
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output
 

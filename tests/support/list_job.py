@@ -13,8 +13,8 @@ from sequitur.testing import ReorderedRecord, ReorderTester
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.spark import OrderedStep
     from tests.support.events import Event
 

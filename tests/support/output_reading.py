@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sequitur._topic_reader import read_topic
+from sequitur.cli.topic_reader import read_topic
 
 if TYPE_CHECKING:
-    from sequitur._topic_reader import TopicRecord
+    from sequitur.cli.topic_reader import TopicRecord
     from sequitur.producer import KafkaSettings
 
 

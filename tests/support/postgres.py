@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from sequitur._ports import HOST, choose_free
+from sequitur.embedded import HOST, choose_free
 
 _UP_TIMEOUT_S = 120.0
 _POLL_S = 0.05

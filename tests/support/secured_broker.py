@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sequitur import _ports
+from sequitur import embedded as _ports
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import EmbeddedTestBroker
 

@@ -10,7 +10,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.producer.delivery.sequencer import Sequencer
 
 if TYPE_CHECKING:
-    from sequitur.producer.delivery.numbered_slots import Slot
+    from sequitur.producer.delivery.sequencer import Slot
 
 ID = Identity(1, 0)
 NEXT = Identity(1, 1)

@@ -16,8 +16,13 @@ from sequitur.consumer import (
     parse_event_time_spec,
 )
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.columns import ROW_LIMITS, RowLimits
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RunWriter, Summary
+from sequitur.pipelines.rows.stage import (
+    ROW_LIMITS,
+    RUN_ARROW_SCHEMA,
+    RowLimits,
+    RunWriter,
+    Summary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

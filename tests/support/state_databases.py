@@ -10,7 +10,7 @@ from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sequitur.consumer.topology.state.kinds import Key
+    from sequitur.consumer.topology.state.store import Key
 
 TOPOLOGY = "words"
 EPOCH = "e1"

@@ -20,10 +20,10 @@ from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
-from sequitur.pipelines.topology.crashes import SurvivingTasks
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
     OUTPUT_ORDER,
+    SurvivingTasks,
     read_pending,
     write_waiting,
 )
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology import Topology
     from sequitur.consumer.topology.step.run import StepResult
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 _WRITES = (
     "write_waiting", "write_dead", "write_unfinished", "write_states", "write_roots", "write_made",

@@ -33,10 +33,22 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.consumer.step_log.partition_counts import PartitionCounts
-from sequitur.consumer.subscription.claims import Claim
-from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.clock import LatenessHistogram, LearnedDelays
+from sequitur.consumer.step_log import PartitionCounts
+from sequitur.consumer.subscription.codec import (
+    StoredCursor,
+    decode_cursor,
+    encode_cursor,
+    in_metadata,
+    read_stored,
+)
+from sequitur.consumer.subscription.cursor import (
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+    Redeliveries,
+    RedeliverySpan,
+)
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -44,29 +56,30 @@ from sequitur.consumer.subscription.policies import (
     Retention,
     TopicPolicies,
 )
-from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord, SubscriptionType
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.stored_pieces import in_metadata, read_stored
 from sequitur.consumer.subscription.stored_records import (
+    Claim,
+    SubscriptionState,
     cursor_key,
     cursor_of_key,
     cursor_value,
     owner_key,
     state_key,
 )
-from sequitur.consumer.time.adaptive_delay import LatenessHistogram, LearnedDelays
 from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.records import encode_event_id, parse_event_id
-from sequitur.pipelines.sink.step_plan import Sent, StepPlan, TopicPlan
-from sequitur.pipelines.spark_sink.batch_source import NamedBatch, StreamBatch
-from sequitur.pipelines.spark_sink.staged_batch import BatchDone, StagedBatch, StagedFile
-from sequitur.pipelines.store.former_job import FormerJob
+from sequitur.pipelines.sink.step_plans import Sent, StepPlan, TopicPlan
+from sequitur.pipelines.spark_sink.sink_folder import (
+    BatchDone,
+    NamedBatch,
+    StagedBatch,
+    StagedFile,
+    StreamBatch,
+)
+from sequitur.pipelines.store.documents import FormerJob, files_document
 from sequitur.pipelines.store.job_identity import JobIdentity, begun_with
-from sequitur.pipelines.store.run_files import files_document
-from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
+from sequitur.pipelines.topology.step_runs import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
     Ack,

@@ -12,18 +12,19 @@ from confluent_kafka import KafkaException, Producer
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.claims import HeldLease
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
+from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC, transactional_id
-from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
 )
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.stored_records import owner_key, state_key
+from sequitur.consumer.subscription.stored_records import (
+    HeldLease,
+    SubscriptionState,
+    owner_key,
+    state_key,
+)
 from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
 from sequitur.producer import KafkaSettings
 

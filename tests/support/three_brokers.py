@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur import _ports
-from sequitur.pipelines.class_archive import ClassArchive
-from sequitur.pipelines.jars import locked_jars
-from sequitur.pipelines.java import find_java
+from sequitur import embedded as _ports
+from sequitur.pipelines.jars import find_java, locked_jars
+from sequitur.pipelines.launch import ClassArchive
 from tests.support.brokers import POLL_S, EmbeddedTestBroker
 
 if TYPE_CHECKING:

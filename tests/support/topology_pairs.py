@@ -20,7 +20,7 @@ from sequitur.consumer.topology import (
     TopologyBuilder,
     TopologyTester,
 )
-from sequitur.consumer.topology.api.ticks import ticks_due
+from sequitur.consumer.topology.api.bolt import ticks_due
 from sequitur.kafka.partition import KeyPartitioner
 from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns

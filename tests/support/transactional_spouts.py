@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
 from sequitur.consumer.topology.transactional.spouts import (
+    MemoryMetadataStore,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
     PartitionCoordinator,
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
-    from sequitur.consumer.topology.transactional.spouts import SpoutCollector
+    from sequitur.consumer.topology.transactional.spouts import MetadataStore, SpoutCollector
 
 
 @dataclass

@@ -1,9 +1,11 @@
-"""Building topologies: components are declared, their inputs too, and checked when it is built."""
+"""Why an event was not processed to the end, and hooks, which are told of each event."""
 
 from __future__ import annotations
 
+import logging
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,15 +23,6 @@ from sequitur.consumer.topology.api.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
-from sequitur.consumer.topology.api.hooks import EventHook
-from sequitur.consumer.topology.api.topology import (
-    EVENT_FIELDS,
-    Component,
-    KafkaOutput,
-    Kind,
-    Subscription,
-    Topology,
-)
 from sequitur.consumer.topology.api.tuple import (
     DEFAULT_STREAM,
     SYSTEM_COMPONENT,
@@ -42,7 +35,229 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
+    from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFailure:
+    """Why a tuple tree failed.
+
+    Attributes:
+        reason: The reason.
+        detail: A traceback, or what is known.
+        path: The components that the failed tuple had come through, the spout first.
+    """
+
+    reason: FailReason
+    detail: str = ""
+    path: tuple[str, ...] = ()
+
+
+_logger = logging.getLogger("sequitur.topology.hook")
+
+
+@dataclass(frozen=True, slots=True)
+class AckedEvent:
+    """An event whose tree is done.
+
+    Attributes:
+        event: The event.
+        attempt: Which attempt that was; the first is 1.
+        latency_ms: How long it took from the batch's time on.
+    """
+
+    event: EventValues
+    attempt: int
+    latency_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """An attempt of an event that failed.
+
+    Attributes:
+        event: The event.
+        attempt: Which attempt that was; the first is 1.
+        latency_ms: How long it took from the batch's time on.
+        failure: Why.
+        is_dead: Whether it was the last: the event is a dead letter.
+    """
+
+    event: EventValues
+    attempt: int
+    latency_ms: int
+    failure: TreeFailure
+    is_dead: bool
+
+
+class EventHook:
+    """Is notified of what becomes of tracked events, in the tasks of the first stage.
+
+    It is called once a batch's verdicts are known, before they are written down: again, if the
+    batch is repeated. What it raises is logged, and changes nothing.
+    """
+
+    def on_ack(self, done: AckedEvent, /) -> None:
+        """An event's tree is done."""
+
+    def on_fail(self, failed: FailedEvent, /) -> None:
+        """An attempt of an event failed."""
+
+
+def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
+    """Call a hook; log what it raises."""
+    try:
+        if isinstance(what, AckedEvent):
+            hook.on_ack(what)
+        else:
+            hook.on_fail(what)
+    except Exception:
+        _logger.exception("the topology's hook raised for %r", what.event[4:7])
+
+
+# A topology: components, and the streams they read.
+
+
+EVENT_FIELDS: Final = EventValues._fields
+
+
+class Kind(StrEnum):
+    """What a component is."""
+
+    SPOUT = "spout"
+    BOLT = "bolt"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A stream that a component reads."""
+
+    component: str  # whose stream
+    stream: str
+    grouping: Grouping  # how its tuples are spread over the reader's tasks
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOutput:
+    """What an output bolt makes of a tuple."""
+
+    topic: str | None = None  # the topic; None for the job's `output_topic`
+    key: str | None = None  # field of the record's key: bytes, text, None, or anything as JSON
+    # field of its value, likewise; None for a JSON object of all fields but those of key and
+    # headers
+    value: str | None = None
+    headers: str | None = None  # field of its headers, a sequence of (name, bytes, text or None)
+    # makes bytes or text of keys and values that are neither; None for JSON
+    encode: Callable[[Any], bytes | str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A spout, a bolt or an output.
+
+    Attributes:
+        id: Its name.
+        kind: What it is.
+        bolt: Of a bolt, what runs.
+        output: Of an output, where it writes.
+        parallelism: How many tasks; None for as many as what it reads has where it can run there,
+            and otherwise as many as the spout has (`engine.plan`).
+        concurrency: How many calls of a task run side by side.
+        inputs: What it reads.
+        streams: What it emits, by name.
+        tick_ms: Of a bolt, how often it is given a tick; None for never.
+        tracked: Of the spout: which events have a message id, so that their trees are tracked.
+    """
+
+    id: str
+    kind: Kind
+    bolt: BaseBolt | None = None
+    output: KafkaOutput | None = None
+    parallelism: int | None = None
+    concurrency: int = 1
+    inputs: tuple[Subscription, ...] = ()
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    tick_ms: int | None = None
+    tracked: bool | Callable[[Any], bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A topology that was checked.
+
+    Attributes:
+        name: Its name.
+        components: Its components, each behind those it reads.
+        config: The configuration that bolts find in their context.
+        hook: Is notified of acked and failed events; None for no hook.
+    """
+
+    name: str
+    components: Mapping[str, Component]
+    config: Mapping[str, Any]
+    hook: EventHook | None = None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a batch of it is a transaction (`TransactionalTopology`)."""
+        return False
+
+    @property
+    def commit_phase(self) -> frozenset[str]:
+        """Bolts that take part in the commit phase of a transaction; none without transactions."""
+        return frozenset()
+
+    def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the values that the spout emits of an event."""
+        return event
+
+    @property
+    def spout(self) -> Component:
+        """The ordered stream."""
+        return next(one for one in self.components.values() if one.kind is Kind.SPOUT)
+
+    @property
+    def bolts(self) -> tuple[Component, ...]:
+        """Its bolts, each behind those it reads."""
+        return tuple(one for one in self.components.values() if one.kind is Kind.BOLT)
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether a bolt has calls that run side by side, as those do that wait for a service."""
+        return any(one.concurrency > 1 for one in self.bolts)
+
+    @property
+    def tick_intervals_ms(self) -> dict[str, int]:
+        """How often bolts are given a tick, of those that are."""
+        return {one.id: one.tick_ms for one in self.bolts if one.tick_ms is not None}
+
+    @property
+    def outputs(self) -> tuple[Component, ...]:
+        """Its outputs."""
+        return tuple(one for one in self.components.values() if one.kind is Kind.OUTPUT)
+
+    def topics(self, default: str) -> tuple[str, ...]:
+        """Return the topics its outputs write to.
+
+        Args:
+            default: The topic of outputs without one of their own.
+        """
+        named = (one.output.topic or default for one in self.outputs if one.output is not None)
+        return tuple(dict.fromkeys(named))
+
+    def readers(self, component: str, stream: str) -> tuple[tuple[Component, Grouping], ...]:
+        """Who reads a stream, and by which grouping."""
+        return tuple(
+            (reader, one.grouping)
+            for reader in self.components.values()
+            for one in reader.inputs
+            if (one.component, one.stream) == (component, stream)
+        )
+
+
+# Building topologies: components are declared, their inputs too, and checked when it is built.
 
 
 def check_inputs(one: Component, components: Mapping[str, Component]) -> None:

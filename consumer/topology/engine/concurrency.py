@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.topology.api.bolt import FunctionBolt, is_async
-from sequitur.consumer.topology.api.stable_hash import stable_hash
+from sequitur.consumer.topology.api.groupings import stable_hash
 from sequitur.consumer.topology.engine.runner import Runner, awaited_values, is_awaited, values_of
 from sequitur.errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.dead_letters import FailReason
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
+    from sequitur.consumer.topology.api.builder import Component
     from sequitur.consumer.topology.api.collector import TaskId
-    from sequitur.consumer.topology.api.topology import Component
-    from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.engine.runner import Instances
+    from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.engine.trees import TrackedTuple
 
 _WAITING_EACH: Final = 256

@@ -11,21 +11,28 @@ them: each of them can be run again by itself, from what it was sent.
 from __future__ import annotations
 
 import itertools
+import math
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
-from sequitur.consumer.topology.api.stable_hash import HASH_VERSION
+from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
-from sequitur.errors import TopologyError
+from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from sequitur.consumer.topology.api.topology import Component, Topology
+    from sequitur.consumer.topology.api.builder import Component, KafkaOutput, Topology
+    from sequitur.consumer.topology.api.groupings import Chooser
+    from sequitur.consumer.topology.api.tuple import Stream
+    from sequitur.consumer.topology.settling.root import Root
     from sequitur.kafka.record_format import RecordLimit
 
 
@@ -200,3 +207,247 @@ def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> b
     return tasks == 1 or all(
         one.grouping.keeps_local(of_spout=one.component == spout) for one in component.inputs
     )
+
+
+# What an emitted tuple becomes: a tuple of a task here or elsewhere, or a record of Kafka.
+
+
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+
+
+class OutputRecord(NamedTuple):
+    """A record that an output bolt wrote.
+
+    Attributes:
+        root: The event it came from; of several, the last in order.
+        key: Its key.
+        value: Its value.
+        headers: Its headers.
+    """
+
+    root: Root
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Sent(NamedTuple):
+    """A tuple for a task that runs elsewhere."""
+
+    values: bytes
+    stream: tuple[str, str]  # component and name of its stream
+    trees: tuple[tuple[Root, int], ...]  # the trees it belongs to, and its edge in each
+    path: tuple[str, ...]  # the components it came through
+    task: int = 0  # number of the task that emitted it
+
+
+def order_of(sent: Sent) -> tuple[int, str, int, int]:
+    """Return where a tuple stands among others of its task: as the last of its events does."""
+    return max(root.order for root, _ in sent.trees)
+
+
+class Here(NamedTuple):
+    """A reader whose tasks all run here."""
+
+    runners: Sequence[Any]  # what runs each task
+    choose: Chooser
+
+
+class Elsewhere(NamedTuple):
+    """A reader whose tasks run elsewhere."""
+
+    send: Callable[[int, Sent], None]  # takes the number of a task, and a tuple for it
+    choose: Chooser  # chooses among the tasks
+    component: str
+
+
+class Output(NamedTuple):
+    """A reader that writes to Kafka."""
+
+    component: str
+    # makes key, value and headers of a tuple's values
+    encode: Callable[[Any], tuple[bytes | None, bytes | None, Any]]
+    # takes the trees that a record belongs to, and the record
+    write: Callable[[Sequence[Root], tuple[bytes | None, bytes | None, Any]], None]
+    # takes the one tree that a record belongs to, and the record
+    write_one: Callable[[Root, tuple[bytes | None, bytes | None, Any]], None]
+
+
+def checked_values(component: str, stream: Stream, values: Any, context: object) -> tuple[Any, ...]:
+    """Return values as a tuple in the order of a stream's fields."""
+    fields = stream.fields
+    if isinstance(values, Mapping):
+        missing = [name for name in fields if name not in values]
+        unknown = [name for name in values if name not in stream.index]
+        if missing or unknown:
+            wrong = f"unknown field {unknown[0]!r}" if unknown else f"no field {missing[0]!r}"
+            raise EmitError(
+                f"bolt {component!r} emitted to {stream.title!r} {_of(context)}: {wrong}; "
+                f"its fields are: {', '.join(fields) or 'none'}"
+            )
+        return tuple(values[name] for name in fields)
+    if isinstance(values, tuple | list):
+        if len(values) != len(fields):
+            raise EmitError(
+                f"bolt {component!r} emitted {len(values)} values to {stream.title!r} "
+                f"{_of(context)}; its fields are: {', '.join(fields) or 'none'}"
+            )
+        return tuple(values)
+    if len(fields) == 1:
+        return (values,)
+    raise EmitError(
+        f"bolt {component!r} emitted {values!r} to {stream.title!r} {_of(context)}, "
+        f"which has {len(fields)} fields: {', '.join(fields) or 'none'}"
+    )
+
+
+def packed(stream: Stream, values: Any) -> bytes:
+    """Pickle values for a task that runs elsewhere: each tuple by itself."""
+    try:
+        return pickle.dumps(values, protocol=5)
+    except NOT_THE_USERS:
+        raise
+    except BaseException as error:
+        raise EmitError(
+            f"bolt {stream.component!r} emitted to {stream.title!r} what cannot be pickled, as it "
+            f"has to be on its way to a bolt of another stage: {type(error).__name__}: {error}"
+        ) from error
+
+
+def unpacked(stream: Stream, values: bytes) -> Any:
+    """Unpickle what `packed` made."""
+    try:
+        return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
+    except NOT_THE_USERS:
+        raise
+    except BaseException as error:
+        raise EmitError(
+            f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled, but "
+            f"cannot be unpickled for a bolt of another stage: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _of(context: object) -> str:
+    return f"for {context!r}" if context is not None else "at the end of a batch"
+
+
+def encoder(
+    component: str,
+    output: KafkaOutput,
+    stream: Stream,
+    limit: RecordLimit,
+    *,
+    is_transactional: bool = False,
+) -> Callable[[Any], tuple[bytes | None, bytes | None, Any]]:
+    """Return the function that makes key, value and headers of a record from a tuple's values."""
+    surely_bytes, needs_key = limit.surely_bytes, limit.needs_key
+    key_at = None if output.key is None else stream.index[output.key]
+    value_at = None if output.value is None else stream.index[output.value]
+    headers_at = None if output.headers is None else stream.index[output.headers]
+    left_out = {key_at, headers_at, 0 if is_transactional else None}
+    rest = [(name, at) for name, at in stream.index.items() if at not in left_out]
+
+    def encode(values: Any) -> tuple[bytes | None, bytes | None, Any]:
+        key = None if key_at is None else values[key_at]
+        if key is not None and key.__class__ is not bytes:
+            key = _encoded(component, "key", key, output.encode)
+        if needs_key and key is None:
+            raise EmitError(
+                f"output {component!r}: a record without a key, and its topic is compacted, "
+                "which takes none (cleanup.policy)"
+            )
+        value = {name: values[at] for name, at in rest} if value_at is None else values[value_at]
+        if value is not None and value.__class__ is not bytes:
+            value = _encoded(component, "value", value, output.encode)
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        if headers_at is None:
+            if size > surely_bytes:
+                _check_size(component, key, value, (), limit)
+            return key, value, ()
+        headers = _headers(component, values[headers_at])
+        _check_size(component, key, value, headers, limit)
+        return key, value, headers
+
+    return encode
+
+
+def _check_size(
+    component: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    limit: RecordLimit,
+) -> None:
+    parts = [part for name, said in headers for part in (name.encode(), said)]
+    if not limit.takes((key, value, *parts), len(headers)):
+        size = sum(len(part) for part in (key, value, *parts) if part)
+        raise EmitError(
+            f"output {component!r}: a record of {size} bytes is larger than its topic takes "
+            f"(max.message.bytes = {limit.max_bytes})"
+        )
+
+
+def _encoded(
+    component: str, what: str, value: Any, encode: Callable[[Any], bytes | str] | None = None
+) -> bytes:
+    if encode is not None and not isinstance(value, str | bytes | bytearray | memoryview):
+        made = encode(value)
+        if not isinstance(made, str | bytes):
+            raise EmitError(
+                f"output {component!r}: its encode made {made!r:.200} of {what} {value!r:.200}, "
+                "which is neither bytes nor text"
+            )
+        value = made
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        lossy = _not_in_json(value)
+        if lossy is None:
+            return msgspec.json.encode(value)
+    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
+        raise EmitError(
+            f"output {component!r}: {what} {value!r} is neither bytes nor text, "
+            f"and JSON has no form for it: {error}"
+        ) from error
+    raise EmitError(
+        f"output {component!r}: JSON has no form for {lossy!r:.100} in {what} {value!r:.200}: "
+        "write it as text, or give the output an encode of your own"
+    )
+
+
+def _not_in_json(value: Any) -> Any:
+    """Return a part of a value that JSON would turn into something else; None without one."""
+    kind = value.__class__
+    if kind in _SCALARS:
+        return None
+    if kind is float:
+        return None if math.isfinite(value) else value
+    if kind is dict:
+        parts = [*value, *value.values()]
+    elif kind is list or kind is tuple:
+        parts = value
+    elif isinstance(value, bytes | bytearray | memoryview):
+        return value
+    else:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
+        return None if plain is value else _not_in_json(plain)
+    return next((found for one in parts if (found := _not_in_json(one)) is not None), None)
+
+
+def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    made = []
+    for pair in pairs:
+        name, value = pair
+        if not isinstance(name, str):
+            raise EmitError(f"output {component!r}: header {name!r}: its name is no text")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise EmitError(
+                f"output {component!r}: header {name!r}: its name is no text"
+            ) from error
+        made.append((name, None if value is None else _encoded(component, "header", value)))
+    return made

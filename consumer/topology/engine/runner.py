@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import (
+    TICK,
     BaseBolt,
     BasicBolt,
     BatchBolt,
@@ -20,12 +21,15 @@ from sequitur.consumer.topology.api.bolt import (
     FunctionBolt,
     To,
 )
+from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector, TaskId
-from sequitur.consumer.topology.api.hooks import TreeFailure
-from sequitur.consumer.topology.api.ticks import TICK
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
-from sequitur.consumer.topology.engine.environment import LONGEST_DETAIL, detail_of, finish_words
-from sequitur.consumer.topology.engine.task_output import TaskOutput
+from sequitur.consumer.topology.engine.task_output import (
+    LONGEST_DETAIL,
+    TaskOutput,
+    detail_of,
+    finish_words,
+)
 from sequitur.consumer.topology.engine.trees import ACKED, FAILED, TrackedTuple
 from sequitur.errors import (
     NOT_THE_USERS,
@@ -42,8 +46,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
     from sequitur.consumer.topology.api.tuple import Stream
-    from sequitur.consumer.topology.engine.environment import Environment
-    from sequitur.consumer.topology.engine.task_output import Target
+    from sequitur.consumer.topology.engine.task_output import Environment, Target
     from sequitur.consumer.topology.settling.root import Root
 
 

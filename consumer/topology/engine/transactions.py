@@ -11,13 +11,13 @@ from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
 from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
-from sequitur.consumer.topology.engine.environment import detail_of
 from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.task_output import detail_of
 from sequitur.consumer.topology.engine.trees import FAILED, TrackedTuple
 from sequitur.consumer.topology.state.map_state import CommitterStates
 from sequitur.consumer.topology.state.store import Writer
 from sequitur.consumer.topology.transactional.attempt import BatchFailure, Cause, Phase
-from sequitur.consumer.topology.transactional.bolts import BatchOutputCollector
+from sequitur.consumer.topology.transactional.builder import BatchOutputCollector
 from sequitur.errors import (
     NOT_THE_USERS,
     BoltTimeoutError,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.collector import TaskId
     from sequitur.consumer.topology.engine.concurrency import Call
-    from sequitur.consumer.topology.engine.environment import Environment
-    from sequitur.consumer.topology.state.kinds import State
+    from sequitur.consumer.topology.engine.task_output import Environment
+    from sequitur.consumer.topology.state.store import State
     from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
-    from sequitur.consumer.topology.transactional.bolts import TransactionContext
+    from sequitur.consumer.topology.transactional.builder import TransactionContext
 
 
 _EACH: Final = 8

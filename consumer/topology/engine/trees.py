@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequitur.consumer.dead_letters import FailReason
-    from sequitur.consumer.topology.api.hooks import TreeFailure
+    from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.api.tuple import Place, Stream
-    from sequitur.consumer.topology.engine.environment import Environment
     from sequitur.consumer.topology.engine.plan import Rules
+    from sequitur.consumer.topology.engine.task_output import Environment
     from sequitur.consumer.topology.settling.root import Order, Root
 
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.hooks import TreeFailure
+from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
 from sequitur.errors import EmitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sequitur.consumer.topology.api.topology import Topology
+    from sequitur.consumer.topology.api.builder import Topology
 
 
 Order: TypeAlias = tuple[int, str, int, int]

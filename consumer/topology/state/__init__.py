@@ -4,17 +4,20 @@
 what they ask of a database, and `sql` asks it of SQL databases.
 """
 
-from sequitur.consumer.topology.state.kinds import (
+from sequitur.consumer.topology.state.map_state import CommitterStates, MapState
+from sequitur.consumer.topology.state.sql.store import SQLStore
+from sequitur.consumer.topology.state.store import (
+    Change,
     NonTransactionalState,
     OpaqueState,
     State,
     StateKind,
+    StateSession,
+    StateStore,
     Stored,
     TransactionalState,
+    Writer,
 )
-from sequitur.consumer.topology.state.map_state import CommitterStates, MapState
-from sequitur.consumer.topology.state.sql.store import SQLStore
-from sequitur.consumer.topology.state.store import Change, StateSession, StateStore, Writer
 from sequitur.errors import (
     StateConflictError,
     StateError,

@@ -7,13 +7,14 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.consumer.topology.state.fence import check_host
-from sequitur.consumer.topology.state.kinds import (
+from sequitur.consumer.topology.state.store import (
+    Change,
     RowAge,
     StateKind,
     age_of,
     before_update,
     check_group,
+    check_host,
     conflict,
     copy_of,
     fit_keys,
@@ -21,14 +22,19 @@ from sequitur.consumer.topology.state.kinds import (
     is_others,
     shown,
 )
-from sequitur.consumer.topology.state.store import Change
 from sequitur.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sequitur.consumer.topology.state.kinds import Key, State, Stored
-    from sequitur.consumer.topology.state.store import StateSession, StateStore, Writer
+    from sequitur.consumer.topology.state.store import (
+        Key,
+        State,
+        StateSession,
+        StateStore,
+        Stored,
+        Writer,
+    )
 
     Update: TypeAlias = Callable[[Key, Any], Any]
     AllChanges: TypeAlias = dict[StateStore, dict[State, Sequence[Change]]]

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-from sequitur.consumer.topology.api.ticks import Moment
+from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
 from sequitur.consumer.topology.settling.root import first_offset
@@ -24,13 +24,11 @@ from sequitur.consumer.topology.transactional.builder import TransactionalTopolo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.hooks import TreeFailure
-    from sequitur.consumer.topology.api.topology import Topology
-    from sequitur.consumer.topology.engine.environment import Trace
+    from sequitur.consumer.topology.api.builder import Topology, TreeFailure
     from sequitur.consumer.topology.engine.executor import Executor
-    from sequitur.consumer.topology.engine.plan import Plan, Rules, Stage
+    from sequitur.consumer.topology.engine.plan import OutputRecord, Plan, Rules, Sent, Stage
     from sequitur.consumer.topology.engine.runner import Instances
-    from sequitur.consumer.topology.engine.targets import OutputRecord, Sent
+    from sequitur.consumer.topology.engine.task_output import Trace
     from sequitur.consumer.topology.settling.root import Order, Root
     from sequitur.consumer.topology.transactional.attempt import BatchOutcome, Transaction
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.hooks import TreeFailure
-from sequitur.consumer.topology.engine.environment import finish_words
+from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.runner import FINISH_OVERRAN
+from sequitur.consumer.topology.engine.task_output import finish_words
 from sequitur.consumer.topology.step.tasks import AckerTask, SpoutTask, StageTask
 from sequitur.consumer.topology.step.verdicts import UnfinishedRoots, VerdictTask, decide
 from sequitur.errors import ConservationError

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sequitur.consumer.topology.api.tuple import EventValues
-from sequitur.consumer.topology.engine.environment import Start
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Ordering
+from sequitur.consumer.topology.engine.task_output import Start
 from sequitur.consumer.topology.settling.acker import Acker, AckFlag, columns
 from sequitur.consumer.topology.settling.outcomes import numbered, runs_now
 from sequitur.consumer.topology.settling.root import Root, is_made, last_orders
@@ -35,7 +35,7 @@ from sequitur.errors import TopologyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer.topology.api.hooks import TreeFailure
+    from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.engine.executor import ExecutorResult
     from sequitur.consumer.topology.engine.plan import Stage
     from sequitur.consumer.topology.settling.root import Order

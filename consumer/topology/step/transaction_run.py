@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 
 from sequitur.consumer.dead_letters import FailReason
-from sequitur.consumer.topology.api.hooks import TreeFailure
+from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.transactions import writer_of
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
 from sequitur.consumer.topology.state.map_state import check_session

@@ -13,8 +13,7 @@ from sequitur.consumer.topology.step.transaction_run import (
     ProcessingRun,
     TransactionTries,
 )
-from sequitur.consumer.topology.tester.in_memory import InMemoryInput
-from sequitur.consumer.topology.tester.tester import TopologyTester
+from sequitur.consumer.topology.tester.tester import InMemoryInput, TopologyTester
 from sequitur.consumer.topology.transactional.attempt import (
     Phase,
     Transaction,
@@ -25,8 +24,8 @@ from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
     create_states,
 )
-from sequitur.consumer.topology.transactional.metadata_store import MemoryMetadataStore
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.consumer.topology.transactional.spouts import MemoryMetadataStore
 from sequitur.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology._settings import ProcessSettings
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.batch import Handle
-    from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
-    from sequitur.consumer.topology.tester.tester import Givens
-    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
+    from sequitur.consumer.topology.tester.tester import Givens, InMemoryBatch
+    from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _OFFSET_BITS: Final = 32
 """Offsets of a spout's own tuples: the transaction's number comes first."""

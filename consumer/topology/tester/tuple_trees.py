@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.topology.api.bolt import TopologyContext
+    from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.api.collector import TaskId
-    from sequitur.consumer.topology.api.hooks import TreeFailure
     from sequitur.consumer.topology.api.tuple import Stream
-    from sequitur.consumer.topology.engine.targets import Sent
+    from sequitur.consumer.topology.engine.plan import Sent
     from sequitur.consumer.topology.engine.trees import TrackedTuple
     from sequitur.consumer.topology.settling.root import Root
 

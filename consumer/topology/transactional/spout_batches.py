@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from sequitur.consumer.topology.api.bolt import TopologyContext
 from sequitur.consumer.topology.api.builder import check_sendable
-from sequitur.consumer.topology.transactional.metadata_store import RotatingTransactionalState
 from sequitur.consumer.topology.transactional.spouts import (
     DeclaredSpout,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
+    RotatingTransactionalState,
     SpoutCollector,
     SpoutPart,
     TransactionalSpout,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
     from sequitur.consumer.topology.transactional.spouts import (
+        MetadataStore,
         OpaquePartitionedEmitter,
         PartitionCoordinator,
         PartitionedEmitter,

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription import cursor_moves
-from sequitur.consumer.subscription.admin import SubscriptionAdmin
-from sequitur.consumer.subscription.cursor_moves import CursorMoves, finish_reset
-from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription import admin as cursor_moves
+from sequitur.consumer.subscription.admin import CursorMoves, SubscriptionAdmin, finish_reset
+from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import (
@@ -24,7 +22,8 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import (
     SubscriptionChangedError,
     SubscriptionConnectedError,
@@ -33,7 +32,7 @@ from sequitur.errors import (
 from tests.support.subscribed_topics import SubscribedTopics, wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.cursor_moves import Moved, Plan
+    from sequitur.consumer.subscription.admin import Moved, Plan
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
 

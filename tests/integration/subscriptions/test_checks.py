@@ -13,11 +13,9 @@ from sequitur import Subscription
 from sequitur.base.retry import brief_outages
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes, read_spans, reader
-from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.claims import HeldLease
-from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.consumer.subscription.documents import stats_document
-from sequitur.consumer.subscription.group_offsets import GroupOffsets
+from sequitur.consumer.subscription.checks import Checks, watch
+from sequitur.consumer.subscription.cursor_store import GroupOffsets
+from sequitur.consumer.subscription.inspection import stats_document, take_sight
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -25,20 +23,18 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.registry import (
+    RegistryStore,
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.registry_store import RegistryStore
-from sequitur.consumer.subscription.retention_run import run_retention
-from sequitur.consumer.subscription.sights import take_sight
-from sequitur.consumer.subscription.state import SubscriptionState
-from sequitur.consumer.subscription.watch import watch
+from sequitur.consumer.subscription.retention import run_retention
+from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
+from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
-from sequitur.pipelines.ordering.subscribed import JobSubscription
-from sequitur.pipelines.ordering.subscription_checks import SubscriptionChecks
+from sequitur.pipelines.ordering.subscribed import JobSubscription, SubscriptionChecks
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
 

@@ -19,20 +19,22 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.base.process import ProcessIdentity
 from sequitur.base.retry import Outages
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription import fenced_writer
+from sequitur.consumer.subscription import compacted_topic as fenced_writer
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.claims import HeldLease, Hold, await_free
+from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import (
     CURSOR_TOPIC,
     CursorStore,
     transactional_id,
 )
-from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
-from sequitur.consumer.subscription.registry import group_of_new
-from sequitur.consumer.subscription.registry_store import RegistryStore
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.registry import RegistryStore, group_of_new
+from sequitur.consumer.subscription.stored_records import (
+    HeldLease,
+    Hold,
+    SubscriptionState,
+    await_free,
+)
 from sequitur.errors import (
     SubscriptionConnectedError,
     SubscriptionError,

@@ -14,11 +14,14 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur import Subscription
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import SubscriptionAdmin
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
 from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC
-from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.consumer.subscription.documents import internal_document, listed, stats_document
-from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.inspection import (
+    internal_document,
+    listed,
+    stats_document,
+    take_sight,
+)
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -26,8 +29,8 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.retention_run import run_retention
-from sequitur.consumer.subscription.sights import take_sight
+from sequitur.consumer.subscription.retention import run_retention
+from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import StateFormatError
 from sequitur.kafka.admin import Extents
 from sequitur.kafka.control import CONTROL_TOPIC

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from sequitur import Subscription
-from sequitur._dead_letters import DeadLetter
-from sequitur._topic_reader import read_topic
+from sequitur.cli.dead_letters import DeadLetter
+from sequitur.cli.topic_reader import read_topic
 from sequitur.errors import TopicError
 from tests.support.open_subscriptions import SOON, TIMEOUT_S, fill, receive
 from tests.support.subscribed_topics import wait_until

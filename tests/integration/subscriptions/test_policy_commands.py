@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.errors import PolicyError, TopicError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tests.support.subscribed_topics import SubscribedTopics, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.producer.quota.gate import QuotaStatistics
+    from sequitur.producer.quota import QuotaStatistics
     from tests.conftest import MakeTopic
 
 _LIMIT = 50_000
@@ -29,7 +29,7 @@ _EVENT = Random(1).randbytes(1_000)  # does not get smaller
 _POLL_S = 0.02
 _CHECKS_OF_THEIR_OWN = """
 import sys
-from sequitur.consumer.subscription.watch import watch
+from sequitur.consumer.subscription.checks import watch
 from sequitur.producer import KafkaSettings
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1])
 watch(kafka, tell=bool, group=sys.argv[2], valid_for_ms=4_000)

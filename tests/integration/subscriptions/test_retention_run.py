@@ -16,13 +16,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer.subscription.cursor_moves import CursorMoves
-from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.policies import Retention, TopicPolicies
 from sequitur.consumer.subscription.position import Position, ToPositions
-from sequitur.consumer.subscription.retention import Holder
-from sequitur.consumer.subscription.retention_run import RetentionRun, run_retention
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.retention import Holder, RetentionRun, run_retention
+from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import TopicError
 from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted, wait_until
 

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import group_of_new
-from sequitur.consumer.time.clock import BEFORE_ALL_TIME_MS
 from sequitur.errors import (
     PositionRangeError,
     SubscriptionExistsError,

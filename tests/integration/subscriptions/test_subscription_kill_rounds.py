@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur import Position, Subscription, SubscriptionType
-from sequitur._dead_letters import DeadLetter
-from sequitur._topic_reader import read_topic
+from sequitur.cli.dead_letters import DeadLetter
+from sequitur.cli.topic_reader import read_topic
 from sequitur.producer import KafkaSettings
 from tests.support.subscription_process import SubscriptionProcess
 

@@ -134,7 +134,7 @@ def test_ctrl_c_says_nothing(
 @pytest.mark.parametrize(
     ("start", "loaded"),
     [
-        ("sequitur._entry.sequitur()", "sequitur.cli"),
+        ("sequitur._entry.sequitur()", "sequitur.cli.main"),
         ("sequitur._entry.produce_events()", "sequitur.producer.daemon.cli"),
         ("runpy.run_module('sequitur.producer', run_name='__main__')", "sequitur.errors"),
         ("runpy.run_module('sequitur', run_name='__main__')", "sequitur.errors"),

@@ -21,7 +21,7 @@ from sequitur.base.settings import (
     load_settings,
 )
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.producer.daemon.settings import ProduceJob
+from sequitur.producer.daemon.daemon import ProduceJob
 
 if TYPE_CHECKING:
     from pathlib import Path

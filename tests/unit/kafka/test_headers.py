@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sequitur.consumer import SourcePartition
 from sequitur.errors import UnreadableHeadersError
 from sequitur.kafka.records import headers_of
-from sequitur.pipelines.ordering.row_probe import mean_row_bytes
+from sequitur.pipelines.ordering.query import mean_row_bytes
 from sequitur.producer import KafkaSettings
 from tests.support.odd_headers import send_odd_headers
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from sequitur.consumer.topology import EmitError
-from sequitur.consumer.topology.api.topology import KafkaOutput
+from sequitur.consumer.topology.api.builder import KafkaOutput
 from sequitur.consumer.topology.api.tuple import Stream
-from sequitur.consumer.topology.engine.targets import encoder
+from sequitur.consumer.topology.engine.plan import encoder
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import HEADER_SIZE, RecordLimit
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sequitur.base.flags import given_flags, with_flags
 from sequitur.base.settings import SettingsError, flag_name, load_settings
 from sequitur.consumer.topology import Ordering, ProcessSettings
-from sequitur.pipelines.settings import ProcessJob
+from sequitur.pipelines.run_options import ProcessJob
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ _NEEDED = (
     "numpy",
     "pandas",
     "pyarrow.compute",
-    "sequitur.pipelines.ordering.keys",
+    "sequitur.pipelines.ordering.runs",
     "sequitur.pipelines.rows.stage",
-    "sequitur.pipelines.sink.block_writer",
+    "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )
 

@@ -10,7 +10,7 @@ import pytest
 from sequitur.base.flags import given_flags
 from sequitur.base.settings import SettingsError, load_settings
 from sequitur.consumer import DelayPolicy, EventTimeSource, ReorderSettings
-from sequitur.pipelines.settings import ReorderJob
+from sequitur.pipelines.run_options import ReorderJob
 from sequitur.producer import EVENT_ID_HEADER
 
 _LEAST = {

@@ -24,9 +24,8 @@ from sequitur.producer import (
     parse_event_id,
 )
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.delivery.numbered_slots import Doubt, Slot, State
 from sequitur.producer.delivery.sender import Redating
-from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.sequencer import Doubt, Sequencer, Slot, State
 from sequitur.producer.journal.frames import Numbered
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.numbers_in_doubt import NumbersInDoubt

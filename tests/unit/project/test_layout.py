@@ -71,7 +71,7 @@ def test_the_tester_loads_neither_spark_nor_arrow() -> None:
 @pytest.mark.parametrize(
     ("heavy", "module"),
     [
-        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli"),
+        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli.main"),
         ("'pyspark', 'pyarrow', 'pandas'", "sequitur, sequitur.errors"),
         ("'pandas'", "sequitur.pipelines.reorder, sequitur.pipelines.process"),
         ("'numpy', 'aiohttp', 'psutil'", "sequitur.producer.sources"),

@@ -41,13 +41,13 @@ def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Usage: sequitur" in run.stdout
     assert run.stdout.endswith(f"\n{tmp_path}/sequitur/bin/sequitur\n")
-    assert list(tmp_path.glob("sequitur/lib/python3*/site-packages/sequitur/cli.py"))
+    assert list(tmp_path.glob("sequitur/lib/python3*/site-packages/sequitur/cli/main.py"))
 
 
 _SOURCES: Final = {
     "producer": ROOT / "producer" / "daemon" / "health.py",
-    "reorder": ROOT / "pipelines" / "ordering" / "metrics.py",
-    "process": ROOT / "pipelines" / "ordering" / "metrics.py",
+    "reorder": ROOT / "pipelines" / "ordering" / "progress.py",
+    "process": ROOT / "pipelines" / "ordering" / "progress.py",
 }
 
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sequitur import _ports
-from sequitur._broker_files import (
+from sequitur import embedded as _ports
+from sequitur.embedded import (
     BrokerRecord,
+    EmbeddedBroker,
     Files,
+    broker_command,
     lines_since,
     read_record,
     telling_lines,
     write_set_up,
 )
-from sequitur._jvm import broker_command
-from sequitur.broker import EmbeddedBroker
-from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.launch import ClassArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from sequitur._child_processes import run_with_children
+from sequitur.embedded import run_with_children
 
 _CHILD = """
 import os, subprocess, sys
@@ -20,7 +20,7 @@ grandchild.wait()
 """
 _COMMAND = f"""
 import os, sys
-from sequitur._child_processes import leaving_on_signals, run_with_children
+from sequitur.embedded import leaving_on_signals, run_with_children
 with leaving_on_signals():
     try:
         run_with_children([sys.executable, "-c", {_CHILD!r}], os.environ, timeout_s=600)
@@ -72,8 +72,8 @@ def test_a_signal_ends_what_was_started(number: signal.Signals, status: int) -> 
 _INTERRUPTED = """
 import os, signal, subprocess, sys, tempfile
 from pathlib import Path
-from sequitur import demo
-from sequitur._child_processes import leaving_on_signals, run_with_children
+from sequitur.cli import demo
+from sequitur.embedded import leaving_on_signals, run_with_children
 
 class Interrupted(subprocess.Popen):
     def __init__(self, command, **options):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur._dead_letters import DeadLetter, Selection, request_rows
-from sequitur._foreign_text import shown
-from sequitur._topic_reader import TopicRecord
+from sequitur.cli.console import shown
+from sequitur.cli.dead_letters import DeadLetter, Selection, request_rows
+from sequitur.cli.topic_reader import TopicRecord
 from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
 from sequitur.consumer.topology import (
     DEAD_ATTEMPTS_HEADER,
@@ -30,8 +30,7 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.layout import read_oversized, write_oversized
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending
-from sequitur.pipelines.topology.replay import write_request
-from sequitur.pipelines.topology.step_runs import write_replayed
+from sequitur.pipelines.topology.step_runs import write_replayed, write_request
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from sequitur._demo_plot import Arrival, plot_arrivals
+from sequitur.cli.demo import Arrival, plot_arrivals
 
 
 def _arrivals(*events: tuple[str, int]) -> list[Arrival]:

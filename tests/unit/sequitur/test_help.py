@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from sequitur._examples import EXAMPLES
 from sequitur.base.program import command_of
-from sequitur.cli import app
+from sequitur.cli.console import EXAMPLES
+from sequitur.cli.main import app
 from sequitur.kafka.identity import Identity
 from sequitur.producer.daemon.cli import _EXAMPLES as PRODUCE_EXAMPLES
 from sequitur.producer.daemon.cli import _app as produce_app

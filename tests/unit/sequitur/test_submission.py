@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.errors import TopologyFileError
 from tests.support.tree import EXAMPLES
 
@@ -35,10 +35,10 @@ topology = builder.build()
 def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The master that a topology with this concurrency, and these flags, is given."""
     commands: list[list[str]] = []
-    monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
-    monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_start", lambda *_: None)
+    monkeypatch.setattr("sequitur.cli.jobs.find_java", lambda: None)
+    monkeypatch.setattr("sequitur.pipelines.ordering.job.check_before_start", lambda *_: None)
     monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", lambda _: [])
-    monkeypatch.setattr("sequitur._submission.run_spark_submit", commands.append)
+    monkeypatch.setattr("sequitur.cli.jobs.run_spark_submit", commands.append)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("MASTER", raising=False)
 
@@ -75,7 +75,7 @@ def test_file_of_one_host_is_refused_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the master is a cluster, by whichever way it was told."""
-    monkeypatch.setattr("sequitur._submission.find_java", lambda: None)
+    monkeypatch.setattr("sequitur.cli.jobs.find_java", lambda: None)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("STATE_URL", raising=False)
     (tmp_path / "spark-defaults.conf").write_text("spark.master spark://h:7077")

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sequitur._tail import ShownRecord, ValueStyle, newest
-from sequitur._topic_reader import TopicRecord
+from sequitur.cli.tail import ShownRecord, ValueStyle, newest
+from sequitur.cli.topic_reader import TopicRecord
 from sequitur.consumer import parse_event_time_spec
 
 T0 = 1_700_000_000_000

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur._topic_reader import TopicRecord
+from sequitur.cli.topic_reader import TopicRecord
+from sequitur.cli.verify import Order, ProducerReport, TopicCheck, TopicReport
 from sequitur.producer import EVENT_ID_HEADER, encode_event_id
-from sequitur.verify import Order, ProducerReport, TopicCheck, TopicReport
 
 
 def _record(

@@ -6,16 +6,15 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.topology.state.kinds import State, StateKind, Stored
 from sequitur.consumer.topology.state.sql.engines import LOCK_TIMEOUT_S
+from sequitur.consumer.topology.state.store import State, StateKind, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
-    from sequitur.consumer.topology.state.kinds import Key
-    from sequitur.consumer.topology.state.store import Change
+    from sequitur.consumer.topology.state.store import Change, Key
 
 
 ARRAY_TYPES: Final[dict[type, str]] = {

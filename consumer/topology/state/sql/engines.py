@@ -18,7 +18,7 @@ import psycopg
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.fence import OTHER_DATABASE
+from sequitur.consumer.topology.state.store import OTHER_DATABASE
 from sequitur.errors import StateError, StateOwnerError, StateUnavailableError, StateValueError
 
 if TYPE_CHECKING:

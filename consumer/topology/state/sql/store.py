@@ -13,7 +13,7 @@ from sequitur.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sequitur.consumer.topology.state.kinds import State
+    from sequitur.consumer.topology.state.store import State
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 _DRIVERS: Final = ("sqlite", "sqlite+pysqlite", "postgresql+psycopg")
@@ -102,7 +102,7 @@ class SQLStore(StateStore):
             StateOwnerError: As `StateStore.create` says.
             StateUnavailableError: The database does not serve just now.
         """
-        from sequitur.consumer.topology.state.sql.schema import create_schema  # noqa: PLC0415
+        from sequitur.consumer.topology.state.sql.session import create_schema  # noqa: PLC0415
 
         for states in owners.values():
             for state in states:
@@ -119,7 +119,7 @@ class SQLStore(StateStore):
         Raises:
             StateError: As `StateStore.give_up` says.
         """
-        from sequitur.consumer.topology.state.sql.schema import give_up  # noqa: PLC0415
+        from sequitur.consumer.topology.state.sql.session import give_up  # noqa: PLC0415
 
         return give_up(self, topology, epoch, last)
 

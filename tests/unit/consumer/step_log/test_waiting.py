@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, Look, SourcePartition, awaited
-from sequitur.consumer.step_log.waiting import Awaited
+from sequitur.consumer.step_log import Awaited
 
 IDLE_MS = 30_000
 DELAY_MS = 1_000

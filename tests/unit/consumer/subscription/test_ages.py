@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import SourcePartition
-from sequitur.consumer.subscription.ages import limits_ms, older_than
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
     DetectionThresholds,
     PoliciesInForce,
+    limits_ms,
+    older_than,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.consumer.subscription.ages import Place
+    from sequitur.consumer.subscription.policies import Place
 
 _HERE = SourcePartition("orders", 0)
 _END = 30

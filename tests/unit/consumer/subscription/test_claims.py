@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer.subscription.claims import (
+from sequitur.consumer.subscription.stored_records import (
     Claim,
     ClaimWatch,
     HeldLease,

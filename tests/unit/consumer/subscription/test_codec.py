@@ -22,8 +22,12 @@ from sequitur.consumer import (
     encode_cursor,
 )
 from sequitur.consumer.subscription.codec import CURSOR_VERSION
-from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts
-from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
+from sequitur.consumer.subscription.cursor import (
+    LARGEST_OFFSET,
+    AckCounts,
+    Redeliveries,
+    RedeliverySpan,
+)
 from tests.support.cursors import state_of
 from tests.support.golden import golden_text
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sequitur.consumer import AckBeyondEndError, Cursor, CursorIdentity, MarkDeleteBackError
-from sequitur.consumer.subscription.consumed_partition import WORTH_A_SEEK, ConsumedPartition
-from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import WORTH_A_SEEK, ConsumedPartition, CountedSizes
 from tests.support.cursors import state_of
 
 IDENTITY = CursorIdentity("billing", "orders", 0)

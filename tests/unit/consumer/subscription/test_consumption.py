@@ -9,16 +9,15 @@ from typing import Any, cast
 import pytest
 
 from sequitur.consumer import CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.claims import HeldLease
-from sequitur.consumer.subscription.consumed_partition import ConsumedPartition
 from sequitur.consumer.subscription.consumption import Consumption
+from sequitur.consumer.subscription.cursor import ConsumedPartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     Dispatch,
     DispatchLimits,
     OrderRule,
 )
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
 from sequitur.errors import UnansweredError
 
 _LEASE_S = 15.0

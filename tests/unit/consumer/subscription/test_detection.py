@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
-from sequitur.consumer.subscription.policies import DetectionThresholds
-from sequitur.consumer.subscription.quota import PartitionBacklog, TopicBacklog
+from sequitur.consumer.subscription.policies import (
+    DetectionThresholds,
+    PartitionBacklog,
+    TopicBacklog,
+)
+from sequitur.consumer.subscription.survey import Finding, FindingKind, detect, near_deletion
 
 _NOW_MS = 10_000_000
 _OFF = DetectionThresholds(0, 0, 0, 0.1, 0)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.documents import (
+from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
+from sequitur.consumer.subscription.inspection import (
     Publisher,
     Sight,
     internal_document,
@@ -16,15 +17,13 @@ from sequitur.consumer.subscription.documents import (
     moment,
     stats_document,
 )
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.state import SubscriptionState
+from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 
 _HERE = SourcePartition("my-topic", 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription.expiry import (
+from sequitur.consumer.subscription.policies import (
+    TopicPolicies,
     expired_before,
     is_pinned,
     is_unused,
     ttl_cutoff_ms,
 )
-from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer.subscription.frontier_watch import PATIENCE_S, FrontierWatch
+from sequitur.consumer.subscription.backlog import PATIENCE_S, FrontierWatch
 
 _NOBODY = frozenset[str]()
 _JOB = frozenset({"job"})

@@ -33,7 +33,7 @@ import numpy as np
 import pytest
 
 from sequitur.consumer import AckBeyondEndError, Cursor
-from sequitur.consumer.subscription.sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import CountedSizes
 from tests.support.cursors import MANAGED, Partition, partition_of
 
 

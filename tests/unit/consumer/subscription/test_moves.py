@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.moves import (
+from sequitur.consumer.subscription.position import (
     MoveTotals,
     forward_move,
     reset_move,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota
-from sequitur.consumer.subscription.quota import (
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
     PartitionBacklog,
     TopicBacklog,
     age_cutoff_ms,

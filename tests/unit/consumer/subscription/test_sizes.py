@@ -14,7 +14,7 @@ from sequitur.consumer import (
     decode_cursor,
     encode_cursor,
 )
-from sequitur.consumer.subscription.sizes import MOST_PIECES, CountedSizes
+from sequitur.consumer.subscription.cursor import MOST_PIECES, CountedSizes
 from tests.support.examples import examples
 
 IDENTITY = CursorIdentity("billing", "orders", 3)

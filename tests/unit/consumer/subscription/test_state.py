@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import CursorDamagedError, CursorVersionError
-from sequitur.consumer.subscription.state import StoredState, SubscriptionState, read_state
+from sequitur.consumer.subscription.stored_records import StoredState, SubscriptionState, read_state
 from tests.support.examples import examples
 
 _NUMBERS = st.integers(-1, (1 << 63) - 1)

@@ -22,7 +22,7 @@ from sequitur.consumer import (
     read_pointer,
     read_stored,
 )
-from sequitur.consumer.subscription.stored_pieces import chunk_key, is_chunk_of
+from sequitur.consumer.subscription.codec import chunk_key, is_chunk_of
 from tests.support.cursors import state_of
 
 IDENTITY = CursorIdentity("billing/eu", "orders", 3)

@@ -6,9 +6,9 @@ import google_crc32c
 import pytest
 
 from sequitur.consumer import CursorDamagedError, CursorVersionError, SourcePartition
-from sequitur.consumer.subscription.state import SubscriptionState
 from sequitur.consumer.subscription.stored_records import (
     StoredRecords,
+    SubscriptionState,
     place_of,
     state_key,
     what_helps,

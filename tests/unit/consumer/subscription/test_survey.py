@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
-from sequitur.consumer.subscription.sizes import CountedSizes
-from sequitur.consumer.subscription.survey import Cuts, DueAck, Log, Survey, due_acks
+from sequitur.consumer.subscription.survey import Cuts, DueAck, FindingKind, Log, Survey, due_acks
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.quota import PartitionBacklog
+    from sequitur.consumer.subscription.policies import PartitionBacklog
 
 _HERE = SourcePartition("orders", 0)
 _RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2)

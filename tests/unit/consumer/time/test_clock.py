@@ -14,7 +14,7 @@ from sequitur.consumer import (
     SourcePartition,
     StateFormatError,
 )
-from sequitur.consumer.time.clock import PartitionClock
+from sequitur.consumer.clock import PartitionClock
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

@@ -27,23 +27,22 @@ from sequitur.consumer import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines.ordering.acked_offsets import acked_between, held_offsets
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts
-from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.ordering.subscribed import acked_between, held_offsets
 from sequitur.pipelines.rows.release import Places, RunRows
+from sequitur.pipelines.rows.stage import SOURCE_ORDER
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.files import new_folder
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.storage import LocalStorage
+from sequitur.pipelines.store.storage import LocalStorage, new_folder
 from tests.support.examples import examples
 from tests.support.staged_rows import BASE_MS, Row, is_usable, rows_of_sources, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 _PLACES = st.sets(st.integers(0, 45))
 _ROOMY = settings(max_examples=examples(0.3))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 from sequitur.pipelines.ordering import query
-from sequitur.pipelines.ordering.batch_size import BatchSize
-from sequitur.pipelines.ordering.query import Batches
+from sequitur.pipelines.ordering.query import Batches, BatchSize
 
 if TYPE_CHECKING:
     import pytest

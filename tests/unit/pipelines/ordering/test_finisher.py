@@ -11,7 +11,7 @@ import pytest
 
 from sequitur.consumer import EventClock, StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.overlap import Finisher
+from sequitur.pipelines.ordering.step import Finisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import pytest
 from sequitur.consumer import LATE, LateJudge, PartitionCounts
 from sequitur.consumer.topology import BaseBolt, BasicBolt, TopologyBuilder
 from sequitur.errors import CheckpointError, TopologyFileError
-from sequitur.pipelines.ordering.keys import FoldTask, JudgeTask
 from sequitur.pipelines.ordering.opening import known_counts
+from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.sink import OutputTopic
 from sequitur.pipelines.topology.topology_file import check_growth

@@ -16,7 +16,7 @@ import pytest
 from sequitur.consumer import ReorderSettings
 from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError
 from sequitur.pipelines import process, reorder
-from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.job import check_before_start
 from sequitur.producer import KafkaSettings
 from tests.support.tree import EXAMPLES
 
@@ -140,7 +140,7 @@ def test_ctrl_c_while_a_job_loads_says_nothing(job: str) -> None:
 
         class Interrupt:
             def find_spec(self, name, path, target=None):
-                if name == "sequitur.pipelines.ordering.submitted":
+                if name == "sequitur.pipelines.ordering.job":
                     os.kill(os.getpid(), signal.SIGINT)
 
         sys.meta_path.insert(0, Interrupt())

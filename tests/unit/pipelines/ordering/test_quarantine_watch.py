@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer import MISSING, Totals, UnusableRow, parse_event_time_spec
-from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
+from sequitur.pipelines.ordering.progress import QuarantineWatch
 
 _SECONDS = "event-time-likely-seconds"
 _HAVE = "event_time = 'json:at', and they have the field when"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.consumer import (
     EventClock,
     Fold,
@@ -27,8 +27,8 @@ from sequitur.consumer import (
 )
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.store.documents import files_document
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
-from sequitur.pipelines.store.run_files import files_document
 
 if TYPE_CHECKING:
     from pathlib import Path

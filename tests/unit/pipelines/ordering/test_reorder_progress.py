@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from sequitur._ports import choose_free
 from sequitur.consumer import (
     Cursor,
     CursorIdentity,
@@ -27,10 +26,11 @@ from sequitur.consumer import (
     StepLateness,
     Totals,
 )
-from sequitur.consumer.subscription.partition_cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.embedded import choose_free
 from sequitur.errors import ReorderError
-from sequitur.pipelines.ordering.metrics import JobMetrics, serve_metrics
 from sequitur.pipelines.ordering.progress import (
+    JobMetrics,
     JobReport,
     LiveLine,
     ProgressStyle,
@@ -39,6 +39,7 @@ from sequitur.pipelines.ordering.progress import (
     live_text,
     print_step,
     report_table,
+    serve_metrics,
 )
 
 A = SourcePartition("readings", 0)

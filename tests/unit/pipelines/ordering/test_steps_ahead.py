@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines.ordering.overlap import StepsAhead
+from sequitur.pipelines.ordering.step import StepsAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

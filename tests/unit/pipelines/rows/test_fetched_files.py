@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows import release, row_groups
+from sequitur.pipelines.rows import layout as row_groups
+from sequitur.pipelines.rows import release
+from sequitur.pipelines.rows.layout import KeptValues
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.row_groups import KeptValues
 from sequitur.pipelines.store.part_files import PartFile
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ import pytest
 from sequitur.consumer import LATE, LateJudge, OutputTimestamp, TimestampRule
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.keys import JudgeTask
-from sequitur.pipelines.rows import row_groups
-from sequitur.pipelines.rows.columns import RowLimits
+from sequitur.pipelines.ordering.runs import JudgeTask
+from sequitur.pipelines.rows import layout as row_groups
+from sequitur.pipelines.rows.layout import KeptValues
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.row_groups import KeptValues
-from sequitur.pipelines.rows.stage import RunWriter
+from sequitur.pipelines.rows.stage import RowLimits, RunWriter
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer import LATE, LateJudge
-from sequitur.pipelines.ordering.keys import JudgeTask
-from sequitur.pipelines.rows.columns import RowLimits
+from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, Row, staged
 

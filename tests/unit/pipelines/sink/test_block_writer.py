@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sequitur.consumer import OutputPartition
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
-from sequitur.pipelines.sink import block_writer
-from sequitur.pipelines.sink.partition_sender import Assignment
+from sequitur.pipelines.sink import sink as block_writer
+from sequitur.pipelines.sink.sink import Assignment
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel

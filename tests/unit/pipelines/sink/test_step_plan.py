@@ -9,7 +9,7 @@ from sequitur.errors import FencedError, OutputMismatchError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.pipelines.sink.step_plan import (
+from sequitur.pipelines.sink.step_plans import (
     Sent,
     StepPlan,
     TopicPlan,

@@ -7,14 +7,16 @@ import json
 import pytest
 
 from sequitur.errors import WrongBatchError
-from sequitur.pipelines.spark_sink.batch_source import (
+from sequitur.pipelines.spark_sink.sink_folder import (
+    BatchDone,
     BatchSource,
     NamedBatch,
+    StagedBatch,
+    StagedFile,
     StreamBatch,
     is_repeated,
     source_of,
 )
-from sequitur.pipelines.spark_sink.staged_batch import BatchDone, StagedBatch, StagedFile
 
 _ROOT = "file:/sink"
 

@@ -25,8 +25,7 @@ from sequitur.consumer import (
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.sink.step_plan import StepPlan
-from sequitur.pipelines.sink.step_plans import job_of
+from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import BegunWith
 from sequitur.pipelines.store.ownership import Ownership
@@ -465,7 +464,7 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
     impatient = partial(Ownership, stale_s=0.2)
-    monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
+    monkeypatch.setattr("sequitur.pipelines.store.ownership.Ownership", impatient)
     claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
     second = claimed(tmp_path)

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.cli import app
+from sequitur.cli.main import app
 from sequitur.errors import OwnershipError
 from sequitur.pipelines.store import ownership
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
@@ -182,7 +182,7 @@ def test_job_on_a_checkpoint_in_use_is_refused_before_spark_starts(
     def submitted(*_: object, **__: object) -> None:
         raise AssertionError("Spark is started")
 
-    monkeypatch.setattr("sequitur._submission.run_spark_submit", submitted)
+    monkeypatch.setattr("sequitur.cli.jobs.run_spark_submit", submitted)
     owner = Ownership(storage)
     owner.take()
     flags = {"input-topics": "in", "output-topic": "out", "event-time": "json:at"}

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store.files import new_file, new_folder, write_aside, write_new, write_whole
-from sequitur.pipelines.store.storage import LocalStorage
+from sequitur.pipelines.store.storage import (
+    LocalStorage,
+    new_file,
+    new_folder,
+    write_aside,
+    write_new,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ import pytest
 
 from sequitur.consumer import OutputTimestamp, TimestampRule
 from sequitur.consumer.topology import OutputRecord
-from sequitur.consumer.topology.engine.targets import Sent
+from sequitur.consumer.topology.engine.plan import Sent
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.pipelines.rows.layout import footer_of
 from sequitur.pipelines.rows.release import Part, Selection
-from sequitur.pipelines.rows.row_groups import footer_of
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import (
     OUTPUT_ORDER,
@@ -26,7 +26,7 @@ from sequitur.pipelines.topology.files import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sequitur.pipelines.store.files import Location
+    from sequitur.pipelines.store.storage import Location
 
 
 _LARGE = 96

@@ -20,7 +20,8 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
-from sequitur.pipelines.topology import files, replay, step_runs
+from sequitur.pipelines.topology import files, step_runs
+from sequitur.pipelines.topology import step_runs as replay
 from sequitur.pipelines.topology.files import OutputFiles
 from sequitur.pipelines.topology.step_runs import ReplayIntake, reached_ms
 from tests.support.bolts import Neighbours

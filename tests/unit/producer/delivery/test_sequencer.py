@@ -7,8 +7,7 @@ import pytest
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import MAX_EPOCH, Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE, following
-from sequitur.producer.delivery.numbered_slots import State, Verdict
-from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.sequencer import Sequencer, State, Verdict
 from tests.support.sequencers import (
     ID,
     NEXT,

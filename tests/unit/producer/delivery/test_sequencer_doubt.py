@@ -7,7 +7,7 @@ import pytest
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.producer.delivery.numbered_slots import Doubt, Verdict
+from sequitur.producer.delivery.sequencer import Doubt, Verdict
 from tests.support.sequencers import ID, confirmed_sequencer, in_doubt, recovered, send, wants
 
 

@@ -7,8 +7,7 @@ import pytest
 from sequitur.kafka.error_codes import Answer
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.producer.delivery.numbered_slots import Verdict
-from sequitur.producer.delivery.sequencer import Sequencer
+from sequitur.producer.delivery.sequencer import Sequencer, Verdict
 from tests.support.sequencers import ID, NEXT, in_a_next_life, recovered, wants
 
 

@@ -28,6 +28,8 @@ from sequitur.producer.journal.frames import (
     Position,
     Renewal,
     Restamp,
+    Scan,
+    TornTail,
     Waiting,
     decode_frame,
     decode_preamble,
@@ -35,11 +37,11 @@ from sequitur.producer.journal.frames import (
     encode_preamble,
     encode_round,
     find_frame,
+    scan_segment,
     segment_seed,
     stated_frame,
     without_bytes,
 )
-from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
 from tests.property.journal_model import record_batch
 
 _SEGMENT = 3

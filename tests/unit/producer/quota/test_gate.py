@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import BacklogQuotaError, RetriableError
-from sequitur.producer.quota.gate import QuotaGate
+from sequitur.producer.quota import QuotaGate
 
 _LONG_S = 3600.0
 _LIFTED = [(key_of("t"), None)]

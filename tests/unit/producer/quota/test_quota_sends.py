@@ -26,7 +26,7 @@ from tests.support.producers import make_producer, values_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from sequitur.producer.quota.gate import QuotaGate
+    from sequitur.producer.quota import QuotaGate
     from tests.support.fake_wire import FakeWire
 
 _RECORDS = [Record(b"1"), Record(b"2")]

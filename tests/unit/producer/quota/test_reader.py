@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
 from sequitur.kafka.record_batch import new_builder
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
-from sequitur.producer.quota.gate import ControlReader, QuotaGate
+from sequitur.producer.quota import ControlReader, QuotaGate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -111,7 +111,7 @@ class _Rig:
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Rig]:
     wire = _Wire()
-    monkeypatch.setattr("sequitur.producer.quota.gate.Wire", lambda *_args, **_options: wire)
+    monkeypatch.setattr("sequitur.producer.quota.Wire", lambda *_args, **_options: wire)
     rig = _Rig(wire)
     yield rig
     await rig.reader.close(1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sequitur.errors import ControlRecordError
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
-from sequitur.producer.quota.states import BacklogStates
+from sequitur.producer.quota import BacklogStates
 
 _POLICIES: list[ProducerPolicy | None] = [None, "producer_request_hold", "producer_exception"]
 

@@ -26,7 +26,7 @@ from sequitur.consumer.topology import (
     UngroupableValueError,
     stable_hash,
 )
-from sequitur.consumer.topology.api.stable_hash import first_stable_hash
+from sequitur.consumer.topology.api.groupings import first_stable_hash
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules

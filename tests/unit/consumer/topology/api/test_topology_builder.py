@@ -14,7 +14,7 @@ from sequitur.consumer.topology import (
     TopologyBuildError,
     bolt,
 )
-from sequitur.consumer.topology.api.topology import Kind
+from sequitur.consumer.topology.api.builder import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
     bolt,
 )
-from sequitur.consumer.topology.api.ticks import next_tick_ms, ticks_due, watermark_after
+from sequitur.consumer.topology.api.bolt import next_tick_ms, ticks_due, watermark_after
 from sequitur.consumer.topology.state import TransactionalState
 from tests.support.step_runs import StepRuns, event
 from tests.support.transactions import GatherAndPassOn, Journal, Noting, events, store_in

@@ -23,10 +23,10 @@ from sequitur.consumer.topology import (
     bolt,
 )
 from sequitur.consumer.topology.engine import plan, runner
-from sequitur.consumer.topology.engine.environment import UserCode
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.runner import Runner
+from sequitur.consumer.topology.engine.task_output import UserCode
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import OutputFiles

@@ -20,16 +20,18 @@ from sequitur.consumer.topology.state import (
     StateValueError,
     TransactionalState,
     Writer,
-    kinds,
 )
-from sequitur.consumer.topology.state.fence import Found, check_fence, refusal
-from sequitur.consumer.topology.state.kinds import (
+from sequitur.consumer.topology.state import store as kinds
+from sequitur.consumer.topology.state.store import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
+    Found,
+    check_fence,
     copy_of,
     fit_key,
     fit_value,
     is_surely_held,
+    refusal,
 )
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology.api.groupings import Emitter, FieldsGrouping, task_of_group
-from sequitur.consumer.topology.api.stable_hash import first_stable_hash, stable_hash
+from sequitur.consumer.topology.api.groupings import (
+    Emitter,
+    FieldsGrouping,
+    first_stable_hash,
+    stable_hash,
+    task_of_group,
+)
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.state import (
     CommitterStates,
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.topology.state import Writer
-    from sequitur.consumer.topology.state.kinds import Key
+    from sequitur.consumer.topology.state.store import Key
 
 
 @pytest.fixture

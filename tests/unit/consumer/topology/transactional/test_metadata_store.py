@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.topology import TransactionMetadataError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.metadata_store import (
+from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.consumer.topology.transactional.spouts import (
     FolderMetadataStore,
     MemoryMetadataStore,
+    MemoryTransactionalSpout,
     RotatingTransactionalState,
 )
-from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
-from sequitur.consumer.topology.transactional.spouts import MemoryTransactionalSpout
 from tests.support.transactional_spouts import KilledError, KilledStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
+    from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 
 _json = st.recursive(

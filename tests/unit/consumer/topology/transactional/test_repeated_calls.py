@@ -17,7 +17,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.engine.transactions import BoltCopies
 from sequitur.consumer.topology.state import TransactionalState
-from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
+from sequitur.consumer.topology.tester.tester import InMemoryBatch
 from tests.support.transactions import (
     GatherAndPassOn,
     Journal,

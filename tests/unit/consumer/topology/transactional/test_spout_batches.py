@@ -9,12 +9,10 @@ import pytest
 
 from sequitur.consumer.topology import EmitError, TopologyBuildError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-from sequitur.consumer.topology.transactional.metadata_store import (
-    FolderMetadataStore,
-    MemoryMetadataStore,
-)
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 from sequitur.consumer.topology.transactional.spouts import (
+    FolderMetadataStore,
+    MemoryMetadataStore,
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
 )
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.consumer.topology.transactional.metadata_store import MetadataStore
+    from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _ROWS = [(number,) for number in range(1, 151)]
 

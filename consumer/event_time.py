@@ -1,0 +1,681 @@
+"""Event time: what one is, the clock of each source partition, the frontier, the learned delay.
+
+Pure. Called by the jobs, and by whoever reads their log.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Self
+
+from sequitur.errors import EventTimeSpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Why a row went to a side output, and the headers that say so there.
+#
+# The names are part of the output format: a reader of the late or quarantine topic matches on them.
+
+
+LATE: Final = "late"
+"""The event time is behind what was already released."""
+
+STALE: Final = "stale"
+"""In latest mode: not newer than what was already released of its key."""
+
+MISSING: Final = "event-time-missing"
+"""No event time where the setting says it stands."""
+
+UNPARSABLE: Final = "event-time-unparsable"
+"""Not written as the setting says, or the JSON around it is broken."""
+
+NEGATIVE: Final = "event-time-negative"
+"""Before 1970."""
+
+TOO_FAR_FUTURE: Final = "event-time-too-far-future"
+"""Beyond now + max_future_skew: a clock that is wrong, and must not move ours."""
+
+TOO_LARGE: Final = "record-too-large"
+"""Larger than the output topic takes."""
+
+NO_KEY: Final = "key-missing"
+"""Without a key, which a compacted output topic takes of none."""
+
+TOO_EARLY: Final = "event-time-too-early"
+"""Before min_event_time."""
+
+LIKELY_UNITS: Final = {
+    "s": "event-time-likely-seconds",
+    "ms": "event-time-likely-milliseconds",
+    "us": "event-time-likely-microseconds",
+    "ns": "event-time-likely-nanoseconds",
+}
+"""Too early or too far in the future, and neither if the number counted these: by unit."""
+
+QUARANTINE_REASONS: Final = (
+    MISSING,
+    UNPARSABLE,
+    NEGATIVE,
+    TOO_FAR_FUTURE,
+    TOO_EARLY,
+    *LIKELY_UNITS.values(),
+    TOO_LARGE,
+    NO_KEY,
+)
+
+# Headers added, in this order, behind the row's own headers.
+REASON_HEADER: Final = "sequitur-reason"
+LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # behind the frontier, or behind its key if stale
+FRONTIER_HEADER: Final = "sequitur-frontier"  # epoch ms; the frontier the row was held against
+LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, where that is known
+SOURCE_TOPIC_HEADER: Final = "sequitur-source-topic"
+SOURCE_PARTITION_HEADER: Final = "sequitur-source-partition"
+SOURCE_OFFSET_HEADER: Final = "sequitur-source-offset"
+OVERSIZED_HEADER: Final = "sequitur-oversized-file"
+"""Of a record that stands for one too large for its topic: where the whole one is, in the job's
+checkpoint."""
+SOURCE_TIMESTAMP_HEADER: Final = "sequitur-source-timestamp"  # epoch ms; the record's own there
+
+
+# What a text says about when: a number in a unit, an ISO 8601 time, or a form of the user's own.
+#
+# A number has the unit that the setting names; with `auto` its size tells: below 10^11 seconds,
+# below 10^14 milliseconds, below 10^17 microseconds, else nanoseconds, which is right from 1973 to
+# 5138.
+#
+# A form is one of `strptime`'s, with the directives that say numbers, month names and zones the
+# same way in Python and Java. It is rewritten as an ISO 8601 time, and read as one.
+
+
+MAX_EVENT_TIME_MS: Final = 2**63 - 1
+
+# ASCII digits only: [0-9] and not \d, so that Python and Java agree.
+NUMBER_PATTERN: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+ISO_PATTERN: Final = (
+    r"^([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"([T ]([0-9]{2}):([0-9]{2})(:([0-9]{2})([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?)?$"
+)
+# What Spark's casts trim: ASCII blanks and control characters.
+BLANKS: Final = "".join(map(chr, (*range(0x21), 0x7F)))
+MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+_NUMBER = re.compile(NUMBER_PATTERN.removesuffix("$") + r"\Z")
+_INTEGER = re.compile(r"^[+-]?[0-9]+\Z")
+_ISO = re.compile(ISO_PATTERN.removesuffix("$") + r"\Z")
+_MAX_ZONE_MINUTES = 18 * 60  # java.time's limit
+_MAX_DIGITS = 4_000  # int() refuses more than 4,300
+_MAX_MINUTE = 59
+_MAX_SECOND = 59
+_MAX_HOUR = 23
+
+
+class TimeUnit(StrEnum):
+    """What an epoch time counts."""
+
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
+    AUTO = "auto"
+    """The one that the number's size says."""
+
+
+AUTO_LIMITS: Final = ((TimeUnit.S, 10**11), (TimeUnit.MS, 10**14), (TimeUnit.US, 10**17))
+"""Numbers below a limit, and not below the one before it, have its unit; greater ones are ns."""
+UNITS: Final = (TimeUnit.S, TimeUnit.MS, TimeUnit.US, TimeUnit.NS)
+"""Each is a thousandth of the one before it."""
+
+_DIRECTIVES: Final = {
+    "Y": ("year", "([0-9]{4})"),
+    "m": ("month", "([0-9]{1,2})"),
+    "b": ("month", "([A-Za-z]{3})"),
+    "d": ("day", "([0-9]{1,2})"),
+    "H": ("hour", "([0-9]{1,2})"),
+    "M": ("minute", "([0-9]{1,2})"),
+    "S": ("second", "([0-9]{1,2})"),
+    "f": ("fraction", "([0-9]{1,9})"),
+    "z": ("zone", "(Z|[+-][0-9]{2}(?::?[0-9]{2})?)"),
+}
+_KNOWN: Final = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeForm:
+    """A form of `strptime`."""
+
+    text: str
+    # a regular expression for Python and Java alike, without its end, for which they have different
+    # signs; a group for each part
+    pattern: str
+    # what the groups are, in their order: year, month, day, hour, minute, second, fraction or zone
+    parts: tuple[str, ...]
+    has_month_name: bool  # whether the month is a name and not a number
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a form such as `%d/%b/%Y:%H:%M:%S %z`."""
+        parts: list[str] = []
+        pattern = "^"
+        place = 0
+        while place < len(text):
+            if text[place] != "%":
+                pattern += re.escape(text[place])
+                place += 1
+                continue
+            letter = text[place + 1 : place + 2]
+            place += 2
+            if letter == "%":
+                pattern += "%"
+                continue
+            if letter not in _DIRECTIVES:
+                raise EventTimeSpecError(f"time form {text!r}: %{letter} is none of {_KNOWN} %%")
+            part, group = _DIRECTIVES[letter]
+            if part in parts:
+                raise EventTimeSpecError(f"time form {text!r}: it has two of one part, the {part}")
+            parts.append(part)
+            pattern += group
+        missing = [part for part in ("year", "month", "day") if part not in parts]
+        if missing:
+            raise EventTimeSpecError(f"time form {text!r}: it does not say the {missing[0]}")
+        return cls(text, pattern, tuple(parts), "%b" in text.replace("%%", ""))
+
+    def as_iso(self, text: str) -> str | None:
+        """Rewrite a text of this form as an ISO 8601 time; None of any other."""
+        match = re.match(self.pattern + r"\Z", text)
+        if match is None:
+            return None
+        found = dict(zip(self.parts, match.groups(), strict=True))
+        month = found["month"]
+        if self.has_month_name:
+            name = month.lower()
+            if name not in MONTHS:
+                return None
+            month = str(MONTHS.index(name) + 1)
+        day, hour, minute, second = (
+            found.get(part, "0").rjust(2, "0") for part in ("day", "hour", "minute", "second")
+        )
+        fraction, zone = found.get("fraction", "0"), found.get("zone", "Z")
+        return (
+            f"{found['year']}-{month.rjust(2, '0')}-{day}T{hour}:{minute}:{second}.{fraction}{zone}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFormat:
+    """How a time is written.
+
+    Attributes:
+        unit: What a number counts; ISO 8601 times are read, too. None with a form.
+        form: The only form that is read; None with a unit.
+    """
+
+    unit: TimeUnit | None = TimeUnit.MS
+    form: TimeForm | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a unit, or a form of `strptime`.
+
+        Raises:
+            EventTimeSpecError: It is neither.
+        """
+        if text in set(TimeUnit):
+            return cls(TimeUnit(text))
+        if "%" in text:
+            return cls(None, TimeForm.parse(text))
+        raise EventTimeSpecError(
+            f"time format {text!r}: expected {', '.join(TimeUnit)} or a form such as %d.%m.%Y %H:%M"
+        )
+
+    def __str__(self) -> str:
+        return self.form.text if self.form is not None else str(self.unit)
+
+    def read(self, text: str) -> int | None:
+        """Return epoch ms of a text; None when it is not written so. Blanks around it are cut."""
+        trimmed = text.strip(BLANKS)
+        if self.form is not None:
+            return _of_iso(self.form.as_iso(trimmed) or "")
+        if _NUMBER.match(trimmed):
+            return self._of_number(trimmed)
+        return _of_iso(trimmed)
+
+    def of_whole(self, number: int) -> int:
+        """Return epoch ms of a whole number; beyond 64 bits the greatest number of these."""
+        match self._unit_of(number):
+            case TimeUnit.S:
+                return max(-MAX_EVENT_TIME_MS, min(number * 1000, MAX_EVENT_TIME_MS))
+            case TimeUnit.US:
+                return number // 1_000
+            case TimeUnit.NS:
+                return number // 1_000_000
+            case _:
+                return number
+
+    def _of_number(self, text: str) -> int | None:
+        if _INTEGER.match(text) and len(text) < _MAX_DIGITS and abs(int(text)) <= MAX_EVENT_TIME_MS:
+            return self.of_whole(int(text))
+        number = float(text)
+        if math.isinf(number):
+            return None
+        number = max(-float(MAX_EVENT_TIME_MS), min(number, float(MAX_EVENT_TIME_MS)))
+        match self._unit_of(number):
+            case TimeUnit.S:
+                # By microseconds: 1700000000.123 as a double is a little less than that.
+                found = math.floor(round(number * 1e6) / 1e3)
+            case TimeUnit.US:
+                found = math.floor(number / 1e3)
+            case TimeUnit.NS:
+                found = math.floor(number / 1e6)
+            case _:
+                found = math.floor(number)
+        return max(-MAX_EVENT_TIME_MS, min(found, MAX_EVENT_TIME_MS))
+
+    def _unit_of(self, number: float) -> TimeUnit:
+        if self.unit is not TimeUnit.AUTO:
+            return self.unit or TimeUnit.MS
+        return next((unit for unit, limit in AUTO_LIMITS if abs(number) < limit), TimeUnit.NS)
+
+
+MILLISECONDS: Final = TimeFormat()
+
+
+def _of_iso(text: str) -> int | None:
+    match = _ISO.match(text)
+    if match is None:
+        return None
+    year, month, day = (int(match[i]) for i in (1, 2, 3))
+    hour, minute, second = (int(match[i] or 0) for i in (5, 6, 8))
+    zone = match[10] or "Z"
+    offset = 0
+    if zone != "Z":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        hours, minutes = int(digits[:2]), int(digits[2:])
+        if minutes > _MAX_MINUTE or hours * 60 + minutes > _MAX_ZONE_MINUTES:
+            return None
+        offset = (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+    # A leap year stands in for year 0, which calendar does not know; both lie before 1970.
+    days = calendar.monthrange(year or 4, month)[1] if 1 <= month <= 12 else 0  # noqa: PLR2004
+    if not 1 <= day <= days or hour > _MAX_HOUR or minute > _MAX_MINUTE or second > _MAX_SECOND:
+        return None
+    seconds = calendar.timegm((year or 4, month, day, hour, minute, second)) - offset * 60
+    micros = int((match[9] or ".0")[1:7].ljust(6, "0"))
+    return seconds * 1000 + micros // 1000
+
+
+# Which event times are believed: not before the earliest, not beyond the latest.
+#
+# A number in the wrong unit is off by a factor of a thousand, so it falls far outside, and in the
+# right unit it would not. The reason then names that unit, as the mistake is one of the setting, or
+# of whoever writes the events, and not of single events.
+
+
+_FACTOR: Final = 1000
+_PLAUSIBLE_MS: Final = 946_684_800_000
+"""The year 2000: a unit is likely that makes a number a time from then on. Where times of 1970 are
+believed, any number would be one in some unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBounds:
+    """The event times that are believed.
+
+    Attributes:
+        earliest_ms: Anything before it is a mistake, epoch ms.
+        latest_ms: Now + max_future_skew; anything later is a broken clock, or a mistake.
+        unit: What numbers are taken for; None, or auto, where no other unit comes into question.
+    """
+
+    earliest_ms: int = 0
+    latest_ms: int = MAX_EVENT_TIME_MS
+    unit: TimeUnit | None = None
+
+    def reason(self, time_ms: int) -> str | None:
+        """Return why a time is not believed, None when it is."""
+        if time_ms < 0:
+            return NEGATIVE
+        if self.earliest_ms <= time_ms <= self.latest_ms:
+            return None
+        return next(name for name, first, last in self.refusals() if first <= time_ms <= last)
+
+    def refusals(self) -> list[tuple[str, int, int]]:
+        """Return why times are not believed: reason, first and last ms; the first one counts.
+
+        Those of likely units may reach into times that are believed.
+        """
+        return [
+            *self._likely_units(),
+            (TOO_EARLY, 0, self.earliest_ms - 1),
+            (TOO_FAR_FUTURE, self.latest_ms + 1, MAX_EVENT_TIME_MS),
+        ]
+
+    def _likely_units(self) -> list[tuple[str, int, int]]:
+        if self.unit not in UNITS:
+            return []
+        own = UNITS.index(self.unit)
+        plausible_ms = max(self.earliest_ms, _PLAUSIBLE_MS)
+        found = []
+        for place, unit in enumerate(UNITS):
+            if place == own:
+                continue
+            if place < own:  # the true unit is coarser: the time is too small
+                factor = _FACTOR ** (own - place)
+                first, last = -(-plausible_ms // factor), self.latest_ms // factor
+            else:
+                factor = _FACTOR ** (place - own)
+                first, last = plausible_ms * factor, self.latest_ms * factor + factor - 1
+            if first <= MAX_EVENT_TIME_MS:
+                found.append((LIKELY_UNITS[unit], first, min(last, MAX_EVENT_TIME_MS)))
+        return found
+
+
+# Event time of a record: where it stands, and what counts as one.
+#
+# Where (`EventTimeSpec`): `json:<path>` in the value (`json:occurred_at`, `json:meta.at`),
+# `header:<name>`, or `kafka-timestamp`; and ` as <format>` behind it, where it is not `ms`.
+#
+# What, as text after surrounding blanks are cut (`sequitur.consumer.event_time`), with a unit
+# as format:
+#
+# - a decimal number of epoch milliseconds, or of what the unit says, fractions floored:
+# `1700000000123`, `1.7e12`, `"1700000000123"`; - an ISO 8601 calendar time: `2026-11-20`,
+# `2026-11-20T10:15`, `2026-11-20 10:15:00.123+01:00`, `...Z`. Without a zone it is UTC. Digits
+# beyond microseconds are cut. A leap second is not a time.
+#
+# With a form of `strptime`'s as format, nothing but what is written so.
+#
+# JSON follows the reader of Spark's `get_json_object`: of equal names the first that is not null
+# counts, what follows the document is not read, bytes that are not UTF-8 are replaced. (Spark also
+# takes strings in single quotes, which is not JSON and which this reference refuses.) Of equal
+# header names the last counts, as in Kafka's own `lastHeader`.
+#
+# This module is the reference. The job's tasks compute the same in columns, and a test holds the
+# two together.
+
+
+_FORMAT_BEGINS: Final = " as "
+ALL_TIMES: Final = TimeBounds()
+
+
+class EventTimeSource(StrEnum):
+    """Part of the record that carries the event time."""
+
+    JSON = "json"
+    HEADER = "header"
+    KAFKA_TIMESTAMP = "kafka-timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeSpec:
+    """Where the event time of a record stands.
+
+    Attributes:
+        source: The part of the record.
+        path: Names from the top of the JSON value down to the field, or the one header name; else
+            empty.
+        format: How it is written there.
+    """
+
+    source: EventTimeSource
+    path: tuple[str, ...] = ()
+    format: TimeFormat = MILLISECONDS
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `json:<path>`, `header:<name>` or `kafka-timestamp`, and ` as <format>` behind it.
+
+        Raises:
+            EventTimeSpecError: It is none of these, a name in it cannot be used, or the format is
+                none.
+        """
+        where, begins, written = text.rpartition(_FORMAT_BEGINS)
+        if not begins:
+            return cls._at(text)
+        found = cls._at(where)
+        time_format = TimeFormat.parse(written)
+        if time_format.form is not None and found.source is EventTimeSource.KAFKA_TIMESTAMP:
+            raise EventTimeSpecError(f"event time {text!r}: a kafka-timestamp is a number")
+        return replace(found, format=time_format)
+
+    @classmethod
+    def _at(cls, text: str) -> Self:
+        kind, _, name = text.partition(":")
+        if text == EventTimeSource.KAFKA_TIMESTAMP:
+            return cls(EventTimeSource.KAFKA_TIMESTAMP)
+        if kind == EventTimeSource.HEADER and name:
+            return cls(EventTimeSource.HEADER, (name,))
+        if kind == EventTimeSource.JSON and name:
+            path = tuple(name.split("."))
+            # A quote, * and ? have a meaning of their own in Spark's JSON paths, even between
+            # quotes.
+            if all(part and not set("'*?") & set(part) for part in path):
+                return cls(EventTimeSource.JSON, path)
+        raise EventTimeSpecError(
+            f"event time {text!r}: expected json:<path> (json:occurred_at, json:meta.at; "
+            "no ' * ? in names), header:<name> or kafka-timestamp, and what it is written in "
+            "(json:at as s)"
+        )
+
+    def of(
+        self,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        timestamp_ms: int,
+    ) -> int | None:
+        """Return the event time of a record in epoch ms; None without a usable one."""
+        return read_event_time(
+            self, value=value, headers=headers, kafka_timestamp_ms=timestamp_ms
+        ).ms
+
+    def __str__(self) -> str:
+        where = ":".join(filter(None, (self.source.value, ".".join(self.path))))
+        if self.format == MILLISECONDS and _FORMAT_BEGINS not in where:
+            return where
+        return f"{where}{_FORMAT_BEGINS}{self.format}"
+
+
+def parse_event_time_spec(text: str) -> EventTimeSpec:
+    """Read a setting such as `json:occurred_at`; see `EventTimeSpec.parse`."""
+    return EventTimeSpec.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """An event time, or why there is none: exactly one of the two is set."""
+
+    ms: int | None = None
+    reason: str | None = None
+
+
+def read_event_time(
+    spec: EventTimeSpec,
+    *,
+    value: bytes | None = None,
+    headers: Sequence[tuple[str, bytes | None]] | None = None,
+    kafka_timestamp_ms: int = -1,
+    bounds: TimeBounds = ALL_TIMES,
+) -> EventTime:
+    """Read the event time of one record.
+
+    Args:
+        spec: Where it stands.
+        value: The record's value.
+        headers: The record's headers, in order.
+        kafka_timestamp_ms: The record's timestamp; Kafka's own "none" is -1.
+        bounds: The times that are believed.
+    """
+    match spec.source:
+        case EventTimeSource.KAFKA_TIMESTAMP:
+            found = (
+                EventTime(reason=MISSING)
+                if kafka_timestamp_ms < 0
+                else EventTime(spec.format.of_whole(kafka_timestamp_ms))
+            )
+        case EventTimeSource.HEADER:
+            values = [item for name, item in headers or () if name == spec.path[0]]
+            last = None if not values or values[-1] is None else _decode(values[-1])
+            found = _of_text(last, spec.format)
+        case EventTimeSource.JSON:
+            found = _of_json(value, spec)
+    if found.ms is None:
+        return found
+    reason = bounds.reason(found.ms)
+    return found if reason is None else EventTime(reason=reason)
+
+
+class _Object(list[tuple[str, object]]):
+    """A JSON object with its repeated names."""
+
+
+class _Number(str):
+    """A JSON number as written."""
+
+    __slots__ = ()
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_Object,
+    parse_int=_Number,
+    parse_float=_Number,
+    parse_constant=_refuse_constant,
+    strict=False,  # control characters in strings, as Spark
+)
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")
+
+
+def _of_json(value: bytes | None, spec: EventTimeSpec) -> EventTime:
+    if value is None:
+        return EventTime(reason=MISSING)
+    try:
+        document, _ = _decoder.raw_decode(_decode(value).lstrip(" \t\r\n"))
+    except (ValueError, RecursionError):
+        return EventTime(reason=UNPARSABLE)
+    found = _first(document, spec.path)
+    if found is None or isinstance(found, str):
+        return _of_text(found, spec.format)
+    return EventTime(reason=UNPARSABLE)  # true, false, an array, an object
+
+
+def _first(node: object, path: tuple[str, ...]) -> object | None:
+    if not path:
+        return node
+    if isinstance(node, _Object):
+        for name, child in node:
+            if name == path[0] and (found := _first(child, path[1:])) is not None:
+                return found
+    return None
+
+
+def _of_text(text: str | None, written: TimeFormat) -> EventTime:
+    if text is None:
+        return EventTime(reason=MISSING)
+    found = written.read(text)
+    return EventTime(reason=UNPARSABLE) if found is None else EventTime(found)
+
+
+# Which timestamp a record of an output topic gets.
+#
+# Kafka's own clients seek by it, Kafka Streams and Flink take it for the event time, brokers delete
+# a segment by the newest in it and forget a producer by the last one it sent. So it is the event
+# time, but never older than `now - floor`: retention would delete a backfill as soon as it is
+# written; and never newer than `now`: a broker refuses what is too far ahead (INVALID_TIMESTAMP).
+#
+# Clamping keeps an order: where the times of rows do not fall, neither do the timestamps, within a
+# step and, as `now` does not go back (`now_of_step`), from one step to the next.
+#
+# **No event time is lost**: a record whose timestamp is not its event time carries the event time
+# in the header `EVENT_TIME_HEADER`.
+#
+# Pure: this module is the reference. `sequitur.pipelines.rows.record_timestamps` says the same of
+# columns.
+
+
+EVENT_TIME_HEADER: Final = "sequitur-event-time"
+"""Epoch milliseconds, as text."""
+
+
+class OutputTimestamp(StrEnum):
+    """What the timestamp of an output record is taken from."""
+
+    EVENT_TIME = "event-time"
+    SOURCE = "source"
+    """The timestamp that the record had in its source topic."""
+    NOW = "now"
+    """When the step began to write."""
+
+
+MOST_AHEAD_MS: Final = 5 * 60_000
+"""A clock that is set back by more than that takes the timestamps back with it."""
+
+
+def now_of_step(clock_ms: int, before_ms: int) -> int:
+    """Return a step's time: no earlier than that of the step before, unless that is far ahead.
+
+    A now far ahead is of a clock that was wrong. Brokers refuse what is too far ahead of their own
+    clock, so to wait until ours has caught up would stop the job for as long.
+
+    Args:
+        clock_ms: What the machine's clock says; epoch ms.
+        before_ms: What the step before took for now; epoch ms.
+    """
+    return before_ms if clock_ms < before_ms <= clock_ms + MOST_AHEAD_MS else clock_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampRule:
+    """The timestamps of the records that a step writes to one topic.
+
+    Attributes:
+        taken_from: What they are taken from.
+        now_ms: No timestamp is newer; epoch ms.
+        floor_ms: Nor older than `now_ms` less this.
+        is_kept: Whether the topic keeps the timestamps it is given: one with
+            `message.timestamp.type = LogAppendTime` does not.
+        tells_event_time: Whether a record whose timestamp is not its event time says so in
+            `EVENT_TIME_HEADER`. Dead letters have a header of their own for it.
+    """
+
+    taken_from: OutputTimestamp
+    now_ms: int
+    floor_ms: int
+    is_kept: bool = True
+    tells_event_time: bool = True
+
+    @property
+    def earliest_ms(self) -> int:
+        """No timestamp is older."""
+        return max(0, self.now_ms - self.floor_ms)
+
+    def of(self, event_time_ms: int | None, source_ms: int) -> tuple[int, bool]:
+        """Return a record's timestamp, and whether its event time is in a header.
+
+        Args:
+            event_time_ms: Its event time; None without one.
+            source_ms: Its timestamp in the source topic.
+        """
+        wanted = {
+            OutputTimestamp.EVENT_TIME: event_time_ms,
+            OutputTimestamp.SOURCE: source_ms,
+            OutputTimestamp.NOW: None,
+        }[self.taken_from]
+        time_ms = self.now_ms if wanted is None else wanted
+        timestamp_ms = max(self.earliest_ms, min(time_ms, self.now_ms))
+        is_told = (
+            self.tells_event_time
+            and event_time_ms is not None
+            and (timestamp_ms != event_time_ms or not self.is_kept)
+        )
+        return timestamp_ms, is_told

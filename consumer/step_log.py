@@ -1,0 +1,653 @@
+"""The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
+
+Pure. Called by the jobs, and by whoever reads their checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.consumer.clock import BEFORE_ALL_TIME_MS, EventClock, LearnedDelays
+from sequitur.consumer.lateness import ROUTES, KeyState, LatePolicy, Output, Run
+from sequitur.errors import ConservationError, StateFormatError
+from sequitur.kafka.partition import SourcePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+# The number of the format of the documents that a step writes.
+
+
+STEP_FORMAT: Final = 7
+"""Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
+the rows of a step again; in format 6 runs name their files, which now stand beside these, and an
+output topic has one number of partitions for ever. Either refuses what this one has begun, by its
+number."""
+_READ: Final = (5, 6, STEP_FORMAT)
+
+
+def check_format(document: Mapping[str, Any]) -> None:
+    """Check that this version reads a document."""
+    if document.get("format") not in _READ:
+        known = ", ".join(map(str, _READ))
+        raise StateFormatError(
+            f"step of format {document.get('format')!r}; this version reads {known}"
+        )
+
+
+# By how many partitions rows go to the output topic, which may gain some while a job lives.
+#
+# Rows up to an event time, the *cut*, go by the old number, later ones by the new. The cut is the
+# greatest event time that was staged when the growth was found: so what is staged by then stays
+# where it stands, and of a key all rows up to the cut are in one partition and all later ones in
+# one.
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCounts:
+    """By how many partitions rows go, by their event time.
+
+    Attributes:
+        counts: Numbers of partitions, each greater than the one before.
+        cuts_ms: Of each but the last, the event time up to which it counts, itself included.
+    """
+
+    counts: tuple[int, ...]
+    cuts_ms: tuple[int, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The number of partitions that the newest rows go by, and those without an event time."""
+        return self.counts[-1]
+
+    @property
+    def only(self) -> int | None:
+        """The number by which all rows go; None where there are several."""
+        return None if self.cuts_ms else self.newest
+
+    def grown(self, partitions: int, cut_ms: int) -> Self:
+        """Return it for a topic that has more partitions now.
+
+        Args:
+            partitions: How many.
+            cut_ms: The greatest event time that was staged.
+        """
+        counts, cuts = self.counts, self.cuts_ms
+        if cuts and cuts[-1] == cut_ms:  # no row has gone by the newest
+            counts, cuts = counts[:-1], cuts[:-1]
+        return type(self)((*counts, partitions), (*cuts, cut_ms))
+
+    def within(self, first_ms: int, last_ms: int) -> tuple[int, ...]:
+        """Return by which numbers rows go that have an event time from one up to another."""
+        firsts = (first_ms, *(max(first_ms, cut + 1) for cut in self.cuts_ms))
+        lasts = (*(min(last_ms, cut) for cut in self.cuts_ms), last_ms)
+        return tuple(
+            count
+            for count, first, last in zip(self.counts, firsts, lasts, strict=True)
+            if first <= last
+        )
+
+    def reached(self, before_ms: int, frontier_ms: int) -> int:
+        """Return how far a step may release: to a cut first, so that each key's order is kept.
+
+        Args:
+            before_ms: The frontier before it.
+            frontier_ms: How far it could release.
+        """
+        between = (cut for cut in self.cuts_ms if before_ms < cut < frontier_ms)
+        return min(between, default=frontier_ms)
+
+    def to_document(self) -> list[list[int | None]]:
+        """Return it as JSON values: numbers, and up to which event time each counts."""
+        return [[*one] for one in zip(self.counts, (*self.cuts_ms, None), strict=True)]
+
+    @classmethod
+    def from_document(cls, document: Sequence[Sequence[int]]) -> Self:
+        """Read `to_document` back."""
+        counts, cuts = zip(*document, strict=True)
+        return cls(counts, cuts[:-1])
+
+
+# Counts of rows: of a step, or since the checkpoint began.
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of rows, of a step or since the checkpoint began.
+
+    Attributes:
+        read: Rows that came from the source topics.
+        released: Rows that went to the output topic.
+        late: Rows that were late, whatever the late policy did with them.
+        quarantined: Rows that went to the quarantine topic, by reason.
+        duplicates: Rows dropped as duplicates.
+        skipped: Rows left out, since the job's subscription had acked them: by a job that lost its
+            checkpoint, a time to live, or somebody's hand.
+        missing: Rows that were gone before they could be read, at most: offsets, of which not each
+            need have had a row. They are not among those read.
+    """
+
+    read: int = 0
+    released: int = 0
+    late: int = 0
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    skipped: int = 0
+    missing: int = 0
+
+    @property
+    def held(self) -> int:
+        """Rows read that are in no output yet."""
+        aside = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
+        return self.read - self.released - aside
+
+    def plus(self, other: Totals) -> Totals:
+        """Return both counted together."""
+        reasons = sorted({*self.quarantined, *other.quarantined})
+        return Totals(
+            read=self.read + other.read,
+            released=self.released + other.released,
+            late=self.late + other.late,
+            quarantined={
+                reason: self.quarantined.get(reason, 0) + other.quarantined.get(reason, 0)
+                for reason in reasons
+            },
+            duplicates=self.duplicates + other.duplicates,
+            skipped=self.skipped + other.skipped,
+            missing=self.missing + other.missing,
+        )
+
+
+# What both documents of a step hold: the staged one, and the one that says what was decided.
+
+
+class StepKind(StrEnum):
+    """What made the step."""
+
+    BATCH = "batch"
+    TICK = "tick"
+    DRAIN = "drain"
+    RESET = "reset"
+    GROWTH = "growth"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is known of a step from its staging on, and stands in both of its documents.
+
+    Attributes:
+        step: Number of the step, from 0, without a gap.
+        kind: What made it.
+        batch_id: Spark's id of the newest micro-batch up to this step; -1 before the first.
+        previous_frontier_ms: The frontier before; rows are late against this one.
+        clock: The clocks after, with the frontier that this step releases up to.
+        staged: Counts of the rows it read; nothing of them is released yet.
+        learned: What the delays of this and the following step come from; None with a fixed delay.
+        owner: Owner generation of the driver's life that logged it.
+        source: Name of the folder with Spark's own checkpoint.
+        planned: Where `batch_id` ends in each source partition, as Spark planned it: another try
+            of that batch has to have the same.
+        topics: Ids of the input topics that have been read, by name, where brokers give them ids.
+        lost: Of each source partition that lost rows before they were read, the first offset of
+            these and the one behind the last.
+        counted: Of each source partition that it read, how many rows, and bytes of them.
+        partition_counts: By how many partitions its rows, and all that were staged before, go to
+            the output topic; None in what versions wrote that knew one number alone.
+    """
+
+    step: int
+    kind: StepKind
+    batch_id: int
+    previous_frontier_ms: int
+    clock: EventClock
+    staged: Totals = field(default_factory=Totals)
+    learned: LearnedDelays | None = None
+    owner: int = 0
+    source: str = "spark"
+    planned: Mapping[SourcePartition, int] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    counted: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
+    partition_counts: PartitionCounts | None = None
+
+    def shared_document(self) -> dict[str, Any]:
+        """Return these fields as JSON values, with the number of the format."""
+        partitions = self.partition_counts
+        planned = [[*partition, offset] for partition, offset in sorted(self.planned.items())]
+        return {
+            "format": STEP_FORMAT,
+            "step": self.step,
+            "kind": self.kind.value,
+            "batch_id": self.batch_id,
+            "previous_frontier_ms": self.previous_frontier_ms,
+            "clock": self.clock.to_document(),
+            "staged": asdict(self.staged),
+            "learned": None if self.learned is None else self.learned.to_document(),
+            "owner": self.owner,
+            "source": self.source,
+            "planned": planned,
+            "topics": dict(self.topics),
+            "lost": [
+                {"topic": where.topic, "partition": where.partition, "first": first, "end": end}
+                for where, (first, end) in sorted(self.lost.items())
+            ],
+            "counted": [[*where, *counts] for where, counts in sorted(self.counted.items())],
+            "partition_counts": None if partitions is None else partitions.to_document(),
+        }
+
+
+def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Read `Step.shared_document` back."""
+    check_format(document)
+    learned, partitions = document["learned"], document.get("partition_counts")
+    return {
+        "step": document["step"],
+        "kind": StepKind(document["kind"]),
+        "batch_id": document["batch_id"],
+        "previous_frontier_ms": document["previous_frontier_ms"],
+        "clock": EventClock.from_document(document["clock"]),
+        "staged": Totals(**document["staged"]),
+        "learned": None if learned is None else LearnedDelays.from_document(learned),
+        "owner": document["owner"],
+        "source": document["source"],
+        "planned": {
+            SourcePartition(topic, partition): offset
+            for topic, partition, offset in document["planned"]
+        },
+        "topics": document["topics"],
+        "lost": {
+            SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
+            for one in document["lost"]
+        },
+        "counted": {
+            SourcePartition(topic, partition): (rows, size)
+            for topic, partition, rows, size in document.get("counted", ())
+        },
+        "partition_counts": partitions and PartitionCounts.from_document(partitions),
+    }
+
+
+# What a step staged, and how far it moves the frontier: all that needs nothing of the step before.
+#
+# A step is written down twice. As a `StagedStep` once its rows are staged, while the step before
+# may still be at work: from then on the rows are the job's, whatever becomes of its input. As a
+# `StepEntry` once the step before is done: what is late, what is a duplicate, what is folded.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedStep(Step):
+    """A step whose rows are staged, and of which nothing else is decided.
+
+    Whoever creates its document decides the step's number: of two drivers one stops here. Of the
+    rows that it counts those behind the frontier count as late.
+
+    Attributes:
+        run: The run its rows are in; None without new rows.
+        first_behind_ms: Smallest event time of the rows behind the frontier, if there are any.
+    """
+
+    run: Run | None = None
+    first_behind_ms: int = BEFORE_ALL_TIME_MS
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {
+            **self.shared_document(),
+            "run": None if self.run is None else self.run.to_document(),
+            "first_behind_ms": self.first_behind_ms,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            StateFormatError: Written by something else, or by a newer version.
+        """
+        shared, run = shared_fields(document), document["run"]
+        return cls(
+            **shared,
+            run=None if run is None else Run(**run),
+            first_behind_ms=document["first_behind_ms"],
+        )
+
+
+# The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
+#
+# A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of
+# Spark's own part (which reads nothing, and begins batches anew behind what was read). It is
+# written as a `StagedStep` once its rows are staged, which may be while the step before is still at
+# work. Its `StepEntry` is written once the step before is done, and before anything of the step
+# goes out; a repeat of the step reads it back instead of computing anew: so a restart never reopens
+# released time, and a repeat gives the same rows. What went out is written afterwards as
+# `StepDone`.
+#
+# Which rows a step releases, with F the frontier before and G after it:
+#
+# - of runs staged by earlier steps: F < t <= G. Rows at F went out when F was reached.
+# - of the run staged by this step: F <= t <= G. A row at F that comes later is on time, and no row
+#   after F is out yet, so it goes out now without breaking the order.
+#
+# A row of this step with t < F is *behind the frontier*. With `keys` in the entry it is judged by
+# the last released event time of its key (`sequitur.consumer.lateness`), and either
+# rescued, which releases it in this step, before everything else, or late. Without, it is late.
+# What was judged stands in a file of the step, written before the entry.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEntry(Step):
+    """What a step decided, written before it acts.
+
+    Attributes:
+        runs: The runs that hold rows to release now or later, this step's own last.
+        before: Counts of all earlier steps.
+        logged_ms: Wall-clock time at which that was decided.
+        late_policy: What becomes of its late rows.
+        rescued: Rows behind the frontier that go out after all, None when none were judged: then
+            all of them are late.
+        keys: How far keys have been released, None when that is not kept.
+        deduplicated_ms: Rows not older than this are searched for the originals of duplicates; None
+            when duplicates are not looked for.
+        duplicates: Rows that this step drops as duplicates, whichever step read them.
+        judged: Files of the rows behind the frontier, judged, and the rows of each.
+        repeats: Files of the places of the duplicates, likewise.
+        name: Name of the folders that this attempt at deciding has written.
+    """
+
+    runs: tuple[Run, ...]
+    before: Totals
+    logged_ms: int
+    late_policy: LatePolicy = LatePolicy.TOPIC
+    rescued: int | None = None
+    keys: KeyState | None = None
+    deduplicated_ms: int | None = None
+    duplicates: int = 0
+    judged: Mapping[str, int] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    name: str = ""
+
+    @classmethod
+    def of(cls, staged: Step, **decided: Any) -> Self:
+        """Return the entry of a step that was staged, with what was decided since."""
+        shared = {one.name: getattr(staged, one.name) for one in fields(Step)}
+        return cls(**{**shared, **decided})
+
+    @property
+    def frontier_ms(self) -> int:
+        """The frontier this step releases up to, itself included."""
+        return self.clock.frontier_ms
+
+    @property
+    def reach_ms(self) -> int:
+        """Greatest event time that was staged up to this step."""
+        folds = () if self.keys is None else self.keys.folds
+        return max(
+            self.frontier_ms,
+            self.clock.max_event_time_ms,
+            *(run.reach_ms for run in self.runs),
+            *(fold.max_event_time_ms for fold in folds),
+        )
+
+    @property
+    def live_runs(self) -> tuple[Run, ...]:
+        """The runs that still hold rows once this step is done."""
+        return tuple(run for run in self.runs if run.is_live(self.frontier_ms))
+
+    @property
+    def folding_runs(self) -> tuple[Run, ...]:
+        """The runs without rows to release that still say how far their keys have been."""
+        keys = self.keys
+        if keys is None:
+            return ()
+        return tuple(
+            run
+            for run in self.runs
+            if not run.is_live(self.frontier_ms)
+            and run.rows + run.behind
+            and run.reach_ms >= keys.horizon_ms
+            and not self._holds_originals(run)
+        )
+
+    @property
+    def kept_runs(self) -> tuple[Run, ...]:
+        """The runs that later steps need."""
+        folding = self.folding_runs
+        return tuple(
+            run
+            for run in self.runs
+            if run.is_live(self.frontier_ms) or run in folding or self._holds_originals(run)
+        )
+
+    def _holds_originals(self, run: Run) -> bool:
+        """Tell whether a duplicate may still come of a row in this run."""
+        return self.deduplicated_ms is not None and run.reach_ms >= self.deduplicated_ms
+
+    @property
+    def releasing_earlier(self) -> tuple[Run, ...]:
+        """Runs of earlier steps that may have rows in previous frontier < t <= frontier."""
+        return tuple(
+            run
+            for run in self.runs
+            if run.step != self.step
+            and run.may_release(self.previous_frontier_ms, self.frontier_ms)
+        )
+
+    @property
+    def releasing_own(self) -> Run | None:
+        """This step's run if it has rows in previous frontier <= t <= frontier."""
+        for run in self.runs:
+            if run.step == self.step and run.rows and run.min_event_time_ms <= self.frontier_ms:
+                return run
+        return None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the entry as a JSON document."""
+        return {
+            **self.shared_document(),
+            "frontier_ms": self.frontier_ms,
+            "runs": [run.to_document() for run in self.runs],
+            "before": asdict(self.before),
+            "logged_ms": self.logged_ms,
+            "late_policy": self.late_policy.value,
+            "rescued": self.rescued,
+            "keys": None if self.keys is None else self.keys.to_document(),
+            "deduplicated_ms": self.deduplicated_ms,
+            "duplicates": self.duplicates,
+            "judged": dict(self.judged),
+            "repeats": dict(self.repeats),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            StateFormatError: Written by something else, or by a newer version.
+        """
+        shared, keys = shared_fields(document), document["keys"]
+        return cls(
+            **shared,
+            runs=tuple(Run(**run) for run in document["runs"]),
+            before=Totals(**document["before"]),
+            logged_ms=document["logged_ms"],
+            late_policy=LatePolicy(document["late_policy"]),
+            rescued=document["rescued"],
+            keys=None if keys is None else KeyState.from_document(keys),
+            deduplicated_ms=document["deduplicated_ms"],
+            duplicates=document["duplicates"],
+            judged=document["judged"],
+            repeats=document["repeats"],
+            name=document["name"],
+        )
+
+
+def late_rows_to(output: Output, entry: StepEntry) -> int:
+    """Return how many of a step's late rows go there."""
+    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
+
+
+# What a step sent out, held against what it had to send.
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What a step sent out, written once all of it is acknowledged.
+
+    Attributes:
+        step: Number of the step.
+        totals: Counts of this and all earlier steps.
+        seconds: How long the step took, in the life that finished it.
+        processed: Counts of a topology that ran behind it, of this and all earlier steps.
+        stamped_ms: What the step took for now: none of its records has a newer timestamp.
+        sent: Which sequence comes next in each output partition, in the sink's own words.
+    """
+
+    step: int
+    totals: Totals
+    seconds: float = 0.0
+    processed: Mapping[str, int] | None = None
+    stamped_ms: int = 0
+    sent: Mapping[str, Any] | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the mark as a JSON document."""
+        return {
+            "format": STEP_FORMAT,
+            "step": self.step,
+            "totals": asdict(self.totals),
+            "seconds": self.seconds,
+            "processed": None if self.processed is None else dict(self.processed),
+            "stamped_ms": self.stamped_ms,
+            "sent": self.sent,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back.
+
+        Raises:
+            StateFormatError: Written by something else, or by a newer version.
+        """
+        check_format(document)
+        return cls(
+            step=document["step"],
+            totals=Totals(**document["totals"]),
+            seconds=document.get("seconds", 0.0),
+            processed=document.get("processed"),
+            stamped_ms=document.get("stamped_ms", 0),
+            sent=document.get("sent"),
+        )
+
+
+NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
+
+
+def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> StepDone:
+    """Account for a step by what its outputs counted.
+
+    Args:
+        entry: What the step decided.
+        released: Rows written to the output topic, late ones that were emitted there included.
+        late: Rows written to the late topic.
+        quarantined: Rows written to the quarantine topic.
+
+    Raises:
+        ConservationError: A side output got other rows than were staged for it, more came out than
+            was held, or the runs are through and yet rows are missing.
+    """
+    aside, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
+    out = Totals(released=released - emitted, duplicates=entry.duplicates)
+    totals = entry.before.plus(entry.staged).plus(out)
+    staged_quarantined = sum(entry.staged.quarantined.values())
+    live = entry.live_runs
+    lost = sum(last - first for first, last in entry.lost.values())
+    claims = {
+        f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
+        f"{aside} rows late, {late} written": aside == late,
+        f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
+        == quarantined,
+        f"{emitted + (entry.rescued or 0)} rows behind the frontier to write out, "
+        f"{released} written": released >= emitted + (entry.rescued or 0),
+        f"{totals.held} rows held, none were left": bool(live) or totals.held == 0,
+        f"{totals.held} rows held in runs of {sum(run.rows for run in live)}": len(live)
+        <= totals.held
+        <= sum(run.rows for run in live),
+    }
+    broken = [claim for claim, holds in claims.items() if not holds]
+    if broken:
+        raise ConservationError(f"step {entry.step}: {'; '.join(broken)}: {totals}")
+    return StepDone(entry.step, totals)
+
+
+# What the frontier waits for: the partitions that hold it where it is, and until when.
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A partition that the frontier waits for.
+
+    Attributes:
+        partition: Which.
+        event_time_ms: Greatest event time it has given; None before the first.
+        to_read: Its records that have to be read before it can be idle.
+        idle_at_ms: When the frontier goes on without it, wall-clock time, if it gives nothing and
+            is read to its end; None where that is not known.
+    """
+
+    partition: SourcePartition
+    event_time_ms: int | None
+    to_read: int
+    idle_at_ms: int | None
+
+    def text(self, now_ms: int) -> str:
+        """Return it as a sentence.
+
+        Args:
+            now_ms: Wall-clock time.
+        """
+        name = f"partition {self.partition.partition} of {self.partition.topic!r}"
+        given = "has given nothing"
+        if self.event_time_ms is not None:
+            given = f"stands at {_instant(self.event_time_ms)}"
+        if self.to_read:
+            return f"{name} {given}, {self.to_read:,} to read"
+        if self.idle_at_ms is None:
+            return f"{name} {given}"
+        left_s = max(0, self.idle_at_ms - now_ms) / 1000
+        return f"{name} {given}, idle in {left_s:,.0f} s"
+
+
+def awaited(clock: EventClock) -> tuple[Awaited, ...]:
+    """Return the partitions that hold the frontier where it is; none when none does."""
+    live = {
+        where: one
+        for where, one in clock.partitions.items()
+        if not one.was_idle and not one.was_overruled
+    }
+    silent = [where for where, one in live.items() if one.max_event_time_ms is None]
+    reached = {
+        where: one.max_event_time_ms - one.delay_ms
+        for where, one in live.items()
+        if one.max_event_time_ms is not None
+    }
+    least = min(reached.values(), default=None)
+    holding = silent or [where for where, time_ms in reached.items() if time_ms == least]
+    return tuple(
+        Awaited(
+            where, live[where].max_event_time_ms, live[where].to_read_first, live[where].idle_at_ms
+        )
+        for where in sorted(holding)
+    )
+
+
+def _instant(time_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
+    except (OverflowError, ValueError):  # beyond the year 9999
+        return f"{time_ms:,} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")

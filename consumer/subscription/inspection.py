@@ -1,0 +1,485 @@
+"""How a subscription stands: what is registered, what is stored, and where its topics end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.base.process import wall_clock_ms
+from sequitur.consumer.subscription.backlog import gone_logs, read_spans, reader
+from sequitur.consumer.subscription.cursor_store import held_by
+from sequitur.consumer.subscription.position import Position
+from sequitur.consumer.subscription.registry import Registry
+from sequitur.consumer.subscription.stored_records import SubscriptionState, await_free
+from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.errors import (
+    FatalError,
+    PositionRangeError,
+    RetriableError,
+    SubscriptionConnectedError,
+)
+from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.records import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from confluent_kafka import Consumer, Message
+
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.compacted_topic import FollowedPartition
+    from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
+    from sequitur.consumer.subscription.registry import SubscriptionRecord
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.kafka.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A subscription at one moment."""
+
+    record: SubscriptionRecord
+    stored: StoredSubscription | None  # what is stored; None if nothing is
+    survey: Survey  # its topics and cursors
+
+    @property
+    def state(self) -> SubscriptionState:
+        """What its cursors share."""
+        if self.stored is None:
+            return SubscriptionState(epoch=self.record.epoch)
+        return self.stored.state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it is in; the registry's may lag while a reset is under way."""
+        return max(self.state.epoch, self.record.epoch)
+
+    def held(self, where: SourcePartition) -> PartitionCursor:
+        """Return its cursor of a partition, and the bytes that it has counted."""
+        return self.survey.held_of(self.record.name, where)
+
+    @property
+    def partitions(self) -> list[SourcePartition]:
+        """The partitions of its topics."""
+        return sorted(self.survey.logs)
+
+
+def standing_of(surveyor: Surveyor, name: str) -> Standing:
+    """Return how a subscription stands now."""
+    record = surveyor.registry.read().require(name)
+    return _standing(surveyor, record, surveyor.cursors.read(name, partition=record.partition))
+
+
+def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
+    """Return how a subscription stands with what was read of it before; see `standing_of`."""
+    return _standing(surveyor, surveyor.registry.read().require(name), stored)
+
+
+def _standing(
+    surveyor: Surveyor, record: SubscriptionRecord, stored: StoredSubscription | None
+) -> Standing:
+    name = record.name
+    epoch = record.epoch if stored is None else stored.state.epoch
+    survey = Survey(
+        now_ms=wall_clock_ms(),
+        # A reset whose process died before it wrote the registry counts: its cursors do.
+        registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
+        connected=frozenset(),
+        logs=logs_of(surveyor.topics, record.topics),
+    )
+    if stored is not None:
+        survey = replace(
+            survey.with_held(name, stored.cursors, epoch=epoch),
+            of_gone_logs=gone_logs({name: stored}, survey.logs, surveyor.topics.ids(record.topics)),
+        )
+    return Standing(record, stored, survey)
+
+
+def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
+    """Return where the partitions of topics begin and end; topics that are not there have none."""
+    wanted = [
+        SourcePartition(name, one)
+        for name, partitions in topics.counts(names).items()
+        for one in range(partitions)
+    ]
+    starts, ends = topics.low_watermarks(wanted), topics.high_watermarks(wanted)
+    return {one: Log(starts[one], ends[one]) for one in wanted}
+
+
+def await_no_owner(
+    surveyor: Surveyor, name: str, *, partition: int | None = None
+) -> FollowedPartition:
+    """Wait until it is clear that a subscription has no owner; return its records, as read then."""
+    followed = surveyor.cursors.follow(name, partition=partition)
+    if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
+        raise SubscriptionConnectedError(
+            f"{held_by(name, claim)}: stop that one, or take the subscription away from it "
+            f"(--fence). One that died elsewhere counts for its lease, {claim.lease_s:g} seconds"
+        )
+    return followed
+
+
+# What there is of subscriptions, as documents under Pulsar's field names.
+#
+# `stats` is what Pulsar's `topics stats` says of a topic, `stats-internal` what `topics
+# stats-internal` says. A partition stands where Pulsar has a ledger, so a position is
+# partition:offset. What has no counterpart in Kafka is absent; docs/subscriptions.md lists it.
+
+
+_OPEN: Final = "Open"
+_NO_LEDGER: Final = "NoLedger"
+_UNINITIALIZED: Final = "Uninitialized"
+_UNKNOWN: Final = "Unknown"
+_DAMAGED: Final = "Damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """A producer that a partition remembers: Kafka knows no connections of producers."""
+
+    partition: int
+    producer_id: int
+    epoch: int  # the newest epoch that has written
+    last_sequence: int
+    last_timestamp_ms: int
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON; only `producerId` is a name of Pulsar's."""
+        return {
+            "producerId": self.producer_id,
+            "producerEpoch": self.epoch,
+            "partition": self.partition,
+            "lastSequence": self.last_sequence,
+            "lastTimestamp": moment(self.last_timestamp_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Cursors of subscriptions at one moment, with all that documents are made of."""
+
+    survey: Survey  # topics and subscriptions; its cursors are those of `states`
+    # what the cursors of each subscription share; none where nothing is stored
+    states: Mapping[str, SubscriptionState] = field(default_factory=dict)
+    # the producers of each topic; a topic that is not asked for is absent
+    publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
+    # partition and offset of the record that each stored cursor is in
+    places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
+
+    def state(self, subscription: str) -> SubscriptionState:
+        """Return what a subscription's cursors share."""
+        return self.states.get(subscription, SubscriptionState())
+
+
+def listed(sight: Sight) -> list[dict[str, Any]]:
+    """Return all subscriptions, by name, with the backlog of each."""
+    survey = sight.survey
+    documents = []
+    for name, record in sorted(survey.registry.subscriptions.items()):
+        document: dict[str, Any] = {
+            "name": name,
+            "type": record.type.value,
+            "topics": list(record.topics),
+            "epoch": record.epoch,
+            "ownerSeenSecondsAgo": _owner_seen_s(survey, name),
+            "created": moment(record.created_ms),
+            "lastConnected": moment(max(record.last_connected_ms, survey.seen_ms.get(name, 0))),
+        }
+        if name in survey.damaged:
+            document["damaged"] = survey.damaged[name]
+        else:
+            document |= _listed_backlog(survey, record)
+        documents.append(document)
+    documents += [
+        {"name": name, "type": _UNKNOWN, "topics": [], "damaged": why}
+        for name, why in sorted(survey.registry.unread.items())
+    ]
+    return documents
+
+
+def _owner_seen_s(survey: Survey, name: str) -> int | None:
+    """Return how old the last word of a subscription's owner is; it asserts nothing more."""
+    seen_ms = survey.seen_ms.get(name)
+    return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
+
+
+def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any]:
+    name = record.name
+    backlogs = [survey.backlog(topic) for topic in record.topics]
+    return {
+        "msgBacklog": sum(one.messages(name) for one in backlogs),
+        "backlogSize": sum(
+            part.size_bytes for one in backlogs for part in one.of_subscriptions.get(name, ())
+        ),
+        "oldestBacklogMessageAgeSeconds": int(
+            max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
+        ),
+    }
+
+
+def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
+    """Return what Pulsar's `topics stats` says of a topic."""
+    survey = sight.survey
+    backlog = survey.backlog(topic)
+    logs = [survey.logs[where] for where in survey.partitions(topic)]
+    sizes = [log.size_bytes for log in logs]
+    document: dict[str, Any] = {
+        "backlogSize": backlog.size_bytes,
+        "backlogSizeIsEstimate": backlog.is_estimate,
+        "msgInCounter": sum(log.end for log in logs),
+    }
+    if None not in sizes:
+        document["storageSize"] = sum(size or 0 for size in sizes)
+    if backlog.oldest is not None:
+        document["oldestBacklogMessageAgeSeconds"] = int(backlog.age_s(survey.now_ms))
+        document["oldestBacklogMessageSubscriptionName"] = backlog.oldest.subscription
+    if topic in sight.publishers:
+        document["publishers"] = [one.to_document() for one in sight.publishers[topic]]
+    document["subscriptions"] = {
+        record.name: _subscription_stats(sight, topic, record, before)
+        for record in survey.registry.on(topic)
+    }
+    return document
+
+
+def _subscription_stats(
+    sight: Sight, topic: str, record: SubscriptionRecord, before: Sight | None
+) -> dict[str, Any]:
+    survey = sight.survey
+    about: dict[str, Any] = {
+        "type": record.type.value,
+        "isDurable": True,
+        "ownerSeenSecondsAgo": _owner_seen_s(survey, record.name),
+        "epoch": record.epoch,
+    }
+    if record.name in survey.damaged:
+        return {**about, "damaged": survey.damaged[record.name]}
+    parts = survey.backlog(topic).of_subscriptions.get(record.name, [])
+    stamps = [part.oldest_ms for part in parts if part.oldest_ms is not None]
+    cursors = _cursors(survey, record.name, topic)
+    document: dict[str, Any] = {
+        "msgBacklog": sum(part.messages for part in parts),
+        "backlogSize": sum(part.size_bytes for part in parts),
+        "heldSize": sum(part.held_bytes for part in parts),
+        "unackedMessages": sum(
+            _unacked(cursor, survey.logs[where].start) for where, cursor in cursors.items()
+        ),
+        "lostAtMost": sum(survey.lost(record.name, where) for where in cursors),
+        **about,
+    }
+    if stamps:
+        document["earliestMsgPublishTimeInBacklog"] = min(stamps)
+    if before is not None:
+        document |= _rates(before, sight, record.name, topic)
+    return document
+
+
+def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]:
+    """Return rates between two moments, from what was stored at each."""
+    first, last = before.state(name), after.state(name)
+    if first.epoch != last.epoch:
+        return {}
+    earlier, later = (_cursors(one.survey, name, topic) for one in (before, after))
+    elapsed_s = (last.written_ms - first.written_ms) / 1000
+    if elapsed_s <= 0:  # nothing was stored meanwhile: no step was done
+        return {"msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0}
+    messages = size = 0
+    for where in earlier.keys() & later.keys():
+        acked = max(later[where].counts.consumed - earlier[where].counts.consumed, 0)
+        log = after.survey.logs[where]
+        messages += acked
+        size += acked * log.bytes_of(log.start, log.end) // max(log.end - log.start, 1)
+    return {
+        "msgRateOut": messages / elapsed_s,
+        "msgThroughputOut": size / elapsed_s,
+        "msgRateRedeliver": max(last.repeated - first.repeated, 0) / elapsed_s,
+    }
+
+
+def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what Pulsar's `topics stats-internal` says of a topic."""
+    survey = sight.survey
+    wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
+    partitions: dict[str, Any] = {}
+    for where in survey.partitions(topic):
+        log = survey.logs[where]
+        partitions[f"{topic}-{where.partition}"] = {
+            "entriesAddedCounter": log.end,
+            "numberOfEntries": log.end - log.start,
+            **({} if log.size_bytes is None else {"totalSize": log.size_bytes}),
+            "lastConfirmedEntry": str(Position(where.partition, log.end - 1)),
+            "cursors": {name: _cursor_document(sight, name, where) for name in wanted},
+        }
+    return {"partitions": partitions}
+
+
+def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[str, Any]:
+    survey, state = sight.survey, sight.state(name)
+    if name in survey.damaged:
+        return {"state": _DAMAGED, "damaged": survey.damaged[name]}
+    cursor = survey.held_of(name, where).cursor
+    # A topic that was deleted and made anew ends before what its cursors have acked.
+    end = max(survey.logs[where].end, _reached(cursor))
+    document = cursor.stats(end).to_document()
+    document["lostAtMost"] = survey.lost(name, where)
+    document["waitingReadOp"] = name in survey.connected and cursor.read_position >= end
+    place = sight.places.get((name, where))
+    if place is not None:
+        document["cursorLedger"] = place.partition
+        document["cursorLedgerLastEntry"] = place.offset
+    document["state"] = _state(survey, name, where)
+    document["epoch"] = state.epoch
+    document["step"] = state.step
+    document["frontier"] = moment(state.frontier_ms)
+    document["written"] = moment(state.written_ms)
+    return document
+
+
+def _state(survey: Survey, name: str, where: SourcePartition) -> str:
+    """Return a cursor's state in Pulsar's words."""
+    record = survey.registry.subscriptions.get(name)
+    if record is not None and survey.is_being_reset(record):
+        return _UNINITIALIZED
+    return _OPEN if where in survey.held.get(name, {}) else _NO_LEDGER
+
+
+def _cursors(survey: Survey, name: str, topic: str) -> dict[SourcePartition, Cursor]:
+    return {where: survey.held_of(name, where).cursor for where in survey.partitions(topic)}
+
+
+def _unacked(cursor: Cursor, start: int) -> int:
+    """Return how many messages were read and are not acked: held and waiting rows of a job."""
+    unacked = cursor.unacked_ranges(max(cursor.committed_offset, start), cursor.read_position)
+    return sum(stop - first for first, stop in unacked)
+
+
+def _reached(cursor: Cursor) -> int:
+    _firsts, stops = cursor.acked_arrays()
+    return max(cursor.committed_offset, int(stops[-1]) if len(stops) else 0)
+
+
+def moment(time_ms: int) -> str | None:
+    """Return a time as ISO 8601; None for one before 1970, or beyond the year 9999."""
+    if time_ms <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return None
+
+
+# What documents of subscriptions are made of, asked of Kafka; and the messages not acked yet.
+
+
+def take_sight(
+    surveyor: Surveyor,
+    topics: Collection[str] | None = None,
+    *,
+    with_publishers: bool = False,
+    with_places: bool = False,
+) -> Sight:
+    """Ask for all that documents of topics and their subscriptions need."""
+    registry = surveyor.registry.read()
+    wanted = registry.topics() if topics is None else sorted(set(topics))
+    names = sorted({one.name for topic in wanted for one in registry.on(topic)})
+    stored = surveyor.stored(registry, names)
+    places = {
+        (name, where): place
+        for name in (names if with_places else ())
+        for where, place in surveyor.cursors.places(
+            name, partition=registry.partition_of(name)
+        ).items()
+    }
+    survey = surveyor.with_oldest(surveyor.survey(wanted, registry=registry, known=stored))
+    return Sight(
+        survey,
+        states={name: found.state for name, found in stored.stored.items()},
+        publishers=_publishers(surveyor.kafka, survey.logs) if with_publishers else {},
+        places=places,
+    )
+
+
+def _publishers(
+    kafka: KafkaSettings, partitions: Collection[SourcePartition]
+) -> dict[str, list[Publisher]]:
+    """Return the producers that partitions remember; of topics whose leaders do not tell, none."""
+    wanted = [OutputPartition(*one) for one in partitions]
+    found: dict[str, list[Publisher]] = {}
+    if not wanted:
+        return found
+    # Who may not ask, or asks a broker that is away for a moment, is told all the rest.
+    with contextlib.suppress(RetriableError, FatalError):
+        connections = kept_connections(kafka)
+        connections.run(connections.leaders.refresh({one.topic for one in wanted}))
+        told = connections.run(connections.leaders.producers(wanted))
+        for where, some in sorted(told.items()):
+            found.setdefault(where.topic, []).extend(
+                Publisher(
+                    partition=where.partition,
+                    producer_id=one.producer_id,
+                    epoch=one.epoch,
+                    last_sequence=one.last_sequence,
+                    last_timestamp_ms=one.last_timestamp_ms,
+                )
+                for one in some
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message that is not acked."""
+
+    position: Position
+    timestamp_ms: int  # the record's timestamp, epoch milliseconds
+    key: bytes | None  # its key, None when it has none
+    value: bytes | None  # its value, None for a tombstone
+    headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
+
+
+def peek(
+    surveyor: Surveyor,
+    name: str,
+    count: int,
+    *,
+    only: Callable[[SourcePartition], bool] = lambda _where: True,
+) -> list[PeekedMessage]:
+    """Return the first messages that a subscription has not acked; nothing is acked by that."""
+    standing = standing_of(surveyor, name)
+    wanted = list(filter(only, standing.partitions))
+    if not wanted:
+        raise PositionRangeError(f"subscription {name!r} has no such partition")
+    found: list[PeekedMessage] = []
+    with reader(surveyor.kafka) as consumer:
+        for where in wanted:
+            messages = _sights_unacked(consumer, standing, where)
+            found += itertools.islice(messages, count)
+    return found
+
+
+def _sights_unacked(
+    consumer: Consumer, standing: Standing, where: SourcePartition
+) -> Iterator[PeekedMessage]:
+    log, cursor = standing.survey.logs[where], standing.held(where).cursor
+    for span in _spans(cursor, log.start, log.end):
+        for message in read_spans(consumer, {where: span}):
+            yield _peeked(message, where)
+
+
+def _spans(cursor: Cursor, start: int, end: int) -> Iterator[tuple[int, int]]:
+    return cursor.unacked_ranges(max(cursor.committed_offset, start), end)
+
+
+def _peeked(message: Message, where: SourcePartition) -> PeekedMessage:
+    return PeekedMessage(
+        position=Position(where.partition, int(message.offset() or 0), where.topic),
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(headers_of(message)),
+    )

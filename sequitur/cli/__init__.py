@@ -1,0 +1,1 @@
+"""The command line: `sequitur`, one file a group of commands."""

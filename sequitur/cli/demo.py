@@ -1,0 +1,438 @@
+"""The demo's picture: event time against the order of arrival, and that of release."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from rich.table import Table
+
+from sequitur.base.extras import load
+from sequitur.base.settings import Duration, milliseconds
+from sequitur.cli.topic_reader import TopicRecord, read_topic, topic_exists
+from sequitur.cli.verify import TopicCheck, TopicReport
+from sequitur.consumer import parse_event_time_spec
+from sequitur.embedded import EmbeddedBroker, holding_signals, leaving_on_signals, run_with_children
+from sequitur.errors import DemoError
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.pipelines.run_options import RunOptions
+from sequitur.pipelines.spark_settings import spark_home
+from sequitur.producer import EVENT_ID_HEADER, KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+_PICTURE: Final = "the demo's picture"
+_COLOURS: Final = ("#3b6fb6", "#d1702a", "#3a9a6b", "#8a5cb0", "#b0413e")
+_LIMIT: Final = "#777777"
+_NARROWEST: Final = 2.2
+_WIDER: Final = 3.5
+"""Points that a producer is drawn wider than the next, where one hides the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One event as it was found in a topic."""
+
+    key: bytes
+    producer: str
+    offset: int  # its place in its partition
+    event_time_ms: int  # when it happened, epoch milliseconds
+
+
+def plot_arrivals(
+    before: Sequence[Arrival],
+    after: Sequence[Arrival],
+    *,
+    inversions: tuple[int, int],
+    delay_ms: int | None,
+) -> Figure:
+    """Draw one key's events, event time over place, as they arrived and as they were released.
+
+    The key is the one with the most events, so that the picture shows one order and not several.
+    """
+    # Loaded here, as the command line must not wait for a plotting library it rarely needs.
+    agg = load("matplotlib.backends.backend_agg", _PICTURE)
+
+    figure: Figure = load("matplotlib.figure", _PICTURE).Figure(
+        figsize=(11, 5), dpi=110, layout="constrained"
+    )
+    agg.FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    key = _busiest_key(before)
+    start_ms = min((arrival.event_time_ms for arrival in before), default=0)
+    producers = sorted({arrival.producer for arrival in before})
+    arrived = _of_key(before, key)
+    if delay_ms is not None:
+        _draw_delay(left, arrived, start_ms, delay_ms)
+    _draw(left, arrived, producers, start_ms)
+    _draw(right, _of_key(after, key), producers, start_ms, wider=_WIDER)
+    left.set_title(f"before: as it arrived in Kafka\n{inversions[0]:,} inversions in all keys")
+    right.set_title(f"after: as the reorder job released it\n{inversions[1]:,} inversions")
+    left.set_xlabel("place in the order of arrival")
+    right.set_xlabel("place in the order of release")
+    left.set_ylabel("event time, s since the first")
+    drawn, labels = left.get_legend_handles_labels()
+    figure.legend(
+        drawn, labels, loc="outside lower center", ncols=len(drawn), frameon=False, markerscale=3
+    )
+    figure.suptitle(
+        f"Events of key {key.decode(errors='replace')}. "
+        "An inversion: an event behind a newer one of its key"
+    )
+    return figure
+
+
+def _busiest_key(arrivals: Sequence[Arrival]) -> bytes:
+    counts: dict[bytes, int] = {}
+    for arrival in arrivals:
+        counts[arrival.key] = counts.get(arrival.key, 0) + 1
+    return max(sorted(counts), key=counts.__getitem__, default=b"")
+
+
+def _of_key(arrivals: Sequence[Arrival], key: bytes) -> list[Arrival]:
+    return sorted((a for a in arrivals if a.key == key), key=lambda arrival: arrival.offset)
+
+
+def _draw(
+    axes: Axes,
+    arrivals: Sequence[Arrival],
+    producers: Sequence[str],
+    start_ms: int,
+    *,
+    wider: float = 0.0,
+) -> None:
+    """Draw each producer's events in a colour of its own, over their place.
+
+    Each may be drawn wider than the next, over it: where all have the same event times, too, each
+    is then seen.
+    """
+    for number, producer in enumerate(producers):
+        places = [place for place, a in enumerate(arrivals) if a.producer == producer]
+        times = [(arrivals[place].event_time_ms - start_ms) / 1000 for place in places]
+        colour = _COLOURS[number % len(_COLOURS)]
+        label = producer.partition("~")[0]
+        width = _NARROWEST + wider * (len(producers) - 1 - number)
+        axes.scatter(places, times, s=width**2, color=colour, label=label, linewidths=0)
+    axes.grid(visible=True, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms: int) -> None:
+    """Draw how far behind the newest event of the order one may be without being late."""
+    times = (arrival.event_time_ms - start_ms for arrival in arrivals)
+    newest = [time_ms / 1000 for time_ms in accumulate(times, max)]
+    limits = [max(0.0, time_s - delay_ms / 1000) for time_s in newest]
+    label = f"the delay, {delay_ms / 1000:g} s behind the newest: an event below it is late"
+    axes.plot(limits, color=_LIMIT, linestyle="--", linewidth=1.2, label=label)
+    axes.fill_between(range(len(limits)), 0, limits, color=_LIMIT, alpha=0.12, linewidth=0)
+
+
+# The main job from end to end, on this machine's own CPU readings.
+#
+# Three daemons sample the CPU usage of this machine and send it with different delays, so that the
+# topic's arrival order differs from event-time order, as in the article this project starts from.
+# The reorder job restores event-time order. Then a reader that shares no code with either compares
+# the output with the input, event by event, and the demo fails if one is lost, duplicated or out of
+# order.
+
+
+INPUT_TOPIC: Final = "cpu-readings"
+OUTPUT_TOPIC: Final = "cpu-readings.ordered"
+LATE_TOPIC: Final = f"{OUTPUT_TOPIC}.late"
+QUARANTINE_TOPIC: Final = f"{OUTPUT_TOPIC}.quarantine"
+SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
+"""How long each daemon delays a reading: less than the job's delay, so that none is late."""
+
+_EVENT_TIME: Final = "json:occurred_at"
+_PARTITIONS: Final = 4
+_ROWS_A_BATCH: Final = 2_500
+"""Small, so that the job restores order over several batches and not by one sort."""
+_IDLE_TIMEOUT: Final = "1 s"
+"""Short, as a machine with two CPUs leaves two of the four partitions empty."""
+_DAEMON_GRACE_S: Final = 300.0
+_JOB_TIMEOUT_S: Final = 600.0
+_LOG_LINES: Final = 5
+_SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
+"""Spark has its JVM use one, and no option has the JVM keep it to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """The result of the demo. All counts are of events."""
+
+    sent: int  # events the daemons report as persisted
+    read: int
+    released: int  # events in the ordered topic, as the independent reader counts them
+    late: int  # events in the late topic
+    quarantined: int  # events in the quarantine topic
+    held: int  # events the job still held when it ended
+    lost: int  # events of the input topic that are in none of the three
+    duplicates: int  # records beyond the first of their event id, over the three
+    before: TopicReport  # the check of the input topic
+    after: TopicReport  # the check of the ordered topic
+    problems: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain values, for `json.dumps`."""
+        counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates")
+        return {
+            **{name: getattr(self, name) for name in counts},
+            "before": self.before.as_json(),
+            "after": self.after.as_json(),
+            "problems": list(self.problems),
+        }
+
+
+def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoReport:
+    """Run the demo and draw `plot`.
+
+    A broker named by KAFKA_BOOTSTRAP_SERVERS is used where there is one; its topics of the demo's
+    names must not exist yet. Otherwise an embedded one is started, and ended with its data. At
+    SIGINT and SIGTERM, too, all that was started is ended.
+
+    Raises:
+        MissingExtraError: Spark or matplotlib is not installed.
+    """
+    delay_ms = _milliseconds(delay)
+    spark_home()  # what is missing is told before anything is started
+    load("matplotlib", "the demo's picture")
+    with (
+        leaving_on_signals(),
+        tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,
+        _broker(folder) as kafka,
+    ):
+        taken = [name for name in (INPUT_TOPIC, OUTPUT_TOPIC) if topic_exists(kafka, name)]
+        if taken:
+            raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
+        environ = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+        delays = ", ".join(f"{delay_s:g}" for delay_s in SEND_DELAYS_S)
+        _say(
+            f"{len(SEND_DELAYS_S)} daemons sample the CPUs for {seconds:g} s, and send what they "
+            f"read {delays} s later"
+        )
+        sent = _run_daemons(environ, Path(folder), seconds=seconds, rate_hz=rate_hz)
+        _say(f"{sent:,} events are in Kafka; Spark starts with the reorder job")
+        job = _run_job(environ, Path(folder), delay=delay)
+        _say("an independent reader compares what came out with what went in")
+        return _compare(kafka, sent, job, plot, delay_ms)
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the demo's progress
+
+
+def _milliseconds(delay: str) -> int | None:
+    """Return a delay; None for one that is learned."""
+    if delay == "auto":
+        return None
+    try:
+        return milliseconds(TypeAdapter(Duration).validate_python(delay))
+    except ValidationError as error:
+        raise DemoError(f"--delay {delay!r}: {error.errors()[0]['msg']}") from error
+
+
+def print_report(report: DemoReport, console: Console) -> None:
+    """Print the report as a table, and below it the claims that failed."""
+    table = Table(title="From arrival order to event-time order", title_justify="left")
+    table.add_column("events")
+    table.add_column("", justify="right")
+    for name in ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates"):
+        table.add_row(name, f"{getattr(report, name):,}")
+    table.add_section()
+    table.add_row("keys", f"{report.before.keys:,}")
+    table.add_row("order inversions per key, before", f"{report.before.event_inversions:,}")
+    table.add_row("order inversions per key, after", f"{report.after.event_inversions:,}")
+    console.print(table)
+    for problem in report.problems:
+        console.print(f"[bold red]{problem}")
+    if not report.problems:
+        console.print("[bold green]nothing lost, nothing duplicated, every key in event-time order")
+
+
+@contextlib.contextmanager
+def _broker(folder: str) -> Iterator[KafkaSettings]:
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given is not None:
+        _say(f"the broker is {given}, as KAFKA_BOOTSTRAP_SERVERS says")
+        yield KafkaSettings(bootstrap_servers=given)
+        return
+    broker = EmbeddedBroker(Path(folder) / "broker", short_lived=True)
+    _say("an embedded broker starts")
+    try:
+        yield KafkaSettings(bootstrap_servers=broker.start())
+    finally:
+        broker.stop()
+
+
+@contextlib.contextmanager
+def _limit(timeout_s: float, what: str) -> Iterator[float]:
+    """Name the program that took too long; the limit is for hangs, not for slow machines."""
+    try:
+        yield timeout_s
+    except subprocess.TimeoutExpired as error:
+        raise DemoError(f"{what} had not ended after {timeout_s:g} s, and was killed") from error
+
+
+def _run_daemons(
+    environ: Mapping[str, str], folder: Path, *, seconds: float, rate_hz: float
+) -> int:
+    """Run all daemons side by side; the number of events they report as persisted."""
+    daemons: list[subprocess.Popen[str]] = []
+    persisted = 0
+    try:
+        for number, send_delay_s in enumerate(SEND_DELAYS_S, start=1):
+            command = [
+                sys.executable, "-m", "sequitur.producer",
+                "--topic", INPUT_TOPIC, "--partitions", str(_PARTITIONS),
+                "--name", f"cpu-{number}", "--source", "cpu",
+                "--journal", str(folder / f"cpu-{number}.journal"),
+                "--rate-hz", f"{rate_hz:g}", "--duration", f"{seconds:g} s",
+                "--send-delay", f"{round(send_delay_s * 1000)} ms",
+            ]  # fmt: skip
+            with holding_signals(), _log(folder, number).open("w") as log:
+                daemons.append(
+                    subprocess.Popen(
+                        command, env=environ, stdout=subprocess.PIPE, stderr=log, text=True
+                    )
+                )
+        for number, daemon in enumerate(daemons, start=1):
+            with _limit(seconds + _DAEMON_GRACE_S, "a daemon") as timeout_s:
+                output, _ = daemon.communicate(timeout=timeout_s)
+            if daemon.returncode != 0:
+                last = "".join(_log(folder, number).read_text().splitlines(True)[-_LOG_LINES:])
+                raise DemoError(
+                    f"produce-events ended with status {daemon.returncode}, after\n{last}"
+                )
+            summary = json.loads(output.strip().splitlines()[-1])
+            if summary["persisted"] != summary["accepted"]:
+                raise DemoError(f"produce-events could not send everything: {summary}")
+            persisted += summary["persisted"]
+    finally:
+        for daemon in daemons:
+            if daemon.poll() is None:
+                daemon.kill()
+            daemon.wait()
+    return persisted
+
+
+def _log(folder: Path, number: int) -> Path:
+    return folder / f"cpu-{number}.log"
+
+
+def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[str, int]:
+    """Run the reorder job until it has drained; the counts of its final report."""
+    report = folder / "reorder.json"
+    command = [
+        sys.executable, "-m", "sequitur", "reorder",
+        "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPIC,
+        "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
+        "--checkpoint", str(folder / "checkpoint"),
+        "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
+        *RunOptions(
+            available_now=True, drain=True, report=report, progress=ProgressStyle.TEXT
+        ).flags(),
+        # A minute's work does not make up for the cost of the JVM's optimising compiler.
+        "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
+    ]  # fmt: skip
+    with _limit(_JOB_TIMEOUT_S, "the reorder job") as timeout_s:
+        status = run_with_children(
+            command, environ, timeout_s=timeout_s, leave_out=_SAID_BY_EACH_JVM
+        )
+    if status != 0:
+        raise DemoError(f"the reorder job ended with status {status}")
+    counts: dict[str, int] = json.loads(report.read_text())
+    return counts
+
+
+def _compare(
+    kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path, delay_ms: int | None
+) -> DemoReport:
+    before_arrivals: list[Arrival] = []
+    after_arrivals: list[Arrival] = []
+    went_in: Counter[bytes] = Counter()
+    came_out: Counter[bytes] = Counter()
+    before = _check(kafka, INPUT_TOPIC, went_in, before_arrivals)
+    after = _check(kafka, OUTPUT_TOPIC, came_out, after_arrivals)
+    late = _check(kafka, LATE_TOPIC, came_out, [])
+    quarantined = _check(kafka, QUARANTINE_TOPIC, came_out, [])
+    figure = plot_arrivals(
+        before_arrivals,
+        after_arrivals,
+        inversions=(before.event_inversions, after.event_inversions),
+        delay_ms=delay_ms,
+    )
+    figure.savefig(plot)
+    lost = len(went_in.keys() - came_out.keys())
+    duplicates = sum(count - 1 for count in came_out.values())
+    out = after.records + late.records + quarantined.records + job["held"]
+    claims = {
+        f"{lost} events lost on the way out": lost == 0,
+        f"{duplicates} duplicates on the way out": duplicates == 0,
+        f"{sent} events sent, but {before.records} in the topic": sent == before.records,
+        f"{before.missing} events missing from the topic": before.missing == 0,
+        f"{before.duplicates} duplicates in the topic": before.duplicates == 0,
+        f"{before.send_inversions} events sent out of order": before.send_inversions == 0,
+        f"{job['read']} events read, but {before.records} in the topic": job["read"]
+        == before.records,
+        f"{job['read']} events read, but {out} accounted for": job["read"] == out,
+        f"{after.event_inversions} inversions left": after.event_inversions == 0,
+        "the arrival order was not broken, so nothing is shown": before.event_inversions > 0,
+    }
+    return DemoReport(
+        sent=sent,
+        read=job["read"],
+        released=after.records,
+        late=late.records,
+        quarantined=quarantined.records,
+        held=job["held"],
+        lost=lost,
+        duplicates=duplicates,
+        before=before,
+        after=after,
+        problems=tuple(problem for problem, holds in claims.items() if not holds),
+    )
+
+
+def _check(
+    kafka: KafkaSettings, topic: str, ids: Counter[bytes], arrivals: list[Arrival]
+) -> TopicReport:
+    event_time = parse_event_time_spec(_EVENT_TIME)
+
+    def time_of(record: TopicRecord) -> int | None:
+        return event_time.of(record.value, record.headers, record.timestamp_ms)
+
+    check = TopicCheck(topic, time_of)
+    if not topic_exists(kafka, topic):
+        return check.report()
+    for record in read_topic(kafka, topic):
+        check.observe(record)
+        event_id = record.header(EVENT_ID_HEADER) or b""
+        ids[event_id] += 1
+        event_time_ms = time_of(record)
+        if event_time_ms is not None:
+            arrivals.append(
+                Arrival(
+                    key=record.key or b"",
+                    producer=event_id.partition(b":")[0].decode(),
+                    offset=record.offset,
+                    event_time_ms=event_time_ms,
+                )
+            )
+    return check.report()

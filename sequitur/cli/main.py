@@ -1,0 +1,155 @@
+"""The command-line program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sequitur.base.flags import with_flags
+from sequitur.base.program import run_program
+from sequitur.cli.broker import broker_app
+from sequitur.cli.console import EXAMPLES, KafkaJob
+from sequitur.cli.dlq import dlq_app
+from sequitur.cli.jobs import reorder_app, run_topology
+from sequitur.cli.journal import journal_app
+from sequitur.cli.subscription import subscription_app
+from sequitur.cli.tail import show_tail
+from sequitur.cli.topic import retention_app, topic_app
+from sequitur.cli.topic_reader import TopicRecord, is_truncated, read_topic
+from sequitur.cli.verify import Order, TopicCheck, TopicReport
+from sequitur.consumer import ConsumerError, parse_event_time_spec
+from sequitur.errors import PipelineError, SequiturError
+from sequitur.producer import ProducerError
+from sequitur.producer.daemon.cli import produce
+
+FOUND_WRONG_EXIT_CODE: Final = 1
+"""The program did its work, and the check failed."""
+
+app = typer.Typer(
+    name="sequitur",
+    help="Into Kafka once and in order; out of it in event-time order.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(broker_app, name="broker")
+app.add_typer(dlq_app, name="dlq")
+app.add_typer(journal_app, name="journal")
+app.add_typer(reorder_app, name="reorder")
+app.add_typer(subscription_app, name="subscription")
+app.add_typer(retention_app, name="retention")
+app.add_typer(topic_app, name="topic")
+app.command()(produce)
+app.command("run")(run_topology)
+app.command("tail")(show_tail)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the daemons sample", min=1.0)] = 20.0,
+    rate_hz: Annotated[float, typer.Option(help="Samples a second of each CPU", min=1.0)] = 100.0,
+    delay: Annotated[str, typer.Option(help="How long the job waits for late events")] = "10 s",
+    plot: Annotated[Path, typer.Option(help="The picture to draw")] = Path("demo.png"),
+    report: Annotated[Path | None, typer.Option(help="Write the result as JSON")] = None,
+) -> None:
+    """Run the main job on this machine's own CPU readings, and check its output."""
+    from sequitur.cli.demo import print_report, run_demo  # noqa: PLC0415 - only the demo needs it
+
+    result = run_demo(seconds=seconds, rate_hz=rate_hz, delay=delay, plot=plot)
+    print_report(result, Console())
+    typer.echo(f"picture: {plot}")
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(json.dumps(result.as_json(), indent=2) + "\n")
+    if result.problems:
+        raise typer.Exit(FOUND_WRONG_EXIT_CODE)
+
+
+@app.command()
+@with_flags(KafkaJob)
+def verify(
+    settings: KafkaJob,
+    topic: Annotated[str, typer.Argument(help="The topic to check")],
+    event_time: Annotated[
+        str | None, typer.Option(help="json:PATH, header:NAME or kafka-timestamp (the default)")
+    ] = None,
+    order: Annotated[
+        Order | None,
+        typer.Option(help="event, send or both; by default event with --event-time, else send"),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Another topic that events of the same producers are in; repeatable"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
+) -> None:
+    """Check a topic for order, gaps and duplicates; status 1 when something does not hold.
+
+    A producer's topic is in the order of sending, the reorder job's in that of event times.
+
+    A producer numbers its events over all topics that it sends to, and a job may have moved late
+    ones to another topic. Name such topics with --also: they are searched for gaps and duplicates,
+    too, but their order is not checked.
+    """
+    spec = parse_event_time_spec(event_time or "kafka-timestamp")
+    expected = order or (Order.SEND if event_time is None else Order.EVENT)
+
+    def time_of(record: TopicRecord) -> int | None:
+        return spec.of(record.value, record.headers, record.timestamp_ms)
+
+    further = tuple(also or ())
+    truncated = any(is_truncated(settings.kafka, one) for one in (topic, *further))
+    check = TopicCheck(topic, time_of, truncated=truncated, also=further, order=expected)
+    check.observe_all(read_topic(settings.kafka, topic))
+    for one in further:
+        for record in read_topic(settings.kafka, one):
+            check.observe_elsewhere(record)
+    result = check.report()
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print_topic(result, Console())
+    if not result.holds:
+        raise typer.Exit(FOUND_WRONG_EXIT_CODE)
+
+
+def _print_topic(report: TopicReport, console: Console) -> None:
+    table = Table(title=f"Topic {report.topic}", title_justify="left", show_header=False)
+    for name, value in report.as_json().items():
+        if isinstance(value, int) and name != "holds":
+            table.add_row(name.replace("_", " "), f"{value:,}")
+    console.print(table)
+    if report.producers:
+        producers = Table(title="Producers", title_justify="left")
+        for column in ("producer", "events", "first", "last", "missing", "duplicates"):
+            producers.add_column(column, justify="left" if column == "producer" else "right")
+        for found in report.producers:
+            producers.add_row(
+                found.producer,
+                f"{found.events:,}",
+                f"{found.first_sequence:,}",
+                f"{found.last_sequence:,}",
+                f"{found.missing:,}",
+                f"{found.duplicates:,}",
+            )
+        console.print(producers)
+        for found in report.producers:
+            if found.shared:
+                told = (
+                    f"{found.producer}: {found.shared:,} sequences were given by two holders of "
+                    "its journal, or by one that was restored from a copy"
+                )
+                console.print(told, markup=False, soft_wrap=True)
+    for problem in report.problems:
+        console.print(problem, markup=False, soft_wrap=True)
+    console.print("[bold green]holds" if report.holds else "[bold red]does not hold")
+
+
+def main() -> None:
+    """`sequitur`: run the command line."""
+    errors = (ProducerError, ConsumerError, PipelineError, SequiturError)
+    run_program("sequitur", app, errors=errors, examples=EXAMPLES)

@@ -1,0 +1,676 @@
+"""Tables of subscriptions, for people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from sequitur.base.flags import with_flags
+from sequitur.base.process import wall_clock_ms
+from sequitur.cli.console import AsJson, KafkaJob, echo_json, shown, surveyor_of, table_console
+from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.subscription.inspection import internal_document, listed, stats_document
+from sequitur.consumer.subscription.policies import parse_time_s
+from sequitur.consumer.subscription.position import (
+    Edge,
+    Position,
+    ToPositions,
+    ToTime,
+    parse_ago_ms,
+    parse_time_ms,
+)
+from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.kafka.connections import require_broker
+from sequitur.pipelines.ordering.progress import instant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from sequitur.consumer import SourcePartition
+    from sequitur.consumer.subscription.admin import CursorMoves, Plan
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.consumer.subscription.inspection import Sight
+    from sequitur.consumer.subscription.position import ResetTarget
+
+
+_NARROWEST: Final = 150
+"""The tables need this many columns; a pipe has none, and rich would take 80."""
+_DONE: Final = {"reset": "reset", "skip": "skipped", "expire": "expired"}
+
+
+def print_list(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print all subscriptions."""
+    table = _table(
+        f"Subscriptions: {len(found):,}",
+        ("subscription", "type", "topics"),
+        ("owner seen,\ns ago", "epoch", "msgBacklog", "backlogSize", "oldest, s"),
+    )
+    for one in found:
+        table.add_row(
+            one["name"],
+            one["type"],
+            ", ".join(one["topics"]),
+            *_numbers(
+                one,
+                "ownerSeenSecondsAgo",
+                "epoch",
+                "msgBacklog",
+                "backlogSize",
+                "oldestBacklogMessageAgeSeconds",
+            ),
+        )
+    _print(table)
+    for one in found:
+        if "damaged" in one:
+            typer.echo(f"damaged: {one['damaged']}")
+
+
+def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print topics and their subscriptions."""
+    for topic, document in found.items():
+        size = f"{document['backlogSize']:,} bytes"
+        about = " (an estimate)" if document["backlogSizeIsEstimate"] else ""
+        stored = f", storageSize {document['storageSize']:,}" if "storageSize" in document else ""
+        producers = len({one["producerId"] for one in document.get("publishers", ())})
+        rates = any("msgRateOut" in one for one in document["subscriptions"].values())
+        names = ("msgRateOut", "msgThroughputOut", "msgRateRedeliver") if rates else ()
+        columns = ("epoch", "msgBacklog", "backlogSize", "unackedMessages", *names)
+        table = _table(
+            f"Topic {topic}: backlogSize {size}{about}{stored}, {producers:,} producers",
+            ("subscription", "type"),
+            ("owner seen,\ns ago", *columns),
+        )
+        for name, one in document["subscriptions"].items():
+            table.add_row(name, one["type"], *_numbers(one, "ownerSeenSecondsAgo", *columns))
+        _print(table)
+
+
+def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the cursors of each partition."""
+    for topic, document in found.items():
+        table = _table(
+            f"Cursors on {topic}; positions are partition:offset",
+            ("subscription",),
+            (
+                "lastConfirmedEntry",
+                "markDelete",
+                "readPosition",
+                "msgBacklog",
+                "consumed",
+                "since first\nnot acked",
+                "ranges",
+            ),
+            ("individuallyDeletedMessages", "state"),
+        )
+        for partition in document["partitions"].values():
+            for name, cursor in partition["cursors"].items():
+                table.add_row(
+                    name,
+                    partition["lastConfirmedEntry"],
+                    cursor.get("markDeletePosition", "-"),
+                    cursor.get("readPosition", "-"),
+                    *_numbers(
+                        cursor,
+                        "msgBacklog",
+                        "messagesConsumedCounter",
+                        "numberOfEntriesSinceFirstNotAckedMessage",
+                        "totalNonContiguousDeletedMessagesRange",
+                    ),
+                    _short(cursor.get("individuallyDeletedMessages", "-")),
+                    cursor["state"],
+                )
+            table.add_section()
+        _print(table)
+
+
+def print_moves(document: Mapping[str, Any], *, beside: bool = False) -> None:
+    """Print what a reset, a skip or an expiry means, or what it meant."""
+    kind, name = document["kind"], document["subscription"]
+    title = f"What it means to {kind} {name}" if document["dryRun"] else f"{name}: {_DONE[kind]}"
+    counts = ("messages", "acked", "skipped") if kind == "reset" else ("skipped", "messages")
+    heads = {
+        "messages": "replayed" if kind == "reset" else "not acked then",
+        "acked": "of these acked",
+        "skipped": "skipped, not acked",
+    }
+    table = _table(
+        f"{title} (epoch {document['epoch']})",
+        ("topic",),
+        ("partition", "from", "to", *(heads[one] for one in counts)),
+    )
+    for one in document["moves"]:
+        table.add_row(
+            one["topic"], str(one["partition"]), one["from"], one["to"], *_numbers(one, *counts)
+        )
+    table.add_section()
+    table.add_row("all", "", "", "", *_numbers(document, *counts))
+    _print(table, beside=beside)
+    if document["gone"]:
+        gone = f"Kafka does not have {document['gone']:,} of the offsets any more"
+        typer.echo(gone, err=beside)
+
+
+def print_messages(name: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Print messages that are not acked."""
+    table = _table(
+        f"The first messages that {name} has not acked",
+        ("position", "event time", "key", "value", "headers"),
+    )
+    for one in messages:
+        headers = [f"{header}={shown(value)}" for header, value in one["headers"]]
+        table.add_row(
+            one["position"],
+            instant(one["eventTimeMs"]),
+            shown(one["key"]),
+            shown(one["value"]),
+            shown(", ".join(headers)),
+        )
+    _print(table)
+
+
+def _table(
+    title: str,
+    left: Sequence[str],
+    right: Sequence[str] = (),
+    behind: Sequence[str] = (),
+) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right")
+    for name in behind:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _numbers(document: Mapping[str, Any], *names: str) -> list[str]:
+    told = (document.get(name) for name in names)
+    found = ("-" if one is None else one for one in told)
+    return [f"{one:,.1f}" if isinstance(one, float) else _whole(one) for one in found]
+
+
+def _whole(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _short(ranges: str, most: int = 120) -> str:
+    """Return the first of many ranges: JSON has all."""
+    return ranges if len(ranges) <= most else f"{ranges[:most].rpartition(',')[0]}, ...]"
+
+
+def _print(table: RenderableType, *, beside: bool = False) -> None:
+    table_console(_NARROWEST, stderr=beside).print(table)
+
+
+# `sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, watch.
+#
+# What changes cursors tells first what it means, and asks; `--yes` answers. It is refused while the
+# subscription has an owner, unless `--fence` takes it away from that one.
+
+
+Name = Annotated[str, typer.Argument(help="The subscription", show_default=False)]
+OneName = Annotated[
+    str | None,
+    typer.Argument(help="The subscription; without one, all of them", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+OnlyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic")]
+OnlyPartition = Annotated[
+    int | None, typer.Option("--partition", help="Only this partition", min=0)
+]
+
+
+def ask(question: str) -> None:
+    """Ask, and end the program unless the answer is yes."""
+    typer.confirm(question, abort=True, err=True)
+
+
+def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartition], bool]:
+    """Return what says whether a partition is wanted."""
+    return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it means, and do nothing")]
+Fence = Annotated[
+    bool,
+    typer.Option(
+        "--fence",
+        help="Also while it has an owner: that one stops by name, and goes on from the new cursors "
+        "when it is started again",
+    ),
+]
+
+
+@with_flags(KafkaJob)
+def reset(
+    settings: KafkaJob,
+    name: Name,
+    ago: Annotated[
+        str | None, typer.Option("--time", "-t", help="To so long ago: 30s, 90m, 4h, 3d, 2w")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(help="To a time: ISO 8601, or milliseconds since 1970")
+    ] = None,
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; may be repeated"
+        ),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the first message that is there")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last message")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin anew at other messages, with nothing acked behind them: a new epoch.
+
+    The frontier, what is known of keys, and the identity of the job's output begin anew, too. What
+    an earlier epoch acks is refused. Partitions that --to-offset does not name stay where they are.
+    """
+    targets: list[ResetTarget] = []
+    if ago is not None:
+        targets.append(ToTime(parse_ago_ms(ago, now_ms=wall_clock_ms())))
+    if to_time is not None:
+        targets.append(ToTime(parse_time_ms(to_time)))
+    if to_offset:
+        targets.append(ToPositions(tuple(map(Position.parse, to_offset))))
+    if to_earliest:
+        targets.append(Edge.EARLIEST)
+    if to_latest:
+        targets.append(Edge.LATEST)
+    if len(targets) != 1:
+        raise typer.BadParameter(
+            "give one of --time, --to-time, --to-offset, --to-earliest and --to-latest"
+        )
+    moves = _moves(settings)
+    plan = moves.plan_reset(name, targets[0])
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@with_flags(KafkaJob)
+def skip(
+    settings: KafkaJob,
+    name: Name,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="How many of each partition", min=1)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All: clears the backlog")] = False,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack the oldest messages that are not acked, unprocessed: so many of each partition."""
+    if (count is None) is not everything:
+        raise typer.BadParameter("give either --count or --all")
+    moves = _moves(settings)
+    plan = moves.plan_skip(name, count, only=only_of(topic, partition))
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@with_flags(KafkaJob)
+def expire(
+    settings: KafkaJob,
+    name: Name,
+    older_than: Annotated[
+        str, typer.Option("--expireTime", "-t", help="Seconds, or 90m, 4h, 3d, 2w")
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack messages that are older than a time, unprocessed: up to the first that is not."""
+    older_than_s = parse_time_s(older_than)
+    if older_than_s is None:
+        raise typer.BadParameter(f"{older_than}: a negative time has not passed")
+    moves = _moves(settings)
+    plan = moves.plan_expire(name, older_than_s)
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+def _carry_out(
+    moves: CursorMoves, plan: Plan, *, dry_run: bool, yes: bool, fence: bool, as_json: bool
+) -> None:
+    """Tell what a plan means, ask, and do it."""
+    preview = {**plan.to_document(), "dryRun": True}
+    if dry_run and as_json:
+        echo_json(preview)
+    elif dry_run or not yes:
+        print_moves(preview, beside=as_json)
+    if dry_run:
+        return
+    if not yes:
+        ask(f"{plan.kind.value} subscription {plan.name}?")
+    done = {**moves.carry_out(plan, fence=fence).to_document(), "dryRun": False}
+    if as_json:
+        echo_json(done)
+    else:
+        print_moves(done)
+
+
+def _moves(settings: KafkaJob) -> CursorMoves:
+    from sequitur.consumer.subscription.admin import CursorMoves  # noqa: PLC0415
+
+    return CursorMoves(surveyor_of(settings))
+
+
+_ACTS = frozenset(
+    {
+        FindingKind.EVICTED,
+        FindingKind.EXPIRED_MESSAGES,
+        FindingKind.EXPIRED_SUBSCRIPTION,
+    }
+)
+"""Each of these is told; of what lasts only the beginning."""
+
+
+@with_flags(KafkaJob)
+def watch(
+    settings: KafkaJob,
+    interval: Annotated[
+        float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
+    ] = 1.0,
+    copy_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Topic that messages are copied to before they are evicted, of subscriptions that "
+            "name none"
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="End after so many; by default when it is stopped", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what is to be done, and do nothing")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check quotas, times to live, expirations and thresholds, again and again.
+
+    A backlog grows when the job is down, so the checks run here, too. Of several programs that
+    watch one makes the checks, and another goes on when that one ends. What there is to find is
+    told when it begins, and each thing that is done.
+    """
+    from sequitur.consumer.subscription.checks import watch as run_checks  # noqa: PLC0415
+
+    require_broker(settings.kafka)
+    told: set[tuple[str, str | None, str | None]] = set()
+    done = 0
+
+    def tell(found: CheckRound) -> None:
+        nonlocal told, done
+        done += 1
+        if as_json:
+            typer.echo(json.dumps(found.to_document()))
+            return
+        lasting = {(one.kind.value, one.topic, one.subscription) for one in found.findings}
+        for one in found.findings:
+            if one.kind in _ACTS or (one.kind.value, one.topic, one.subscription) not in told:
+                where = " ".join(name for name in (one.topic, one.subscription) if name)
+                typer.echo(f"{instant(found.now_ms)} {one.kind.value}: {where}: {one.sentence}")
+        told = lasting
+
+    with _stop_on_signals() as stop:
+        run_checks(
+            settings.kafka,
+            tell=tell,
+            stop=lambda: stop.is_set() or (rounds is not None and done >= rounds),
+            interval_s=interval,
+            copy_to=copy_to,
+            dry_run=dry_run,
+            warn=lambda line: typer.echo(line, err=True),
+        )
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Give what SIGINT and SIGTERM set, for as long as the block runs."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# What asks brokers is loaded by the commands: `sequitur` has others.
+
+_LONGEST_RATES_S: Final = 3_600.0
+_MOST_PEEKED: Final = 1_000_000
+"""They are held in memory, and sorted."""
+
+subscription_app = typer.Typer(
+    name="subscription",
+    help="Subscriptions: their cursors and backlogs; create, delete, reset, skip, expire, peek.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+class Begin(StrEnum):
+    """Where the cursors of a new subscription begin."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@subscription_app.command("list")
+@with_flags(KafkaJob)
+def list_subscriptions(settings: KafkaJob, as_json: AsJson = False) -> None:
+    """List all subscriptions, with the backlog of each."""
+    from sequitur.consumer.subscription.inspection import take_sight  # noqa: PLC0415
+
+    found = listed(take_sight(surveyor_of(settings)))
+    if as_json:
+        echo_json(found)
+    else:
+        print_list(found)
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def create(
+    settings: KafkaJob,
+    name: Name,
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated")],
+    position: Annotated[Begin, typer.Option(help="Where its cursors begin: earliest or latest")],
+    kind: Annotated[
+        SubscriptionType,
+        typer.Option("--type", help="Exclusive, Failover, Shared or Key_Shared"),
+    ] = SubscriptionType.EXCLUSIVE,
+    expiration_time_minutes: Annotated[
+        int | None,
+        typer.Option(
+            help="Delete it after so many minutes without a consumer; 0 never; by default as its "
+            "topics say",
+            min=0,
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int, typer.Option(help="Of the topics of subscriptions, if they are not there; -1: default")
+    ] = -1,
+    fence: Annotated[
+        bool,
+        typer.Option(
+            "--fence", help="Also if a consumer group of that name has offsets or members"
+        ),
+    ] = False,
+) -> None:
+    """Create a subscription, with a cursor of each partition of its topics."""
+    from sequitur.consumer.subscription.admin import SubscriptionAdmin  # noqa: PLC0415
+
+    created_ms = wall_clock_ms()
+    record = SubscriptionRecord(
+        name,
+        tuple(dict.fromkeys(topic)),
+        kind,
+        created_ms,
+        last_connected_ms=created_ms,
+        expiration_time_minutes=expiration_time_minutes,
+    )
+    surveyor = surveyor_of(settings, replication_factor=replication_factor)
+    SubscriptionAdmin(surveyor).create(record, at=Edge(position.value), fence=fence)
+    typer.echo(f"created {name} on {', '.join(record.topics)}, at the {position.value} messages")
+    for one in record.topics:
+        if limits := surveyor.topics.own_retention(one).limits:
+            typer.echo(
+                f"{one} has {' and '.join(limits)}: Kafka deletes messages there whether they are "
+                "acked or not; with -1 it keeps them for `sequitur retention run`",
+                err=True,
+            )
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def delete(
+    settings: KafkaJob,
+    name: Name,
+    yes: Yes = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", "--fence", help="Also one with an owner: that one stops by name"),
+    ] = False,
+) -> None:
+    """Delete a subscription: its cursors, its record and the offsets of its consumer group."""
+    from sequitur.consumer.subscription.admin import SubscriptionAdmin  # noqa: PLC0415
+
+    surveyor = surveyor_of(settings)
+    if not yes:
+        ask(f"delete subscription {name}, with all that it has acked?")
+    SubscriptionAdmin(surveyor).delete(name, force=force)
+    typer.echo(f"deleted {name}")
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def stats(
+    settings: KafkaJob,
+    name: OneName = None,
+    topic: OnlyTopic = None,
+    rates_over: Annotated[
+        float,
+        typer.Option(
+            help="Look twice, so many seconds apart, and tell rates", min=0, max=_LONGEST_RATES_S
+        ),
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show topics and their subscriptions, as Pulsar's `topics stats` does."""
+    surveyor = surveyor_of(settings)
+    topics = _topics(surveyor, name, topic)
+    before = None
+    if rates_over:
+        before = _sight(surveyor, topics)
+        time.sleep(rates_over)
+    sight = _sight(surveyor, topics, with_publishers=True)
+    found = {one: stats_document(sight, one, before=before) for one in topics}
+    for document in found.values() if name is not None else ():
+        document["subscriptions"] = {name: document["subscriptions"][name]}
+    if as_json:
+        echo_json(found)
+    else:
+        print_stats(found)
+
+
+@subscription_app.command("stats-internal")
+@with_flags(KafkaJob)
+def stats_internal(
+    settings: KafkaJob,
+    name: OneName = None,
+    topic: OnlyTopic = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the cursors of each partition, as Pulsar's `topics stats-internal` does."""
+    surveyor = surveyor_of(settings)
+    topics = _topics(surveyor, name, topic)
+    sight = _sight(surveyor, topics, with_places=True)
+    names = () if name is None else (name,)
+    found = {one: internal_document(sight, one, names) for one in topics}
+    if as_json:
+        echo_json(found)
+    else:
+        print_cursors(found)
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def peek(
+    settings: KafkaJob,
+    name: Name,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="How many messages", min=1, max=_MOST_PEEKED)
+    ] = 1,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    event_time: Annotated[
+        str, typer.Option(help="json:PATH, header:NAME or kafka-timestamp")
+    ] = "kafka-timestamp",
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest messages that are not acked, by event time; nothing is acked by that."""
+    from sequitur.cli.console import plain  # noqa: PLC0415
+    from sequitur.consumer.subscription.inspection import peek as peeked  # noqa: PLC0415
+
+    spec = parse_event_time_spec(event_time)
+    found = peeked(surveyor_of(settings), name, count, only=only_of(topic, partition))
+    messages: list[dict[str, Any]] = [
+        {
+            "position": str(one.position),
+            "eventTimeMs": spec.of(one.value, one.headers, one.timestamp_ms),
+            "timestampMs": one.timestamp_ms,
+            "key": plain(one.key),
+            "value": plain(one.value),
+            "headers": [[header, plain(value)] for header, value in one.headers],
+        }
+        for one in found
+    ]
+    # Those without an event time come last: a job sets them aside at once.
+    messages.sort(key=lambda one: (one["eventTimeMs"] is None, one["eventTimeMs"] or 0))
+    if as_json:
+        echo_json(messages[:count])
+    else:
+        print_messages(name, messages[:count])
+
+
+for _command in (reset, skip, expire, watch):
+    subscription_app.command()(_command)
+
+
+def _topics(surveyor: Surveyor, name: str | None, topic: str | None) -> list[str]:
+    """Return the topics to look at: of a subscription, or all that subscriptions are on."""
+    registry = surveyor.registry.read()
+    found = registry.topics() if name is None else list(registry.require(name).topics)
+    if topic is not None and topic not in found:
+        who = "no subscription is" if name is None else f"{name} is not"
+        raise typer.BadParameter(f"{who} on topic {topic}")
+    return [one for one in found if topic in {None, one}]
+
+
+def _sight(surveyor: Surveyor, topics: list[str], **options: bool) -> Sight:
+    from sequitur.consumer.subscription.inspection import take_sight  # noqa: PLC0415
+
+    return take_sight(surveyor, topics, **options)

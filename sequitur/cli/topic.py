@@ -1,0 +1,432 @@
+"""`sequitur topic`: policies of a topic, in the shape of pulsar-admin's commands.
+
+Without a topic a command is about the namespace: the default for all topics that have no policy of
+their own. `sequitur retention` deletes what all subscriptions have acked and no retention keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from sequitur.base.flags import with_flags
+from sequitur.cli.console import AsJson, KafkaJob, echo_json, surveyor_of, table_console
+from sequitur.consumer._settings import check_topic
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    DetectionThresholds,
+    Retention,
+    TopicPolicies,
+    parse_size,
+    parse_time_s,
+)
+from sequitur.kafka.connections import require_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.consumer.subscription.retention import RetentionRun
+
+
+REFUSED_EXIT_CODE: Final = 1
+"""Something that is acked was not deleted."""
+_NARROWEST_TOPICS: Final = 120
+"""The table needs this many columns; a pipe has none, and rich would take 80."""
+
+retention_app = typer.Typer(
+    name="retention",
+    help="Delete messages that all subscriptions have acked.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@retention_app.callback()
+def _is_a_group() -> None:
+    """With a callback a single command keeps its name."""
+
+
+@retention_app.command()
+@with_flags(KafkaJob)
+def run(
+    settings: KafkaJob,
+    *,
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="Topics; without any, all with subscriptions")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing")
+    ] = False,
+    despite_topic_retention: Annotated[
+        bool,
+        typer.Option(
+            "--despite-topic-retention",
+            help="Also of topics whose own retention deletes messages that are not acked",
+        ),
+    ] = False,
+    despite_other_groups: Annotated[
+        bool,
+        typer.Option(
+            "--despite-other-groups",
+            help="Also what consumer groups have not committed that are no subscriptions",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete of each partition what lies before the smallest mark-delete position.
+
+    Less what the retention of the topic keeps; see `sequitur topic set-retention`. Status 1 when
+    something was refused.
+    """
+    from sequitur.consumer.subscription.retention import run_retention  # noqa: PLC0415
+
+    surveyor = surveyor_of(settings)
+    for one in topic or ():
+        surveyor.topics.require(one)
+    found = run_retention(
+        surveyor,
+        topic or None,
+        dry_run=dry_run,
+        despite_topic_retention=despite_topic_retention,
+        despite_other_groups=despite_other_groups,
+    )
+    if as_json:
+        echo_json(found.to_document())
+    else:
+        _print(found)
+    if found.refusals:
+        raise typer.Exit(REFUSED_EXIT_CODE)
+
+
+def _print(found: RetentionRun) -> None:
+    console = table_console(_NARROWEST_TOPICS)
+    verb = "To be deleted" if found.is_dry else "Deleted"
+    table = Table(title=f"{verb}: {found.records:,} messages", title_justify="left")
+    table.add_column("topic", overflow="fold")
+    for column in ("partition", "from", "to before", "messages", "bytes, about"):
+        table.add_column(column, justify="right")
+    table.add_column("the next is kept by", overflow="fold")
+    for one in found.plans:
+        held = "-" if one.held_by is None else one.held_by.value
+        table.add_row(
+            one.topic,
+            str(one.partition),
+            str(one.before),
+            str(one.after),
+            f"{one.records:,}",
+            f"{one.size_bytes:,}",
+            held if one.holder is None else f"{held} {one.holder}",
+        )
+    console.print(table)
+    for refusal in found.refusals:
+        console.print(f"refused: {refusal.sentence}", markup=False, soft_wrap=True)
+
+
+# What asks brokers is loaded by the commands: `sequitur` has others.
+
+_NARROWEST: Final = 100
+"""The tables need this many columns; a pipe has none, and rich would take 80."""
+_NAMESPACE: Final = "namespace"
+_NO_LIMIT: Final = "no limit"
+
+topic_app = typer.Typer(
+    name="topic",
+    help="Policies of topics that subscriptions are on: backlog quota, message time to live, "
+    "subscription expiration, retention.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _checked(topic: str | None) -> str | None:
+    """Refuse what no topic can be called: its policy would hold for nothing, and nobody said so."""
+    try:
+        check_topic(topic)
+    except ValueError as error:
+        raise typer.BadParameter(f"{topic!r}: {error}") from None
+    return topic
+
+
+Topic = Annotated[
+    str | None,
+    typer.Argument(
+        help="The topic; without one, the default for all topics",
+        show_default=False,
+        callback=_checked,
+    ),
+]
+
+
+@topic_app.command("get")
+@with_flags(KafkaJob)
+def get(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
+    """Show all policies of a topic: what is set, and what holds."""
+    registry = _store(settings).read()
+    own = registry.set_policies(topic)
+    default = registry.set_policies(None)
+    held = (own if topic is None else own.over(default)).in_force()
+    everything = TopicPolicies(
+        backlog_quota=held.backlog_quota,
+        message_ttl_s=held.message_ttl_s,
+        subscription_expiration_time_minutes=held.subscription_expiration_time_minutes,
+        retention=held.retention,
+        thresholds=held.thresholds,
+    )
+    shown, given = everything.to_document(), own.to_document()
+    del shown["format"], given["format"]
+    if as_json:
+        echo_json({"topic": topic, "set": given, "inForce": shown})
+        return
+    by_default = {} if topic is None else default.to_document()
+    table = Table(title=f"Policies of {_said(topic)}", title_justify="left")
+    for column in ("policy", "in force", "set by"):
+        table.add_column(column, overflow="fold")
+    for name, value in shown.items():
+        owner = "topic" if topic is not None and name in given else _NAMESPACE
+        by = owner if name in given or name in by_default else "-"
+        table.add_row(name, _text(value), by)
+    table_console(_NARROWEST).print(table)
+
+
+@topic_app.command("get-backlog-quota")
+@with_flags(KafkaJob)
+def get_backlog_quota(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
+    """Show the backlog quota that is set."""
+    _show(settings, topic, "backlogQuota", as_json=as_json)
+
+
+@topic_app.command("set-backlog-quota")
+@with_flags(KafkaJob)
+def set_backlog_quota(
+    settings: KafkaJob,
+    topic: Topic = None,
+    limit: Annotated[
+        str | None, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T; negative: no limit")
+    ] = None,
+    limit_time: Annotated[
+        str | None,
+        typer.Option("--limitTime", "-lt", help="Seconds, or 4h, 3d, 2w; negative: no limit"),
+    ] = None,
+    policy: Annotated[
+        BacklogPolicy | None, typer.Option("--policy", "-p", help="What happens at the limit")
+    ] = None,
+) -> None:
+    """Limit the backlog by size, by the age of its oldest message, or by both.
+
+    What is not given stays as it was set; a quota that is new has no limit and holds producers.
+    producer_request_hold lets producers wait, producer_exception lets sends fail, and
+    consumer_backlog_eviction skips the oldest messages of the slowest subscription.
+    """
+    given: dict[str, Any] = {}
+    if limit is not None:
+        given["limit_bytes"] = parse_size(limit)
+    if limit_time is not None:
+        given["limit_s"] = parse_time_s(limit_time)
+    if policy is not None:
+        given["policy"] = policy
+    if not given:
+        raise typer.BadParameter("expected --limit, --limitTime or --policy")
+
+    def change(own: TopicPolicies) -> TopicPolicies:
+        return replace(own, backlog_quota=replace(own.backlog_quota or BacklogQuota(), **given))
+
+    _change(settings, topic, change)
+
+
+@topic_app.command("remove-backlog-quota")
+@with_flags(KafkaJob)
+def remove_backlog_quota(settings: KafkaJob, topic: Topic = None) -> None:
+    """Remove the backlog quota; the default holds then."""
+    _change(settings, topic, lambda own: replace(own, backlog_quota=None))
+
+
+@topic_app.command("get-message-ttl")
+@with_flags(KafkaJob)
+def get_message_ttl(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
+    """Show the message time to live that is set, in seconds."""
+    _show(settings, topic, "messageTtlInSeconds", as_json=as_json)
+
+
+@topic_app.command("set-message-ttl")
+@with_flags(KafkaJob)
+def set_message_ttl(
+    settings: KafkaJob,
+    topic: Topic = None,
+    ttl: Annotated[
+        str, typer.Option("--messageTTL", "-ttl", help="Seconds, or 4h, 3d, 2w; 0: never")
+    ] = ...,  # type: ignore[assignment] # typer's way to say that it is required
+) -> None:
+    """Ack messages that are older, whoever has not processed them."""
+    seconds = _limited(ttl, parse_time_s(ttl))
+    _change(settings, topic, lambda own: replace(own, message_ttl_s=seconds))
+
+
+@topic_app.command("remove-message-ttl")
+@with_flags(KafkaJob)
+def remove_message_ttl(settings: KafkaJob, topic: Topic = None) -> None:
+    """Remove the message time to live; the default holds then."""
+    _change(settings, topic, lambda own: replace(own, message_ttl_s=None))
+
+
+@topic_app.command("get-subscription-expiration-time")
+@with_flags(KafkaJob)
+def get_subscription_expiration(
+    settings: KafkaJob, topic: Topic = None, as_json: AsJson = False
+) -> None:
+    """Show after how many minutes unused subscriptions are deleted."""
+    _show(settings, topic, "subscriptionExpirationTimeMinutes", as_json=as_json)
+
+
+@topic_app.command("set-subscription-expiration-time")
+@with_flags(KafkaJob)
+def set_subscription_expiration(
+    settings: KafkaJob,
+    topic: Topic = None,
+    minutes: Annotated[
+        str, typer.Option("--time", "-t", help="Minutes, or 4h, 3d, 2w; 0: never")
+    ] = ...,  # type: ignore[assignment] # likewise
+) -> None:
+    """Delete subscriptions that had no consumer for so many MINUTES."""
+    seconds = _limited(minutes, parse_time_s(minutes, plain_unit="m"))
+    if seconds % 60:
+        raise typer.BadParameter(f"{minutes!r} is not a whole number of minutes")
+    _change(
+        settings,
+        topic,
+        lambda own: replace(own, subscription_expiration_time_minutes=seconds // 60),
+    )
+
+
+@topic_app.command("remove-subscription-expiration-time")
+@with_flags(KafkaJob)
+def remove_subscription_expiration(settings: KafkaJob, topic: Topic = None) -> None:
+    """Remove the subscription expiration; the default holds then."""
+    _change(settings, topic, lambda own: replace(own, subscription_expiration_time_minutes=None))
+
+
+@topic_app.command("get-retention")
+@with_flags(KafkaJob)
+def get_retention(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
+    """Show the retention that is set."""
+    _show(settings, topic, "retention", as_json=as_json)
+
+
+@topic_app.command("set-retention")
+@with_flags(KafkaJob)
+def set_retention(
+    settings: KafkaJob,
+    topic: Topic = None,
+    time: Annotated[
+        str, typer.Option("--time", "-t", help="90m, 4h, 3d, 2w; 0: off; negative: for ever")
+    ] = ...,  # type: ignore[assignment] # likewise
+    size: Annotated[
+        str, typer.Option("--size", "-s", help="10M, 16G; 0: off; negative: without limit")
+    ] = ...,  # type: ignore[assignment] # likewise
+) -> None:
+    """Keep messages that all subscriptions have acked, for a time and up to a size of a partition.
+
+    What `sequitur retention run` deletes is what is beyond one of the two limits.
+    """
+    kept = Retention.parse(time=time, size=size)
+    _change(settings, topic, lambda own: replace(own, retention=kept))
+
+
+@topic_app.command("remove-retention")
+@with_flags(KafkaJob)
+def remove_retention(settings: KafkaJob, topic: Topic = None) -> None:
+    """Remove the retention; the default holds then."""
+    _change(settings, topic, lambda own: replace(own, retention=None))
+
+
+@topic_app.command("set-thresholds")
+@with_flags(KafkaJob)
+def set_thresholds(
+    settings: KafkaJob,
+    *,
+    topic: Topic = None,
+    slow_backlog: Annotated[int | None, typer.Option(help="Messages not acked", min=0)] = None,
+    slow_age: Annotated[str | None, typer.Option(help="Age of the oldest of them")] = None,
+    ack_hole_entries: Annotated[
+        int | None, typer.Option(help="Messages since the first not acked", min=0)
+    ] = None,
+    ack_hole_share: Annotated[
+        float | None, typer.Option(help="Of which so many at most are not acked", min=0, max=1)
+    ] = None,
+    unacked_messages: Annotated[
+        int | None, typer.Option(help="Messages read and not acked", min=0)
+    ] = None,
+) -> None:
+    """Set from where on a subscription is reported; what is not given stays, 0 is never."""
+    slow_age_s = None if slow_age is None else _limited(slow_age, parse_time_s(slow_age))
+    given = {
+        "slow_backlog": slow_backlog,
+        "slow_age_s": slow_age_s,
+        "ack_hole_entries": ack_hole_entries,
+        "ack_hole_share": ack_hole_share,
+        "unacked_messages": unacked_messages,
+    }
+    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    _change(
+        settings,
+        topic,
+        lambda own: replace(
+            own, thresholds=replace(own.thresholds or DetectionThresholds(), **wanted)
+        ),
+    )
+
+
+@topic_app.command("remove-thresholds")
+@with_flags(KafkaJob)
+def remove_thresholds(settings: KafkaJob, topic: Topic = None) -> None:
+    """Remove the thresholds; the default holds then."""
+    _change(settings, topic, lambda own: replace(own, thresholds=None))
+
+
+def _store(settings: KafkaJob) -> Any:
+    from sequitur.consumer.subscription.registry import RegistryStore  # noqa: PLC0415
+
+    require_broker(settings.kafka)
+    return RegistryStore(settings.kafka)
+
+
+def _change(
+    settings: KafkaJob, topic: str | None, change: Callable[[TopicPolicies], TopicPolicies]
+) -> None:
+    """Change the policies of a topic, or of the namespace; fenced against other admins."""
+    _store(settings).change(
+        lambda registry: registry.with_policies(topic, change(registry.set_policies(topic)))
+    )
+
+
+def _show(settings: KafkaJob, topic: str | None, name: str, *, as_json: bool) -> None:
+    """Print what is set; nothing is null, as pulsar-admin prints it."""
+    value = _store(settings).read().set_policies(topic).to_document().get(name)
+    if as_json:
+        echo_json(value)
+        return
+    table = Table(title=f"{name} of {_said(topic)}", title_justify="left", show_header=False)
+    for key, part in (value if isinstance(value, dict) else {name: value}).items():
+        table.add_row(key, _text(part))
+    table_console(_NARROWEST).print(table)
+
+
+def _limited(text: str, value: int | None) -> int:
+    if value is None:
+        raise typer.BadParameter(f"{text!r} is negative; 0 is never")
+    return value
+
+
+def _said(topic: str | None) -> str:
+    return _NAMESPACE if topic is None else f"topic {topic}"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
+    return _NO_LIMIT if value == -1 else f"{value:,}" if isinstance(value, int) else str(value)
