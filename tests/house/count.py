@@ -33,7 +33,7 @@ BUDGETS: Final = {
 }
 """At most so much of what stood before."""
 _LIMITS: Final = {"docstring share": 0.17, "product files": 270}
-MET: Final = {"docstring share"}
+MET: Final = {"docstring share", "product files"}
 """These have been kept once, and `make check` holds the house to them."""
 
 

@@ -29,7 +29,7 @@ _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 
 
 @pytest.mark.promise("process-bolt-fails-behind", "process-driver-killed-kill")
-@pytest.mark.timeout(300 + 120 * _ROUNDS)
+@pytest.mark.timeout(900 + 300 * _ROUNDS)
 def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +47,7 @@ def test_killing_the_driver_of_a_topology_loses_and_doubles_nothing(
     "SEQUITUR_DRIVER_KILL_ROUNDS" not in os.environ,
     reason="two lives of Spark more, a minute; make test-kill runs it",
 )
-@pytest.mark.timeout(300 + 120 * _ROUNDS)
+@pytest.mark.timeout(900 + 300 * _ROUNDS)
 def test_killing_the_driver_of_a_topology_on_s3_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
