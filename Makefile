@@ -17,7 +17,7 @@ TEST_PROCESSES ?= 5
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
-STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota/states.py,*/numbered_slots.py,*/journal/frames.py,*/codec.py,*/clock.py,*/judge.py,*/lateness/runs.py,*/step_log/*,*/subscription/*,*/frontier.py,*/acker.py,*/_commit_token.py
+STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/clock.py,*/lateness.py,*/step_log.py,*/subscription/*,*/frontier.py,*/acker.py
 
 .PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures pictures format clean
 
