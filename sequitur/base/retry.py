@@ -97,13 +97,19 @@ class Retry:
         while True:
             try:
                 answer = ask()
-            except Exception as error:
-                pause_s = attempts.pause_s(passes(error))
-                if pause_s is None or self.wait(pause_s):
-                    raise
+            except Exception as error:  # noqa: BLE001 - raised below, if it does not pass
+                failed = error
             else:
                 attempts.succeed()
                 return answer
+            # No longer handled: a call of confluent_kafka that raises while another error is
+            # handled never lets go of that one, nor of all that the frames around it refer to.
+            try:
+                pause_s = attempts.pause_s(passes(failed))
+                if pause_s is None or self.wait(pause_s):
+                    raise failed
+            finally:
+                del failed
 
     async def run_async(self, ask: Callable[[], Awaitable[T]], passes: Passes) -> T:
         """Do the same in an event loop."""

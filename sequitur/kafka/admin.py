@@ -57,16 +57,15 @@ def answered(
         is_kafkas = isinstance(error, KafkaException)
         return f"{message}: {error if is_kafkas else f'no answer in {timeout_s:g} s'}"
 
+    def may_pass(error: Exception) -> bool:
+        if not isinstance(error, KafkaException):
+            return isinstance(error, TimeoutError)
+        action = action_to(request, error)
+        is_brief = action is Action.RETRY_BRIEFLY and time.monotonic() < briefly_until_s
+        return action is Action.RETRY or is_brief
+
     def passes(error: Exception) -> str | None:
-        if isinstance(error, KafkaException):
-            match action_to(request, error):
-                case Action.RETRY:
-                    pass
-                case Action.RETRY_BRIEFLY if time.monotonic() < briefly_until_s:
-                    pass
-                case _:
-                    return None
-        elif not isinstance(error, TimeoutError):
+        if not may_pass(error):
             return None
         before_next()
         return sentence(error)
@@ -74,7 +73,7 @@ def answered(
     try:
         return outages.outlast(ask, passes)
     except (KafkaException, TimeoutError) as error:
-        kind = TopicError if passes(error) is None else UnansweredError
+        kind = UnansweredError if may_pass(error) else TopicError
         raise kind(sentence(error)) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -64,6 +65,28 @@ def test_it_is_given_up(more: dict[str, object], error: Exception, asked: list[f
     with pytest.raises(type(error)):
         world.ask(1e9, error)
     assert world.asked == asked
+
+
+def test_an_error_is_not_handled_any_more_when_it_is_asked_whether_it_passes() -> None:
+    """Whatever else is raised then would refer to it, and some libraries keep what they raise."""
+    handled: list[object] = []
+
+    def look(*_: object) -> None:
+        handled.append(sys.exc_info()[1])
+
+    def wait(_pause_s: float) -> bool:
+        look()
+        return True
+
+    def passes(error: Exception) -> str:
+        look()
+        return str(error)
+
+    retry = Retry(wait=wait, tell=look)
+    with pytest.raises(ZeroDivisionError) as raised:
+        retry.run(lambda: 1 / 0, passes)
+    assert handled == [None, None, None]
+    assert raised.value.__context__ is None
 
 
 def test_a_wait_is_told_of_now_and_then_and_that_it_is_over() -> None:

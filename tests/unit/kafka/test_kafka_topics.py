@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
 from sequitur.consumer import SourcePartition
-from sequitur.errors import TopicError
+from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
@@ -53,6 +55,35 @@ def test_no_answer_is_an_error_that_says_so(
     monkeypatch.setattr(topics, "_admin", admin)
     with pytest.raises(TopicError, match=complaint):
         ask(topics)
+
+
+class _Held:
+    """What a job has at hand while it asks."""
+
+
+def test_what_asked_in_vain_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the real client: its calls that raise keep the error that is handled meanwhile."""
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(kafka_topics, "_LEARNS_IN_S", 0.1)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    learn, learned = topics._learn, []
+
+    def learn_in_vain() -> None:
+        learn()
+        learned.append(True)
+
+    monkeypatch.setattr(topics, "_learn", learn_in_vain)
+
+    def ask() -> weakref.ref[_Held]:
+        held = _Held()
+        with pytest.raises(UnansweredError):
+            topics.high_watermarks([SourcePartition("t", 0)])
+        return weakref.ref(held)
+
+    held = ask()
+    gc.collect()
+    assert held() is None
+    assert learned == [True]  # once, and not again for an error that is told
 
 
 @pytest.mark.promise("order-kafka-away-minutes")
