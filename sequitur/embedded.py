@@ -289,30 +289,37 @@ class Files:
 
     @property
     def properties(self) -> Path:
+        """The broker's settings."""
         return self.directory / "server.properties"
 
     @property
     def log4j(self) -> Path:
+        """How it logs."""
         return self.directory / "log4j2.properties"
 
     @property
     def record(self) -> Path:
+        """What is remembered of it: a `BrokerRecord`."""
         return self.directory / "broker.json"
 
     @property
     def lock(self) -> Path:
+        """Held by whoever starts or ends it."""
         return self.directory / "broker.lock"
 
     @property
     def data(self) -> Path:
+        """Its partitions."""
         return self.directory / "data"
 
     @property
     def log(self) -> Path:
+        """What it logs."""
         return self.directory / "log" / "broker.log"
 
     @property
     def console(self) -> Path:
+        """What it prints beside its log."""
         return self.directory / "log" / "console.log"
 
 

@@ -457,12 +457,12 @@ def peek(
     found: list[PeekedMessage] = []
     with reader(surveyor.kafka) as consumer:
         for where in wanted:
-            messages = _sights_unacked(consumer, standing, where)
+            messages = _unacked_messages(consumer, standing, where)
             found += itertools.islice(messages, count)
     return found
 
 
-def _sights_unacked(
+def _unacked_messages(
     consumer: Consumer, standing: Standing, where: SourcePartition
 ) -> Iterator[PeekedMessage]:
     log, cursor = standing.survey.logs[where], standing.held(where).cursor

@@ -278,7 +278,7 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, wid
         _Part(6, f"quarantined {sum(totals.quarantined.values()):,}"),
         *([_Part(7, f"duplicates {totals.duplicates:,}")] if totals.duplicates else []),
         _Part(2, f"held {totals.held:,}"),
-        *([] if done.processed is None else [_processed(done.processed)]),
+        *([] if done.processed is None else [_topology_part(done.processed)]),
         _Part(
             1,
             f"frontier {instant(entry.frontier_ms)}{behind and f' ({behind})'}",
@@ -307,7 +307,7 @@ def _fitted(parts: Sequence[_Part], width: int) -> str:
     return line
 
 
-def _processed(counts: Mapping[str, int]) -> _Part:
+def _topology_part(counts: Mapping[str, int]) -> _Part:
     acked, pending, dead = (f"{name} {counts[name]:,}" for name in ("acked", "pending", "dead"))
     made = ""
     if counts.get("made"):  # an earlier version has not counted any
@@ -496,7 +496,7 @@ class JobMetrics:
             return
         entry, done = self._newest
         yield from _rows(done)
-        yield from _metrics_processed(done)
+        yield from _metrics_of_topology(done)
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
         yield _gauge("runs_to_fold", "Runs that say how far keys are", len(entry.folding_runs))
@@ -560,7 +560,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
     yield _gauge("rows_held", "Rows read that are in no output yet", totals.held)
 
 
-def _metrics_processed(done: StepDone) -> Iterator[Metric]:
+def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
     """Return those of a topology: taken + replayed = acked + dead-lettered + pending.
 
     Likewise of the tuples that its bolts make by themselves, which the marks of earlier versions

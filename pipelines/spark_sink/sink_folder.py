@@ -124,7 +124,7 @@ def is_repeated(
 RowGroup: TypeAlias = "tuple[tuple[int, int], ...]"
 """Of a row group: each partition that has rows in it, in order, and how many."""
 
-_FORMAT: Final = 1
+_BATCH_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class StagedBatch:
     def to_document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
         return {
-            "format": _FORMAT,
+            "format": _BATCH_FORMAT,
             "step": self.step,
             "source": self.source.to_document(),
             "partitions": self.partitions,
@@ -175,7 +175,7 @@ class StagedBatch:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read `to_document` back."""
-        check_format(document, _FORMAT)
+        check_format(document, _BATCH_FORMAT)
         return cls(
             step=document["step"],
             source=source_of(document["source"]),
@@ -198,12 +198,12 @@ class BatchDone:
 
     def to_document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
-        return {"format": _FORMAT, "step": self.step, "rows": self.rows, "sent": self.sent}
+        return {"format": _BATCH_FORMAT, "step": self.step, "rows": self.rows, "sent": self.sent}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read `to_document` back."""
-        check_format(document, _FORMAT)
+        check_format(document, _BATCH_FORMAT)
         return cls(document["step"], document["rows"], document["sent"])
 
 
@@ -227,7 +227,7 @@ def _group(pairs: Sequence[Sequence[int]]) -> RowGroup:
 # acknowledged
 
 
-_SINK_FOLDER_FORMAT: Final = 1
+_FOLDER_FORMAT: Final = 1
 _KIND: Final = "sequitur-spark-sink"
 _KEPT_STEPS: Final = 100
 _DOCUMENTS: Final = ("staged", "plans", "names", "done")
@@ -245,7 +245,7 @@ class SinkFolder(OwnedFolder):
         """Make the folder a topic's sink's, or check that it is; then take it over."""
         self._make(
             {
-                "format": _SINK_FOLDER_FORMAT,
+                "format": _FOLDER_FORMAT,
                 "kind": _KIND,
                 "topic": topic,
                 "app": app or f"spark.{topic}.{uuid4().hex}",
@@ -254,10 +254,9 @@ class SinkFolder(OwnedFolder):
         found = self.read_document(FORMAT_DOCUMENT, dict) or {}
         if found.get("kind") != _KIND:
             raise CheckpointError(f"{self.root} is not an exactly-once sink's")
-        if found.get("format") != _SINK_FOLDER_FORMAT:
+        if found.get("format") != _FOLDER_FORMAT:
             raise CheckpointError(
-                f"{self.root} has format {found.get('format')}; "
-                f"this version reads {_SINK_FOLDER_FORMAT}"
+                f"{self.root} has format {found.get('format')}; this version reads {_FOLDER_FORMAT}"
             )
         if found.get("topic") != topic:
             raise CheckpointError(

@@ -383,9 +383,7 @@ _LONGEST_PAUSE: Final = timedelta(seconds=2)
 _REGION: Final = re.compile(
     r"\bs3(?:-fips)?\.(?:dualstack\.)?([a-z]+(?:-[a-z]+)+-\d)\.(?:vpce\.)?amazonaws\.com\b"
 )
-_OBJECT_PATH_SAID: Final = re.compile(
-    r"<Code>(.*?)</Code>\s*(?:<Message>(.*?)</Message>)?", re.DOTALL
-)
+_STORE_SAID: Final = re.compile(r"<Code>(.*?)</Code>\s*(?:<Message>(.*?)</Message>)?", re.DOTALL)
 _STATUS: Final = re.compile(r"\bstatus(?: code:)? (\d{3} [A-Z][A-Za-z ]*)")
 
 
@@ -562,20 +560,20 @@ def _calls(path: ObjectPath) -> Iterator[Any]:
     try:
         yield obstore
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: {_object_path_in_words(error)}") from error
+        raise FileNotFoundError(f"{path}: {_store_in_words(error)}") from error
     except refused as error:
         raise PermissionError(
-            f"{path}: {_object_path_in_words(error)}. The credentials are those of "
+            f"{path}: {_store_in_words(error)}. The credentials are those of "
             "spark.hadoop.fs.s3a.*, or of the environment"
         ) from error
     except obstore.exceptions.BaseError as error:
-        raise OSError(f"{path}: {_object_path_in_words(error)}") from error
+        raise OSError(f"{path}: {_store_in_words(error)}") from error
 
 
-def _object_path_in_words(error: Exception) -> str:
+def _store_in_words(error: Exception) -> str:
     """Return what the store has said, or else the first line of what the client says."""
     text = str(error)
-    if said := _OBJECT_PATH_SAID.search(text):
+    if said := _STORE_SAID.search(text):
         return ": ".join(filter(None, said.groups()))
     if status := _STATUS.search(text):
         return status[1].strip()

@@ -164,7 +164,7 @@ def read_request(path: Location) -> pa.Table:
 # replayed the next time, where they would be put out twice in the other order.
 
 _FOLDER: Final = "replayed"
-_FORMAT: Final = 1
+_REPLAYED_FORMAT: Final = 1
 
 Letter = tuple[int, int]
 """Its partition and offset in the dead-letter topic."""
@@ -194,11 +194,11 @@ class ReplayedLetters:
                 return new
 
     def _document(self, letters: Iterable[Letter]) -> str:
-        said = {"format": _FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
+        said = {"format": _REPLAYED_FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
         return json.dumps(said)
 
     def _spans(self, document: dict[str, Any]) -> list[list[int]]:
-        check_format(document, _FORMAT)
+        check_format(document, _REPLAYED_FORMAT)
         spans: list[list[int]] = document["letters"]
         return spans if document["topic"] == self._topic_id else []
 
@@ -348,7 +348,7 @@ class Processed:
         )
 
 
-_PROCESSED_FORMAT: Final = 2
+_PREPARED_FORMAT: Final = 2
 _WITHOUT_SIGNATURE: Final = 1
 
 
@@ -379,7 +379,7 @@ class Prepared:
             for file, tuples in self.sent
         ]
         return {
-            "prepared_format": _PROCESSED_FORMAT,
+            "prepared_format": _PREPARED_FORMAT,
             "attempt": self.attempt,
             "folder": self.folder,
             "batch": self.batch,
@@ -392,10 +392,10 @@ class Prepared:
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
         """Read `to_document` back."""
-        if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _PROCESSED_FORMAT}:
+        if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _PREPARED_FORMAT}:
             raise ValueError(
                 f"it has format {document['prepared_format']}; "
-                f"this version reads up to {_PROCESSED_FORMAT}"
+                f"this version reads up to {_PREPARED_FORMAT}"
             )
         sent = [
             (

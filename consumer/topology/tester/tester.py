@@ -270,7 +270,6 @@ def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:
 # Runs a topology on plain lists, with a clock that is driven by hand: no Kafka, no Spark.
 
 
-_TESTER_MS: Final = 1000
 _TOPIC: Final = "events"
 _SHORTEST: Final = 2
 _LONGEST: Final = 3
@@ -416,7 +415,7 @@ class TopologyTester:
     def next_retry_s(self) -> float | None:
         """When the next waiting event may run; None if none waits."""
         next_ms = due_ms(self._next_due_ms, self._now_ms, policy=self._settings.retry)
-        return None if next_ms is None else next_ms / _TESTER_MS
+        return None if next_ms is None else next_ms / _MS
 
     @property
     def watermark_ms(self) -> int | None:
@@ -566,7 +565,7 @@ class TopologyTester:
 
     @property
     def _now_ms(self) -> int:
-        return round(self._now_s * _TESTER_MS)
+        return round(self._now_s * _MS)
 
     def _event(self, given: Any) -> EventValues:
         offset, now_ms = self._offset, self._now_ms
