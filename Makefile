@@ -19,7 +19,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/clock.py,*/lateness.py,*/step_log.py,*/subscription/*,*/frontier.py,*/acker.py
 
-.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures pictures format clean
+.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -111,6 +111,7 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms, budgets
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.house.face
 	@$(BIN)/python -m tests.house.promises
+	@$(BIN)/python -m tests.house.reference
 	@$(BIN)/python -m tests.house.count --check
 
 pictures: $(INSTALLED) ## Draw docs/pictures
@@ -118,6 +119,9 @@ pictures: $(INSTALLED) ## Draw docs/pictures
 
 failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
 	@$(BIN)/python -m tests.house.promises --write
+
+reference: $(INSTALLED) ## Write docs/settings.md and docs/metrics.md, of the settings and metrics themselves
+	@$(BIN)/python -m tests.house.reference --write
 
 count: $(INSTALLED) ## Lines of code, files, rooms, longest functions, beside what stood before the house was put in order
 	@$(BIN)/python -m tests.house.count

@@ -499,13 +499,21 @@ class JobMetrics:
         yield from _metrics_of_topology(done)
         yield _gauge("live_runs", "Runs on disk that hold rows", len(entry.live_runs))
         keys = entry.keys
-        yield _gauge("runs_to_fold", "Runs that say how far keys are", len(entry.folding_runs))
-        yield _gauge("keys", "Rows of keys/", 0 if keys is None else keys.keys)
-        yield _gauge("keys_bytes", "Bytes of keys/", 0 if keys is None else keys.size_bytes)
+        yield _gauge(
+            "runs_to_fold", "Runs that wait to be folded into keys/", len(entry.folding_runs)
+        )
+        yield _gauge("keys", "Rows of the checkpoint's keys/", 0 if keys is None else keys.keys)
+        yield _gauge(
+            "keys_bytes", "Bytes of the checkpoint's keys/", 0 if keys is None else keys.size_bytes
+        )
         yield _gauge("steps", "Steps since the checkpoint began", done.step + 1)
         if entry.frontier_ms >= 0:
             frontier_s = entry.frontier_ms / 1000
-            yield _gauge("frontier_timestamp_seconds", "Event time that is released", frontier_s)
+            yield _gauge(
+                "frontier_timestamp_seconds",
+                "The frontier: the event time up to which rows are released",
+                frontier_s,
+            )
             text = "How far the frontier is behind the wall clock"
             yield _gauge("frontier_lag_seconds", text, self._now_s() - frontier_s)
         yield from _partitions(entry.clock)
@@ -548,7 +556,11 @@ def _rows(done: StepDone) -> Iterator[Metric]:
         ("rows_late", "Rows behind the frontier that were not released", totals.late),
         ("rows_duplicate", "Rows dropped as duplicates", totals.duplicates),
         ("rows_skipped", "Rows left out, since the subscription had acked them", totals.skipped),
-        ("rows_missing", "Rows gone before they were read, at most", totals.missing),
+        (
+            "rows_missing",
+            "Rows deleted before they were read, at most; not among those read",
+            totals.missing,
+        ),
     ):
         yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
     quarantined = CounterMetricFamily(
@@ -573,14 +585,26 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("events_taken", "Events given to the topology", counts["taken"]),
         ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
         ("events_acked", "Events whose trees are done", counts["acked"]),
-        ("events_dead_lettered", "Events given up", counts["dead"]),
+        ("events_dead_lettered", "Events that were dead-lettered", counts["dead"]),
         ("tuples_made", "Tuples that bolts made by themselves", counts.get("made", 0)),
-        ("tuples_replayed", "Those of them given back", counts.get("made_replayed", 0)),
-        ("tuples_acked", "Those of them whose trees are done", counts.get("made_acked", 0)),
-        ("tuples_dead_lettered", "Those of them given up", counts.get("made_dead", 0)),
+        (
+            "tuples_replayed",
+            "Tuples that bolts made, given back to the topology",
+            counts.get("made_replayed", 0),
+        ),
+        (
+            "tuples_acked",
+            "Tuples that bolts made whose trees are done",
+            counts.get("made_acked", 0),
+        ),
+        (
+            "tuples_dead_lettered",
+            "Tuples that bolts made that were dead-lettered",
+            counts.get("made_dead", 0),
+        ),
         ("attempts_failed", "Attempts that failed", counts["failed"]),
         ("acks_late", "Acks that came too late", counts["late_acks"]),
-        ("outputs", "Records that bolts put out", counts["outputs"]),
+        ("outputs", "Output records, those of failed trees included", counts["outputs"]),
         ("task_crashes", "How often a task's process died", counts["crashes"]),
     ):
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
@@ -595,16 +619,16 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
 def _partitions(clock: EventClock) -> Iterator[Metric]:
     told: tuple[tuple[str, str, Callable[[PartitionClock], float | None]], ...] = (
         ("source_lag_rows", "Rows not read yet", lambda one: one.to_read),
-        ("delay_seconds", "The delay", lambda one: one.delay_ms / 1000),
-        ("partition_idle", "Whether the frontier does without it", lambda one: one.was_idle),
+        ("delay_seconds", "The delay of the partition", lambda one: one.delay_ms / 1000),
+        ("partition_idle", "Whether the frontier ignores the partition", lambda one: one.was_idle),
         (
             "partition_overruled",
-            "Whether the frontier does without it for the sake of max_held_bytes",
+            "Whether the frontier ignores the partition because of max_held_bytes",
             lambda one: one.was_overruled,
         ),
         (
             "partition_event_timestamp_seconds",
-            "Greatest event time seen",
+            "The partition's clock: the greatest event time seen",
             lambda one: None if one.max_event_time_ms is None else one.max_event_time_ms / 1000,
         ),
     )
@@ -626,7 +650,9 @@ def _subscription(
         f"{prefix}_backlog_rows", "Rows that are not acked, read or not", labels=labels
     )
     ranges = GaugeMetricFamily(
-        f"{prefix}_acked_ranges", "Acked ranges behind the first row that is not", labels=labels
+        f"{prefix}_acked_ranges",
+        "Acked ranges behind the first row that is not acked",
+        labels=labels,
     )
     committed = GaugeMetricFamily(
         f"{prefix}_committed_offset", "The first offset that is not acked", labels=labels

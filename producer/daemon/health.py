@@ -40,7 +40,7 @@ _CONNECTIONS: Final = 64
 _SILENCE_S: Final = 10.0
 """How long a connection may be without a request."""
 
-_COUNTERS: Final = {
+COUNTERS: Final = {
     "events_accepted": "Events that were given an event id",
     "events_recovered": "Events that the journal held from an earlier run",
     "events_persisted": "Events that are in the log of all in-sync replicas",
@@ -62,7 +62,7 @@ _COUNTERS: Final = {
     "backlog_quota_refused": "Calls that were refused for it, to be repeated when it is over",
     "http_requests_without_room": "HTTP requests answered 503",
 }
-_GAUGES: Final = {
+GAUGES: Final = {
     "buffered_bytes": "Bytes of unacknowledged events",
     "batches_in_flight": "Batches that wait for their answer",
     "backlog_quota_ratio": "The topic's backlog as a share of its quota, from 0.5 on",
@@ -76,11 +76,11 @@ class HealthSnapshot:
     """The daemon at one moment."""
 
     unready: Mapping[str, str]  # what is not ready, and why, in a sentence each; empty when all is
-    # by names of `_COUNTERS` and `_GAUGES`; what is missing is not exposed
+    # by names of `COUNTERS` and `GAUGES`; what is missing is not exposed
     counts: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        unknown = self.counts.keys() - _COUNTERS.keys() - _GAUGES.keys()
+        unknown = self.counts.keys() - COUNTERS.keys() - GAUGES.keys()
         if unknown:
             raise ValueError(f"no metrics: {', '.join(sorted(unknown))}")
 
@@ -101,11 +101,11 @@ class DaemonCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics now."""
         snapshot = self._snapshot()
-        for name, text in _COUNTERS.items():
+        for name, text in COUNTERS.items():
             if name in snapshot.counts:
                 full = f"{self._prefix}_{name}"
                 yield CounterMetricFamily(full, text, value=snapshot.counts[name])
-        for name, text in _GAUGES.items():
+        for name, text in GAUGES.items():
             if name in snapshot.counts:
                 full = f"{self._prefix}_{name}"
                 yield GaugeMetricFamily(full, text, value=snapshot.counts[name])

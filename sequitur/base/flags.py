@@ -179,16 +179,25 @@ def _by_panel(model: type[Settings]) -> list[tuple[str, str, FieldInfo]]:
 
 
 def _help(field: str, info: FieldInfo) -> str:
+    text, default = described(field, info), shown_default(info)
+    return f"{text} ({default})" if default else text
+
+
+def described(field: str, info: FieldInfo) -> str:
+    """Return what a setting is for, with the values that it may have where they are few."""
     text = info.description or field
     choices = _choices(info.annotation)
     if any(choice not in text for choice in choices):
         text += f": {', '.join(choices)}"
+    return text
+
+
+def shown_default(info: FieldInfo) -> str:
+    """Return a setting's default as people write it, "required", or "" where there is none."""
     default = info.get_default(call_default_factory=True, validated_data={})
     if info.is_required():
-        return f"{text} (required)"
-    if default in (None, (), ""):
-        return text
-    return f"{text} ({_shown(default)})"
+        return "required"
+    return "" if default in (None, (), "") else _shown(default)
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -16,15 +16,7 @@ from rich.console import Console
 from sequitur.consumer import (
     Cursor,
     CursorIdentity,
-    EventClock,
-    LearnedDelays,
-    Run,
     SourcePartition,
-    StepDone,
-    StepEntry,
-    StepKind,
-    StepLateness,
-    Totals,
 )
 from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.embedded import choose_free
@@ -41,43 +33,7 @@ from sequitur.pipelines.ordering.progress import (
     report_table,
     serve_metrics,
 )
-
-A = SourcePartition("readings", 0)
-B = SourcePartition("readings", 1)
-T0 = 1_700_000_000_000
-
-
-def _step(*, learned: bool = False) -> tuple[StepEntry, StepDone]:
-    clock = EventClock()
-    for partition, behind in ((A, 0), (B, 12)):
-        clock = clock.observe(
-            partition,
-            max_event_time_ms=T0,
-            position=100,
-            high_watermark=100 + behind,
-            now_ms=0,
-        )
-    clock = clock.advance(now_ms=0, delay_ms={A: 500, B: 2000}, idle_timeout_ms=1000)
-    lateness = StepLateness(rows=200, late=2)
-    delays = LearnedDelays(late_target=0.05).learn(
-        A, lateness, reached_ms=T0, half_life_ms=1000, is_backlog=False
-    )
-    entry = StepEntry(
-        step=7,
-        kind=StepKind.BATCH,
-        batch_id=6,
-        previous_frontier_ms=T0 - 5000,
-        clock=clock,
-        staged=Totals(read=200, late=3, quarantined={"event-time-missing": 4}),
-        runs=(Run(7, 193, T0 - 3000, T0),),
-        before=Totals(read=1000, released=950, late=10),
-        logged_ms=T0,
-        learned=delays if learned else None,
-    )
-    totals = Totals(
-        read=1200, released=1100, late=13, quarantined={"event-time-missing": 4}, duplicates=5
-    )
-    return entry, StepDone(7, totals, seconds=0.75)
+from tests.support.done_step import T0, A, done_step
 
 
 def _sums_up(found: dict[str, Any]) -> bool:
@@ -87,7 +43,7 @@ def _sums_up(found: dict[str, Any]) -> bool:
 
 def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads the output gets a document a line, with all that the step did."""
-    print_step(*_step())
+    print_step(*done_step())
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == {
         "step": 7,
@@ -123,18 +79,18 @@ def test_a_step_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_learned_delay_is_told_with_what_it_promised(capsys: pytest.CaptureFixture[str]) -> None:
     """Promised against achieved: the target, and the share of rows that were late."""
-    print_step(*_step(learned=True))
+    print_step(*done_step(learned=True))
     line = json.loads(capsys.readouterr().out)
     shown = {name: line[name] for name in ("delay_ms", "late_target", "late_share")}
     assert shown == {"delay_ms": 2000, "late_target": 0.05, "late_share": 0.01}
-    entry, done = _step(learned=True)
+    entry, done = done_step(learned=True)
     text = live_text(entry, done, rate=10, now_ms=T0, width=350).plain
     assert "delay 2.0 s, late 1.00% of 5.00%" in text
 
 
 def test_live_line_shows_where_every_row_is() -> None:
     """On a terminal one line tells the counts, the speed and how far the frontier is behind."""
-    entry, done = _step()
+    entry, done = done_step()
     assert live_text(entry, done, rate=1234.5, now_ms=T0 + 1000, width=300).plain == (
         "step 7 · read 1,200 (1,234/s, 12 to go) · released 1,100 · late 13 · quarantined 4 · "
         "duplicates 5 · held 78 · frontier 2023-11-14 22:13:18Z (3.0 s ago) · "
@@ -156,7 +112,7 @@ def test_live_line_shows_where_every_row_is() -> None:
 )
 def test_live_line_fits_any_width(width: int, shown: str) -> None:
     """What is left out first is what says least of how the job is; the line never wraps."""
-    entry, done = _step()
+    entry, done = done_step()
     text = live_text(entry, done, rate=1234.5, now_ms=T0 + 1000, width=width)
     assert text.plain == shown
     assert text.cell_len <= width
@@ -169,8 +125,8 @@ def test_live_line_is_one_row_of_the_terminal(width: int) -> None:
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=width)
     with LiveLine(console, lambda: T0) as line:
-        line(*_step(learned=True))
-        line(*_step(learned=True))
+        line(*done_step(learned=True))
+        line(*done_step(learned=True))
     assert output.getvalue().count("\n") == 1
 
 
@@ -181,8 +137,8 @@ def test_text_is_a_whole_line_a_step() -> None:
     console = Console(file=io.StringIO(), width=40)
     with TextLines(console, lambda: now_ms) as line:
         now_ms += 1000
-        line(*_step())
-        line(*_step())
+        line(*done_step())
+        line(*done_step())
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue().splitlines()
     assert len(said) == 2
@@ -193,7 +149,7 @@ def test_text_is_a_whole_line_a_step() -> None:
 
 
 def test_live_line_says_what_it_waits_for_while_nothing_comes_out() -> None:
-    entry, done = _step()
+    entry, done = done_step()
     clock = replace(entry.clock, frontier_ms=-1)
     entry = replace(
         entry,
@@ -213,7 +169,7 @@ def test_live_line_renews_itself() -> None:
     with LiveLine(console, lambda: now_ms) as line:
         for passed_ms in (2000, 4000):
             now_ms = passed_ms
-            line(*_step())
+            line(*done_step())
     shown = output.getvalue()
     assert shown.count("\n") == 1
     assert "(100/s" in shown
@@ -238,7 +194,7 @@ def test_progress_is_live_on_a_terminal(
 
 def test_final_report_accounts_for_every_row() -> None:
     """Read = released + late + quarantined + duplicates + held, in JSON and in the table."""
-    entry, done = _step(learned=True)
+    entry, done = done_step(learned=True)
     report = JobReport(
         done.totals,
         entry.frontier_ms,
@@ -295,7 +251,7 @@ def test_metrics_are_served_and_account_for_every_row() -> None:
     """One scrape sees one step: counts that fit together, clocks, delays, and how long it took."""
     address = f"127.0.0.1:{choose_free()}"
     with serve_metrics(address) as tell:
-        tell(*_step(learned=True))
+        tell(*done_step(learned=True))
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
             found = _scraped(answer.read().decode())
     out = ("rows_released_total", "rows_late_total", "rows_duplicate_total", "rows_held")
@@ -323,7 +279,7 @@ def test_metrics_of_a_subscription_are_what_it_has_not_acked() -> None:
     metrics = JobMetrics(registry)
     metrics.show_cursors(lambda: {where: PartitionCursor(cursor)})
     assert not any("subscription" in metric.name for metric in registry.collect())
-    metrics(*_step())
+    metrics(*done_step())
     place = {"topic": "readings", "partition": "1"}
     found = {
         name: registry.get_sample_value(f"sequitur_subscription_{name}", place)
