@@ -23,7 +23,7 @@ from sequitur.errors import (
     RetriableError,
 )
 from sequitur.kafka.control import CONTROL_TOPIC, PROXIMITY_FROM, BacklogState, ToDo, topic_of
-from sequitur.kafka.log_reading import EARLIEST, LATEST, committed_behind, offset_at
+from sequitur.kafka.log_reading import EARLIEST, FETCH_WAIT_MS, LATEST, fetch_one, offset_at
 from sequitur.kafka.wire import Wire, close_within
 
 if TYPE_CHECKING:
@@ -341,8 +341,8 @@ class ControlReader:
         offset = self._offset
         records: list[tuple[bytes | None, bytes | None]] = []
         while True:
-            read = await committed_behind(ask, CONTROL_TOPIC, _PARTITION, offset)
-            records += read.records
+            read = await fetch_one(ask, CONTROL_TOPIC, _PARTITION, offset, wait_ms=FETCH_WAIT_MS)
+            records += [(record.key, record.value) for record in read.rows()]
             offset = read.next_offset
             if read.is_all:
                 # Not before: of a topic the last record counts, and there may be older ones.

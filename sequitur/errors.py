@@ -303,6 +303,18 @@ class LogRangeError(FatalError):
     """A partition's log does not have the offset it was to be read from: what was there is gone."""
 
 
+class ReadTooLargeError(FatalError):
+    """What was to be read has more bytes than its reader takes.
+
+    Attributes:
+        most_bytes: How many that are.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        super().__init__(f"more than {most_bytes} bytes, once unpacked, were to be read")
+
+
 class SettingsError(ProducerError, ValueError):
     """One or more settings are unknown, missing or wrong; the message names each of them."""
 

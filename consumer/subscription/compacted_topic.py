@@ -11,40 +11,28 @@ import contextlib
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sequitur.base.retry import brief_outages
 from sequitur.errors import (
-    FatalError,
     ReorderError,
-    RetriableError,
     SubscriptionFencedError,
     TopicError,
     UnansweredError,
 )
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.error_codes import Action, Request, action_of
-from sequitur.kafka.leader_topics import LeaderTopics
-from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.records import arrivals
+from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from confluent_kafka import Message
-
     from sequitur.base.retry import Outages
     from sequitur.kafka.settings import KafkaSettings
 
-
-_POLL_S: Final = 0.1
-_RECORDS: Final = 1_000
-_PATIENCE_S: Final = 60.0
-"""For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
-seconds that ends such ones."""
 
 _FOLLOWED_FOR_S: Final = 600.0
 """Deletions are kept for `delete.retention.ms`: who comes back later begins anew."""
@@ -161,84 +149,9 @@ class CompactedTopic:
         spans: Mapping[SourcePartition, tuple[int, int]],
         found: dict[int, dict[bytes, KeptRecord]],
     ) -> None:
-        if not spans:
-            return
-        if isinstance(self._topics, LeaderTopics):
-            self._read_from_leaders(spans, found)
-            return
-        consumer = Consumer(
-            {
-                **self._kafka.librdkafka(),
-                "group.id": "sequitur-reader",  # required; nothing is committed under it
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-            }
-        )
-        try:
-            ends = {where: end for where, (_, end) in spans.items()}
-            consumer.assign([TopicPartition(*one, spans[one][0]) for one in ends])
-            deadline_s = time.monotonic() + _PATIENCE_S
-            while ends:
-                for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
-                    if (error := message.error()) is not None:
-                        self._look_at(message, error, ends)
-                        continue
-                    deadline_s = time.monotonic() + _PATIENCE_S
-                    place = cast("int", message.partition()), cast("int", message.offset())
-                    _keep(found, *place, message.key(), message.value())
-                if time.monotonic() > deadline_s:
-                    raise self._unread()
-        except KafkaException as error:
-            raise UnansweredError(f"topic {self.name!r} cannot be read: {error}") from error
-        finally:
-            consumer.close()
-
-    def _read_from_leaders(
-        self,
-        spans: Mapping[SourcePartition, tuple[int, int]],
-        found: dict[int, dict[bytes, KeptRecord]],
-    ) -> None:
-        """Read by this thread's connections, without a client for it."""
-        for where, (begin, end) in spans.items():
-            offset, deadline_s = begin, time.monotonic() + _PATIENCE_S
-            while offset < end:
-                told = None
-                try:
-                    connections = kept_connections(self._kafka)
-                    connections.run(connections.leaders.refresh([self.name]))
-                    asked = connections.leaders.committed(OutputPartition(*where), offset)
-                    told = connections.run(asked)
-                except RetriableError:
-                    time.sleep(_POLL_S)
-                except FatalError as error:
-                    raise TopicError(f"topic {self.name!r} cannot be read: {error}") from error
-                if told is not None and told.next_offset > offset:
-                    for (key, value), at in zip(told.records, told.offsets, strict=True):
-                        _keep(found, where.partition, at, key, value)
-                    offset, deadline_s = told.next_offset, time.monotonic() + _PATIENCE_S
-                elif time.monotonic() > deadline_s:
-                    raise self._unread()
-
-    def _unread(self) -> UnansweredError:
-        return UnansweredError(
-            f"topic {self.name!r} is not read to its end in {_PATIENCE_S:g} s: no broker answers, "
-            "or a transaction in it stays open"
-        )
-
-    def _look_at(
-        self, message: Message, error: KafkaError, ends: dict[SourcePartition, int]
-    ) -> None:
-        """Note that a partition is read to its end, which may lie behind markers."""
-        code = error.code()
-        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public codes, under these names
-            where = SourcePartition(self.name, cast("int", message.partition()))
-            if cast("int", message.offset()) >= ends.get(where, 0):
-                ends.pop(where, None)
-        elif not action_of(Request.TOPICS, code).is_waited_for:
-            raise TopicError(f"topic {self.name!r} cannot be read: {error}")
+        # Who reads a table needs what is newest; what is deleted meanwhile is not.
+        for where, row in Reader(kafka=self._kafka, passes_deleted=True).rows(spans):
+            _keep(found, where.partition, row.offset, row.key, row.value)
 
 
 def _keep(

@@ -16,6 +16,7 @@ import queue
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,12 +28,7 @@ from sequitur.errors import (
     RequestUnknownError,
     RetriableError,
 )
-from sequitur.kafka.log_reading import (
-    committed_behind,
-    last_sequence_in_log,
-    log_ends,
-    timestamp_from,
-)
+from sequitur.kafka.log_reading import fetch, last_sequence_in_log, log_ends, timestamp_from
 from sequitur.kafka.metadata import log_sizes
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import (
@@ -48,7 +44,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sequitur.kafka.identity import Identity
-    from sequitur.kafka.log_reading import Committed
+    from sequitur.kafka.log_reading import Fetched
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.producer_ids import KnownProducer, PartitionAnswer
 
     T = TypeVar("T")
@@ -124,12 +121,22 @@ class Leaders:
         """Return the first offsets that are not before a time; see `log_ends`."""
         return await self._told(functools.partial(log_ends, time_ms=time_ms), partitions)
 
-    async def committed(self, where: OutputPartition, offset: int) -> Committed:
-        """Return some of the committed records from an offset on."""
-        node = self._wire.leader(*where)
-        if node is None:
-            raise RetriableError(f"{where} has no leader")
-        return await committed_behind(functools.partial(self._wire.ask, node), *where, offset)
+    async def fetch(
+        self, places: Mapping[SourcePartition, int], **how: Any
+    ) -> dict[SourcePartition, Fetched]:
+        """Return what leaders send from places on, of those that answer now; see `fetch`."""
+
+        async def one(node: int, led: Mapping[str, list[int]]) -> dict[SourcePartition, Fetched]:
+            own = {(topic, number) for topic, numbers in led.items() for number in numbers}
+            some = {where: offset for where, offset in places.items() if where in own}
+            try:
+                return await fetch(functools.partial(self._wire.ask, node), some, **how)
+            except RetriableError:
+                return {}
+
+        by_leader = self._by_leader(OutputPartition(*where) for where in places)
+        told = await asyncio.gather(*(one(node, led) for node, led in by_leader.items()))
+        return {where: one for several in told for where, one in several.items()}
 
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
@@ -281,7 +288,7 @@ _BATCH_BYTES: Final = 256 << 10
 _BATCH_OVERHEAD: Final = 128
 
 _taking: Final = threading.Lock()
-_kept: dict[tuple[int, str], Connections] = {}
+_kept: dict[tuple[int, KafkaSettings], Connections] = {}
 """This process's connections, by thread and by their settings: Python workers run many tasks, and a
 driver several streams. Connections that were not used for long are closed, since they may be
 broken."""
@@ -310,7 +317,11 @@ class Connections:
         """
         task = self._loop.create_task(work)
         try:
-            return self._loop.run_until_complete(task)
+            if not _is_in_event_loop():
+                return self._loop.run_until_complete(task)
+            # A notebook runs all its cells in one, and a thread has one at most.
+            with ThreadPoolExecutor(1) as beside:
+                return beside.submit(self._loop.run_until_complete, task).result()
         finally:
             self._used_s = time.monotonic()
             if not task.done():
@@ -364,9 +375,15 @@ class Connections:
         self._loop.close()
 
 
+def _is_in_event_loop() -> bool:
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop().is_running()
+    return False
+
+
 def kept_connections(kafka: KafkaSettings) -> Connections:
     """This thread's connections to a cluster, reopened when they are not fresh."""
-    key = threading.get_ident(), repr(kafka.librdkafka())
+    key = threading.get_ident(), kafka
     known = _kept.get(key)
     if known is None or not known.is_fresh():
         _close_unused(key)
@@ -383,7 +400,7 @@ def close_own() -> None:
         one.close()
 
 
-def _close_unused(own: tuple[int, str]) -> None:
+def _close_unused(own: tuple[int, KafkaSettings]) -> None:
     """Close this thread's, and those of threads that have ended, whose numbers others get."""
     with _taking:
         unused = {key: one for key, one in _kept.items() if key == own or one.is_abandoned()}

@@ -1,30 +1,28 @@
 """Reading a partition's log from its leader, as a consumer does: where it ends, and its batches.
 
-A consumer sees only what all in-sync replicas have (what is below the high watermark).
+A consumer sees only what all in-sync replicas have (what is below the high watermark), and of a
+transaction only what is committed, unless it asks for all.
 
-Looking for events in a partition by their ids, as a consumer reads it.
-
-Needed when a broker has lost a producer's state (which expires 24 hours after its last record, and
-is deleted with a topic or a truncated log), so that only the log itself can tell what is in it.
+Looking for events in a partition by their ids is needed when a broker has lost a producer's state
+(which expires 24 hours after its last record, and is deleted with a topic or a truncated log), so
+that only the log itself can tell what is in it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka import errors as kafka_errors
-from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
-from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.structs import TopicPartition
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import FatalError, LogRangeError, RetriableError
-from sequitur.kafka.error_codes import Action, Request, action_of, meaning_of
+from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, meaning_of
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import following
 from sequitur.kafka.records import EVENT_ID_HEADER
+from sequitur.kafka.stored_batches import MOST_BYTES, NO_TIME, batches_in, columns_of, seen
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     )
 
     from sequitur.kafka.identity import Identity
+    from sequitur.kafka.stored_batches import Record, RecordColumns, StoredBatch
 
 
 LATEST: Final = -1
@@ -49,7 +48,8 @@ _REPLICATION: Final = Retry(most=20, backoff=Backoff(initial_ms=100, maximum_ms=
 _READ_UNCOMMITTED: Final = 0
 _READ_COMMITTED: Final = 1
 _FETCH_BYTES: Final = 8 << 20
-_FETCH_WAIT_MS: Final = 500
+FETCH_WAIT_MS: Final = 500
+_OUT_OF_RANGE: Final = 1
 _NAMES_A_REPLICA: Final = 11
 """Version of a fetch answer."""
 
@@ -102,57 +102,123 @@ async def offset_at(
     raise RetriableError(f"{topic}-{partition}: the answer left it out")
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a leader has sent of a partition, from an offset on."""
+
+    where: SourcePartition
+    offset: int
+    next_offset: int  # where to go on: behind what was sent, whether it was seen or not
+    batches: Sequence[StoredBatch]  # those that a consumer sees
+    high_watermark: int
+    last_stable: int  # where open transactions begin
+    code: int = NO_ERROR
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the log has no more committed records at the moment."""
+        return self.next_offset >= self.last_stable
+
+    @property
+    def is_out_of_range(self) -> bool:
+        """Whether the log does not have the offset."""
+        return self.code == _OUT_OF_RANGE
+
+    def check(self) -> Fetched:
+        """Raise what the leader says is wrong."""
+        _check(self.code, *self.where)
+        return self
+
+    def before(self, stop: int) -> Fetched:
+        """Return what of it is before an offset."""
+        if self.next_offset <= stop:
+            return self
+        whole = [one for one in self.batches if one.last_offset < stop]
+        batches = self.batches[: len(whole) + 1]  # the one behind them may begin before it
+        return replace(self, next_offset=stop, batches=batches)
+
+    def columns(self, most_bytes: int = MOST_BYTES) -> RecordColumns:
+        """Return the records in columns, of at most so many bytes once unpacked."""
+        return columns_of(self.batches, most_bytes).between(self.offset, self.next_offset)
+
+    def rows(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        for batch in self.batches:
+            for record in batch.rows():
+                if self.offset <= record.offset < self.next_offset:
+                    yield record
+
+
+async def fetch(
+    ask: Callable[[Any], Awaitable[Any]],
+    places: Mapping[SourcePartition, int],
+    *,
+    wait_ms: int = 0,
+    partition_bytes: int = _FETCH_BYTES,
+    most_bytes: int = _FETCH_BYTES,
+    is_committed: bool = True,
+) -> dict[SourcePartition, Fetched]:
+    """Return what the leader of partitions sends of each, from an offset on.
+
+    Sizes are as in the log, packed; a leader sends a batch at least, of the first that has any.
+    Where it has nothing for any partition, it waits a moment for more.
+    """
+    topics: dict[str, list[tuple[int, int, int]]] = {}
+    for (topic, partition), offset in places.items():
+        topics.setdefault(topic, []).append((partition, offset, partition_bytes))
+    level = _READ_COMMITTED if is_committed else _READ_UNCOMMITTED
+    answer = await ask(FetchRequest(wait_ms, 1, most_bytes, level, list(topics.items())))
+    found = {}
+    for topic, partitions in answer.topics:
+        for partition, code, high_watermark, last_stable, *others, data in partitions:
+            where = SourcePartition(topic, partition)
+            if code != NO_ERROR:
+                _passes(code, topic, partition)
+            # Version 11 names a replica to read from between these.
+            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
+            batches = list(batches_in(bytes(data or b"")))
+            offset = places[where]
+            found[where] = Fetched(
+                where,
+                offset,
+                max([offset, *(batch.last_offset + 1 for batch in batches)]),
+                list(seen(batches, (is_committed and aborted) or ())),
+                high_watermark,
+                last_stable,
+                code,
+            )
+    return found
+
+
+async def fetch_one(
+    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, **how: Any
+) -> Fetched:
+    """Return what the leader of one partition sends; see `fetch`."""
+    where = SourcePartition(topic, partition)
+    found = (await fetch(ask, {where: offset}, **how)).get(where)
+    if found is None:
+        raise RetriableError(f"{topic}-{partition}: the answer left it out")
+    return found.check()
+
+
 async def batches_behind(
     ask: Callable[[Any], Awaitable[Any]],
     topic: str,
     partition: int,
     offset: int,
     end: int | None = None,
-) -> AsyncIterator[Any]:
-    """Yield the batches from an offset on, up to an end."""
+) -> AsyncIterator[Fetched]:
+    """Yield what is in the log from an offset on, up to an end; aborted transactions, too."""
     while end is None or offset < end:
-        answer = await ask(
-            FetchRequest(
-                _FETCH_WAIT_MS, 1, _FETCH_BYTES, _READ_UNCOMMITTED,
-                [(topic, [(partition, offset, _FETCH_BYTES)])],
-            )
-        )  # fmt: skip
-        for _topic, partitions in answer.topics:
-            for _partition, code, high_watermark, *_, data in partitions:
-                _check(code, topic, partition)
-                end = high_watermark if end is None else end
-                if high_watermark < end:
-                    # A new leader learns late how much is replicated.
-                    raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
-                records = MemoryRecords(bytes(data or b""))
-                while records.has_next() and (batch := records.next_batch()) is not None:
-                    offset = max(offset, batch.next_offset)
-                    yield batch
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Records that a reader of committed transactions sees."""
-
-    # key and value of each, in the order of the log
-    records: Sequence[tuple[bytes | None, bytes | None]]
-    offsets: Sequence[int]  # that of each
-    next_offset: int
-    is_all: bool  # whether the log has no more of them at the moment
-
-
-async def committed_behind(
-    ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int
-) -> Committed:
-    """Return some of the records from an offset on; wait a moment where there are none."""
-    found = await _fetched(ask, topic, partition, offset, wait_ms=_FETCH_WAIT_MS, size=_FETCH_BYTES)
-    records = list(found.records())
-    return Committed(
-        [(record.key, record.value) for record in records],
-        [int(record.offset) for record in records],
-        found.next_offset,
-        found.next_offset >= found.last_stable,
-    )
+        found = await fetch_one(
+            ask, topic, partition, offset, wait_ms=FETCH_WAIT_MS, is_committed=False
+        )
+        end = found.high_watermark if end is None else end
+        if found.high_watermark < end:
+            # A new leader learns late how much is replicated.
+            raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+        offset = found.next_offset
+        yield found
 
 
 async def timestamp_from(
@@ -161,9 +227,9 @@ async def timestamp_from(
     """Return the timestamp of the first committed record from an offset on."""
     while offset < end:
         # The broker sends a batch at least, and so no more than that.
-        found = await _fetched(ask, topic, partition, offset, wait_ms=0, size=1)
-        for record in found.records():
-            return int(record.timestamp)
+        found = await fetch_one(ask, topic, partition, offset, partition_bytes=1, most_bytes=1)
+        for record in found.rows():
+            return NO_TIME if record.timestamp is None else record.timestamp
         if found.next_offset <= offset:
             return None
         offset = found.next_offset
@@ -181,12 +247,13 @@ async def last_sequence_in_log(
     await until_replicated(ask, topic, partition)
     start = await offset_at(ask, topic, partition, EARLIEST)
     end = await offset_at(ask, topic, partition, LATEST)
-    last = None
+    wanted, last = (identity.producer_id, identity.epoch), None
     # Most often nobody else writes there, and the last batch of all tells.
     for begin in (max(start, end - 1), max(start, offset)):
-        async for batch in batches_behind(ask, topic, partition, begin, end):
-            if (batch.producer_id, batch.producer_epoch) == (identity.producer_id, identity.epoch):
-                last = following(batch.base_sequence, batch.last_offset_delta)
+        async for found in batches_behind(ask, topic, partition, begin, end):
+            for batch in found.batches:
+                if (batch.producer_id, batch.producer_epoch) == wanted:
+                    last = following(batch.base_sequence, batch.last_offset - batch.base_offset)
         if last is not None:
             return last
     if not start <= offset <= end:
@@ -194,56 +261,6 @@ async def last_sequence_in_log(
             f"{topic}-{partition} holds offsets from {start} on, up to {end}, and not {offset}"
         )
     return None
-
-
-class _Fetched:
-    """What a broker has sent of a partition, for a reader of committed records."""
-
-    def __init__(self, name: str, found: PartitionRecords, last_stable: int) -> None:
-        self._name = name
-        self._found = found
-        self.last_stable = last_stable
-
-    def records(self) -> Iterator[Any]:
-        """Yield the records, each decoded when it is asked for."""
-        try:
-            yield from self._found
-        except kafka_errors.KafkaError as error:
-            raise RetriableError(f"reading {self._name}: {error}") from error
-
-    @property
-    def next_offset(self) -> int:
-        """Where to go on; behind what was yielded."""
-        return int(self._found.next_fetch_offset)
-
-
-async def _fetched(
-    ask: Callable[[Any], Awaitable[Any]],
-    topic: str,
-    partition: int,
-    offset: int,
-    *,
-    wait_ms: int,
-    size: int,
-) -> _Fetched:
-    """Return the committed records that a broker sends from an offset on."""
-    answer = await ask(
-        FetchRequest(
-            wait_ms, 1, size, _READ_COMMITTED,
-            [(topic, [(partition, offset, size)])],
-        )
-    )  # fmt: skip
-    for _topic, partitions in answer.topics:
-        for _partition, code, _high_watermark, last_stable, *others, data in partitions:
-            _check(code, topic, partition)
-            # Version 11 names a replica to read from between these.
-            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
-            found = PartitionRecords(
-                TopicPartition(topic, partition), MemoryRecords(bytes(data or b"")), aborted,
-                offset, None, None, True, _READ_COMMITTED,
-            )  # fmt: skip
-            return _Fetched(f"{topic}-{partition}", found, last_stable)
-    raise RetriableError(f"{topic}-{partition}: the answer left it out")
 
 
 def _passes(code: int, topic: str, partition: int) -> bool:
@@ -279,20 +296,14 @@ async def find_events(
     offset = await offset_at(ask, topic, partition, max(since_ms, 0))
     if offset == _NOTHING_SINCE:
         return found
-    async for batch in batches_behind(ask, topic, partition, offset):
-        if not batch.is_control_batch:
-            found |= _ids_of(batch, wanted)
+    async for some in batches_behind(ask, topic, partition, offset):
+        found.update(
+            value
+            for batch in some.batches
+            for record in batch.rows()
+            for name, value in record.headers
+            if name == EVENT_ID_HEADER and value is not None and value in wanted
+        )
         if len(found) == len(wanted):
             break
     return found
-
-
-def _ids_of(batch: Any, wanted: Collection[bytes]) -> set[bytes]:
-    """Return which of the wanted ids stand in a batch's records."""
-    ids = (
-        bytes(value)
-        for record in batch
-        for name, value in record.headers
-        if name == EVENT_ID_HEADER and value is not None
-    )
-    return {event_id for event_id in ids if event_id in wanted}

@@ -36,7 +36,6 @@ _EARLIEST: Final = -2
 _DEBUGGING_REPLICA: Final = -2
 _BROKER_TIMEOUT_S: Final = 30.0
 _LATENCY_S: Final = 0.001
-_POLL_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -159,6 +158,12 @@ class FakeWire:
         self._connections: dict[int, float] = {}
         self._since: dict[int, float] = {}
 
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
     def topic_id(self, _topic: str) -> bytes:
         return b"topic"
 
@@ -263,10 +268,13 @@ class FakeWire:
         if isinstance(request, OffsetRequest):
             return self._offsets(node, request)
         assert isinstance(request, FetchRequest)
-        answer = self._fetched(node, request)
-        if not answer.topics[0][1][0][-1]:
-            await asyncio.sleep(_POLL_S)
-        return answer
+        topics = [
+            (topic, [self._fetched(node, topic, number, offset) for number, offset, _ in some])
+            for topic, some in request.topics
+        ]
+        if not any(found[-1] for _, some in topics for found in some):
+            await asyncio.sleep(request._max_wait_ms / 1000)
+        return SimpleNamespace(API_VERSION=4, topics=topics)
 
     def _producers(self, node: int, wanted: Mapping[str, Iterable[int]]) -> Any:
         described: list[Any] = []
@@ -302,8 +310,7 @@ class FakeWire:
             found.append((topic, of_topic))
         return SimpleNamespace(topics=found)
 
-    def _fetched(self, node: int, request: Any) -> Any:
-        ((topic, ((number, offset, _most),)),) = request.topics
+    def _fetched(self, node: int, topic: str, number: int, offset: int) -> tuple[Any, ...]:
         partition = self.cluster.partitions[OutputPartition(topic, number)]
         code = 0 if partition.leader == node else _NOT_LEADER
         if not code and not partition.start <= offset <= partition.end:
@@ -313,15 +320,7 @@ class FakeWire:
         ]
         # One at a time: whoever reads asks again, and others may lead by then.
         data = b"".join(one.offset.to_bytes(8, "big") + one.raw[8:] for one in batches[:1])
-        found: tuple[Any, ...] = (
-            number,
-            code,
-            partition.shown,
-            partition.shown,
-            [],
-            b"" if code else data,
-        )
-        return SimpleNamespace(topics=[(topic, [found])])
+        return number, code, partition.shown, partition.shown, [], b"" if code else data
 
 
 def _set(answer: asyncio.Future[Any], found: Any) -> None:

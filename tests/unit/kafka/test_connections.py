@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.kafka.connections import Connections, kept_connections
 from sequitur.kafka.wire import Wire
 from sequitur.producer import KafkaSettings, RetriableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,3 +107,23 @@ def test_connections_of_a_thread_that_has_ended_are_closed(
     assert kept_connections(kafka) is own
     for one in kept.values():
         one.close()
+
+
+def test_connections_by_a_token_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each look at what is kept opened others, and closed none of them."""
+
+    async def start(_: Wire) -> None:
+        """Work."""
+
+    (tmp_path / "token").write_text("token")
+    kafka = KafkaSettings(
+        bootstrap_servers="127.0.0.1:9",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_token_file=tmp_path / "token",
+    )
+    monkeypatch.setattr(Wire, "start", start)
+    monkeypatch.setattr("sequitur.kafka.connections._kept", {})
+    kept = kept_connections(kafka)
+    assert kept_connections(kafka.model_copy()) is kept
+    kept.close()

@@ -40,9 +40,8 @@ class Leader:
                 offset = 0 if self._lag < 0 else -1
             return SimpleNamespace(topics=[("t", [(0, 0, -1, offset)])])
         shown = self._lag < 0
-        return SimpleNamespace(
-            topics=[("t", [(0, 0, int(shown), 0, 0, None, self._batch if shown else b"")])]
-        )
+        partition = (0, 0, int(shown), 0, 0, None, self._batch if shown else b"")
+        return SimpleNamespace(API_VERSION=4, topics=[("t", [partition])])
 
 
 @pytest.mark.promise("in-log-searched-events")

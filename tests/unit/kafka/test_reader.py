@@ -1,0 +1,146 @@
+"""Ranges of partitions are read to their ends, and no further, whatever happens to brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from sequitur.errors import LogRangeError, ReadTooLargeError, TopicError, UnansweredError
+from sequitur.kafka import connections
+from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.reader import Reader
+from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
+from sequitur.kafka.settings import KafkaSettings
+from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
+from tests.support.partition_model import PartitionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequitur.kafka.stored_batches import RecordColumns
+
+_BATCHES: Final = 3
+_ROWS: Final = 4
+_ALL: Final = _BATCHES * _ROWS
+_FORBIDDEN: Final = 29
+_KAFKA: Final = KafkaSettings(bootstrap_servers="unused:1")
+
+
+class _Wire(FakeWire):
+    """Does something before it asks."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.before: list[Any] = []
+        self.code = 0
+
+    def _fetched(self, node: int, topic: str, number: int, offset: int) -> tuple[Any, ...]:
+        if self.before:
+            self.before.pop(0)()
+        found = super()._fetched(node, topic, number, offset)
+        return (number, self.code, *found[2:-1], b"") if self.code else found
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Wire]:
+    """Three partitions, each with a leader of its own, of as many batches."""
+    cluster = FakeCluster(clock=lambda: 0.0)
+    for number in range(NODES):
+        model = PartitionModel(leader=number)
+        for batch in range(_BATCHES):
+            builder = new_builder(1 << 16)
+            for row in range(_ROWS):
+                value = b"%d-%d" % (number, batch * _ROWS + row)
+                assert builder.append(row, 1_000 + row, None, value, []) is not None
+            model.append(stamped(seal(builder, "none"), Stamp(number, 0, batch * _ROWS)), 0)
+        model.replicate()
+        cluster.partitions[OutputPartition("t", number)] = model
+    wire = _Wire(cluster)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: wire)
+    monkeypatch.setattr(connections, "_kept", {})
+    yield wire
+    connections.close_own()
+
+
+def _values(number: int, first: int, stop: int) -> list[bytes | None]:
+    return [b"%d-%d" % (number, offset) for offset in range(first, stop)]
+
+
+def _read(reader: Reader, spans: dict[int, tuple[int, int]]) -> dict[int, list[bytes | None]]:
+    """Read ranges in rows; in columns they are the same."""
+    wanted = {SourcePartition("t", number): span for number, span in spans.items()}
+    found: dict[int, list[bytes | None]] = {}
+    for where, record in reader.rows(wanted):
+        found.setdefault(where.partition, []).append(record.value)
+        assert record.offset == spans[where.partition][0] + len(found[where.partition]) - 1
+    parts: dict[int, list[RecordColumns]] = {}
+    for where, columns in reader.columns(wanted, 1 << 20):
+        parts.setdefault(where.partition, []).append(columns)
+    in_columns = {
+        number: [value for one in some for value in one.values.each()]
+        for number, some in parts.items()
+    }
+    assert in_columns == found
+    return found
+
+
+def test_exact_ranges_are_read(wire: _Wire) -> None:
+    spans = {0: (0, _ALL), 1: (2, 7), 2: (5, 5)}
+    assert _read(Reader(kafka=_KAFKA), spans) == {0: _values(0, 0, _ALL), 1: _values(1, 2, 7)}
+    assert _read(Reader(kafka=_KAFKA), {}) == {}
+    assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
+
+
+@pytest.mark.parametrize("stop", range(1, _ALL + 1))
+def test_a_range_may_end_anywhere(wire: _Wire, stop: int) -> None:
+    assert _read(Reader(kafka=_KAFKA), {1: (0, stop)}) == {1: _values(1, 0, stop)}
+    assert wire.leader("t", 1) == 1
+
+
+def test_a_partition_that_moves_is_read_on(wire: _Wire) -> None:
+    """The old leader says that it leads no more, and the brokers are asked again."""
+    where = OutputPartition("t", 0)
+    wire.before = [int, lambda: wire.cluster.move(where, 0)]
+    assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert wire.leader("t", 0) == 1
+
+
+def test_records_that_are_deleted_are_told_of(wire: _Wire) -> None:
+    wire.cluster.partitions[OutputPartition("t", 0)].start = 6
+    with pytest.raises(LogRangeError, match="partition 0 of 't' begins at offset 6, and not at 2"):
+        _read(Reader(kafka=_KAFKA), {0: (2, 10)})
+    assert [
+        record.value
+        for _, record in Reader(kafka=_KAFKA, passes_deleted=True).rows({
+            SourcePartition("t", 0): (2, 10),
+            SourcePartition("t", 1): (0, 1),
+        })
+    ] == [*_values(1, 0, 1), *_values(0, 6, 10)]  # fmt: skip
+
+
+def test_a_range_that_does_not_end_is_told_of(wire: _Wire) -> None:
+    wire.cluster.partitions[OutputPartition("t", 0)].shown = _ROWS
+    reader = Reader(kafka=_KAFKA, patience_s=0.3)
+    told = "not all of t-0 is read in 0.3 s: no broker answers, or a transaction in it stays open"
+    with pytest.raises(UnansweredError, match=told):
+        _read(reader, {0: (0, _ALL)})
+
+
+def test_who_may_not_read_is_told_at_once(wire: _Wire) -> None:
+    wire.code = _FORBIDDEN
+    with pytest.raises(TopicError, match=r"t-0 cannot be read: .*TOPIC_AUTHORIZATION_FAILED"):
+        _read(Reader(kafka=_KAFKA), {0: (0, _ALL)})
+
+
+def test_columns_are_of_so_many_bytes_at_most(wire: _Wire) -> None:
+    spans = {SourcePartition("t", number): (0, _ALL) for number in range(NODES)}
+    with pytest.raises(ReadTooLargeError):
+        Reader(kafka=_KAFKA).columns(spans, 100)
+    assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
+
+
+async def test_a_notebook_reads_too(wire: _Wire) -> None:
+    """It runs all it does in an event loop."""
+    assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert wire.leader("t", 0) == 0
