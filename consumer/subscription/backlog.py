@@ -11,9 +11,7 @@ import contextlib
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry
@@ -31,17 +29,13 @@ from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import kept_connections
-from sequitur.kafka.error_codes import Request, action_of
 from sequitur.kafka.groups import ConsumerGroups
 from sequitur.kafka.leader_topics import LeaderTopics
 from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.records import arrivals
 from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from confluent_kafka import Message
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition
@@ -85,8 +79,6 @@ class FrontierWatch:
 # Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected.
 
 
-_POLL_S: Final = 0.1
-_RECORDS: Final = 1_000
 _PATIENCE_S: Final = 60.0
 _RETRY: Final = Retry(
     patience_s=_PATIENCE_S, backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0)
@@ -366,61 +358,3 @@ def timestamps_from(
                 UnansweredError(f"no leader tells the ages of messages in {_PATIENCE_S:g} s")
             )
     return found
-
-
-@contextlib.contextmanager
-def reader(kafka: KafkaSettings, **options: Any) -> Iterator[Consumer]:
-    """Give a consumer of committed records that belongs to no group."""
-    consumer = Consumer(
-        {
-            **kafka.librdkafka(),
-            "group.id": "sequitur-reader",  # required; nothing is committed under it
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 50,
-            # A partition that had sent enough is asked again after a second otherwise, though it
-            # is read from another offset by then.
-            "fetch.queue.backoff.ms": 5,
-            **options,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def place_of(message: Message) -> SourcePartition:
-    """Return the partition that a message is of."""
-    return SourcePartition(str(message.topic()), int(message.partition() or 0))
-
-
-def read_spans(
-    consumer: Consumer, spans: Mapping[SourcePartition, tuple[int, int]]
-) -> Iterator[Message]:
-    """Read the records from one offset to before another of partitions."""
-    left = {where: stop for where, (first, stop) in spans.items() if first < stop}
-    consumer.assign([TopicPartition(*where, spans[where][0]) for where in left])
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while left:
-        for message in arrivals(consumer, _RECORDS, timeout_s=_POLL_S):
-            where, error = place_of(message), message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
-                if action_of(Request.TOPICS, error.code()).is_waited_for:
-                    continue
-                raise TopicError(f"topic {where.topic!r} cannot be read: {error}")
-            if where not in left:
-                continue
-            deadline_s = time.monotonic() + _PATIENCE_S
-            offset = int(message.offset() or 0)
-            if error is not None or offset >= left[where]:
-                del left[where]
-                continue
-            yield message
-            # What is behind the last record of a span may be markers, of which none is told.
-            if offset + 1 >= left[where]:
-                del left[where]
-        if time.monotonic() > deadline_s:
-            raise UnansweredError(f"no record of {min(left).topic!r} in {_PATIENCE_S:g} s")

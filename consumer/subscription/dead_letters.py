@@ -26,6 +26,7 @@ from sequitur.consumer.event_time import (
 from sequitur.consumer.subscription.dispatch import FailureCause
 from sequitur.kafka.error_codes import ends_client
 from sequitur.kafka.records import headers_of
+from sequitur.kafka.stored_batches import LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.dispatch import DeadMessage
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
+    from sequitur.kafka.stored_batches import Record
 
     Place: TypeAlias = tuple[SourcePartition, int]
 
@@ -64,7 +66,8 @@ class MessageCopies:
 
     def add(
         self,
-        message: Message,
+        where: SourcePartition,
+        record: Record,
         subscription: str,
         told: Callable[[KafkaError | None], None],
         headers: Mapping[str, object] | None = None,
@@ -72,17 +75,17 @@ class MessageCopies:
         """Write a copy."""
         added = {
             **(headers or {}),
-            SOURCE_TOPIC_HEADER: message.topic(),
-            SOURCE_PARTITION_HEADER: message.partition(),
-            SOURCE_OFFSET_HEADER: message.offset(),
+            SOURCE_TOPIC_HEADER: where.topic,
+            SOURCE_PARTITION_HEADER: where.partition,
+            SOURCE_OFFSET_HEADER: record.offset,
             SUBSCRIPTION_HEADER: subscription,
         }
         self._producer.produce(
             self.topic,
-            value=message.value(),
-            key=message.key(),
-            headers=[*headers_of(message), *((name, str(said)) for name, said in added.items())],
-            timestamp=message.timestamp()[1],
+            value=record.value,
+            key=record.key,
+            headers=[*record.headers, *((name, str(said)) for name, said in added.items())],
+            timestamp=record.timestamp,
             on_delivery=lambda error, _: told(error),
         )
         self._producer.poll(0)
@@ -176,15 +179,18 @@ class DeadLetters:
         """Write a letter; False if no more go out now."""
         if self._copies is None:
             self._copies = self._open_copies()
+        message, (_, time_ms) = one.message, one.message.timestamp()
+        names = tuple(headers_of(message))
+        record = LogRecord(one.offset, time_ms, message.key(), message.value(), names)
         headers = {
             DEAD_REASON_HEADER: _REASONS[one.cause].value,
             DEAD_ATTEMPTS_HEADER: one.failures,
             DEAD_TIME_HEADER: wall_clock_ms(),
-            DEAD_EVENT_TIME_HEADER: one.message.timestamp()[1],
+            DEAD_EVENT_TIME_HEADER: time_ms,
         }
         try:
             self._copies.add(
-                one.message, self._subscription, partial(self._settled, place), headers
+                one.where, record, self._subscription, partial(self._settled, place), headers
             )
         except BufferError:
             return False

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer.subscription.backlog import gone_logs, read_spans, reader
+from sequitur.consumer.subscription.backlog import gone_logs
 from sequitur.consumer.subscription.cursor_store import held_by
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import Registry
@@ -23,12 +23,10 @@ from sequitur.errors import (
 )
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.records import headers_of
+from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from confluent_kafka import Consumer, Message
 
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition
@@ -455,31 +453,26 @@ def peek(
     if not wanted:
         raise PositionRangeError(f"subscription {name!r} has no such partition")
     found: list[PeekedMessage] = []
-    with reader(surveyor.kafka) as consumer:
-        for where in wanted:
-            messages = _unacked_messages(consumer, standing, where)
-            found += itertools.islice(messages, count)
+    reader = Reader(kafka=surveyor.kafka, passes_deleted=True)
+    for where in wanted:
+        found += itertools.islice(_unacked_messages(reader, standing, where), count)
     return found
 
 
 def _unacked_messages(
-    consumer: Consumer, standing: Standing, where: SourcePartition
+    reader: Reader, standing: Standing, where: SourcePartition
 ) -> Iterator[PeekedMessage]:
     log, cursor = standing.survey.logs[where], standing.held(where).cursor
     for span in _spans(cursor, log.start, log.end):
-        for message in read_spans(consumer, {where: span}):
-            yield _peeked(message, where)
+        for _, record in reader.rows({where: span}):
+            yield PeekedMessage(
+                position=Position(where.partition, record.offset, where.topic),
+                timestamp_ms=record.timestamp,
+                key=record.key,
+                value=record.value,
+                headers=tuple(record.headers),
+            )
 
 
 def _spans(cursor: Cursor, start: int, end: int) -> Iterator[tuple[int, int]]:
     return cursor.unacked_ranges(max(cursor.committed_offset, start), end)
-
-
-def _peeked(message: Message, where: SourcePartition) -> PeekedMessage:
-    return PeekedMessage(
-        position=Position(where.partition, int(message.offset() or 0), where.topic),
-        timestamp_ms=message.timestamp()[1],
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(headers_of(message)),
-    )

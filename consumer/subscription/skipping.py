@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from confluent_kafka import KafkaException
 
-from sequitur.consumer.subscription.backlog import read_spans, reader
 from sequitur.consumer.subscription.dead_letters import MessageCopies
 from sequitur.consumer.subscription.duty import Duty, ToldOnce
 from sequitur.consumer.subscription.policies import (
@@ -28,11 +27,12 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError
 
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.stored_records import SubscriptionState
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.settings import KafkaSettings
+    from sequitur.kafka.stored_batches import Record
 
 
 _FLUSH_S: Final = 60.0
@@ -61,16 +62,15 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
         if error is not None:
             failed.append(error)
 
-    copies = MessageCopies(kafka, topic)
+    reader, copies = Reader(kafka=kafka, passes_deleted=True), MessageCopies(kafka, topic)
     copied = 0
     try:
         for one in due:
-            with reader(kafka) as consumer:
-                for message in read_spans(consumer, {where: (one.first, one.stop)}):
-                    if cursor.is_acked(int(message.offset() or 0)):
-                        continue
-                    _add(copies, message, one.subscription, told)
-                    copied += 1
+            for _, record in reader.rows({where: (one.first, one.stop)}):
+                if cursor.is_acked(record.offset):
+                    continue
+                _add(copies, where, record, one.subscription, told)
+                copied += 1
         if copies.settle(_FLUSH_S):
             raise UnansweredError(f"copies of skipped messages are not in {topic!r} yet")
     except KafkaException as error:
@@ -82,13 +82,14 @@ def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor
 
 def _add(
     copies: MessageCopies,
-    message: Message,
+    where: SourcePartition,
+    record: Record,
     subscription: str,
     told: Callable[[KafkaError | None], None],
 ) -> None:
     while True:
         try:
-            copies.add(message, subscription, told)
+            copies.add(where, record, subscription, told)
         except BufferError:
             copies.settle(_PAUSE_S)
         else:

@@ -14,7 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
@@ -23,13 +22,13 @@ from sequitur.consumer import DataLoss
 from sequitur.errors import (
     DataLossError,
     ReorderError,
+    SequiturError,
     SinkUnansweredError,
     TopicError,
     UnansweredError,
-    UnreadableHeadersError,
 )
 from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
-from sequitur.kafka.records import headers_of
+from sequitur.kafka.reader import Reader
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.frontier import tick_ms
 from sequitur.pipelines.ordering.job_input import in_words, input_topics, rows_lost
@@ -105,53 +104,35 @@ def mean_row_bytes(
     """Return the mean size of some rows; 0 where there are none."""
     left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
     row_bytes = 0.0
-    if left:
-        settings = {
-            **kafka.librdkafka(),
-            "group.id": "sequitur-row-probe",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.message.max.bytes": _FETCH_BYTES,
-            "fetch.max.bytes": _MOST_PARTITIONS * _FETCH_BYTES,
-        }
-        consumer = Consumer(settings)
-        with contextlib.suppress(KafkaException), contextlib.closing(consumer):
-            # Rows at the beginning, and rows in the middle: they may be of two kinds.
-            for share in (0.0, 0.5):
-                places = [
-                    TopicPartition(
-                        where.topic, where.partition, int(first + share * (last - first))
-                    )
-                    for where, (first, last) in left[:_MOST_PARTITIONS]
-                ]
-                row_bytes = max(row_bytes, _mean_bytes(consumer, places))
+    # Nobody waits for a transaction that is open: the rows in it are as large as others.
+    reader = Reader(
+        kafka=kafka,
+        is_committed=False,
+        passes_deleted=True,
+        patience_s=_FIRST_S,
+        partition_bytes=_FETCH_BYTES,
+    )
+    with contextlib.suppress(SequiturError):
+        # Rows at the beginning, and rows in the middle: they may be of two kinds.
+        for share in (0.0, 0.5):
+            spans = {
+                where: (int(first + share * (last - first)), last)
+                for where, (first, last) in left[:_MOST_PARTITIONS]
+            }
+            row_bytes = max(row_bytes, _mean_bytes(reader, spans))
     return row_bytes
 
 
-def _mean_bytes(consumer: Consumer, places: list[TopicPartition]) -> float:
-    """Mean size of some rows from there on; what is left may be ends of transactions alone."""
-    consumer.assign(places)
+def _mean_bytes(reader: Reader, spans: Mapping[SourcePartition, tuple[int, int]]) -> float:
+    """Mean size of some rows; what is left may be ends of transactions alone."""
     count = size = 0
-    left = {(place.topic, place.partition) for place in places}
-    begun_s = time.monotonic()
-    while (
-        left
-        and count < _LOOKED_AT
-        and time.monotonic() < begun_s + (_LOOK_S if count else _FIRST_S)
-    ):
-        found = consumer.consume(_LOOKED_AT, timeout=0.05)
-        if count and not found:
+    until_s = time.monotonic() + _LOOK_S
+    for _, record in reader.rows(spans):
+        parts = [record.key, record.value, *(value for _, value in record.headers)]
+        count += 1
+        size += sum(len(part) for part in parts if part)
+        if count == _LOOKED_AT or time.monotonic() > until_s:
             break
-        for record in found:
-            if (error := record.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its documented name
-                    left.discard((record.topic(), record.partition()))
-            else:
-                parts = [record.key(), record.value()]
-                with contextlib.suppress(UnreadableHeadersError):  # Spark's client reads them
-                    parts += [value for _, value in headers_of(record)]
-                count += 1
-                size += sum(len(part) for part in parts if part)
     return size / max(1, count)
 
 

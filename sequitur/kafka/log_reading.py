@@ -22,7 +22,7 @@ from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, mea
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import following
 from sequitur.kafka.records import EVENT_ID_HEADER
-from sequitur.kafka.stored_batches import MOST_BYTES, NO_TIME, batches_in, columns_of, seen
+from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_of, seen
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -229,7 +229,7 @@ async def timestamp_from(
         # The broker sends a batch at least, and so no more than that.
         found = await fetch_one(ask, topic, partition, offset, partition_bytes=1, most_bytes=1)
         for record in found.rows():
-            return NO_TIME if record.timestamp is None else record.timestamp
+            return record.timestamp
         if found.next_offset <= offset:
             return None
         offset = found.next_offset

@@ -86,12 +86,12 @@ class Record(Protocol):
         """Its place in the partition."""
 
     @property
-    def timestamp(self) -> int | None:
-        """Epoch milliseconds; None in batches of version 0."""
+    def timestamp(self) -> int:
+        """Epoch milliseconds; -1 without one."""
 
     @property
-    def timestamp_type(self) -> int | None:
-        """0 where the producer gives timestamps, and 1 where the broker does."""
+    def timestamp_type(self) -> int:
+        """0 where the producer gives timestamps, and 1 where the broker does; -1 without one."""
 
     @property
     def key(self) -> bytes | None:
@@ -148,8 +148,9 @@ class StoredBatch:
         last = -1
         try:
             batch = MemoryRecords(bytes(self.raw)).next_batch()
-            if self.magic < MAGIC and not batch.validate_crc():
-                raise kafka_errors.CorruptRecordException("it does not match its checksum")
+            if self.magic < MAGIC:
+                yield from _legacy_rows(batch)
+                return
             for record in batch:
                 yield record
                 last = record.offset
@@ -197,6 +198,15 @@ def _batch(view: memoryview) -> StoredBatch:
 def _legacy(view: memoryview, magic: int) -> StoredBatch:
     (offset,) = struct.unpack_from(">q", view)
     return StoredBatch(offset, offset, magic, 0, -1, -1, -1, -1, -1, 1, view)
+
+
+def _legacy_rows(batch: Any) -> Iterator[Record]:
+    if not batch.validate_crc():
+        raise kafka_errors.CorruptRecordException("it does not match its checksum")
+    for one in batch:
+        ms = NO_TIME if one.timestamp is None else one.timestamp
+        kind = NO_TIME if one.timestamp_type is None else one.timestamp_type
+        yield LogRecord(one.offset, ms, one.key, one.value, (), kind)
 
 
 def seen(
@@ -418,11 +428,10 @@ def _grown(decompress_into: Any, data: memoryview, most_bytes: int) -> memoryvie
 
 def _of_rows(rows: Sequence[Record]) -> RecordColumns:
     headers = [header for row in rows for header in row.headers]
-    times = [(row.timestamp, row.timestamp_type) for row in rows]
     return RecordColumns(
         np.array([row.offset for row in rows], np.int64),
-        np.array([NO_TIME if ms is None else ms for ms, _ in times], np.int64),
-        np.array([NO_TIME if kind is None else kind for _, kind in times], np.int64),
+        np.array([row.timestamp for row in rows], np.int64),
+        np.array([row.timestamp_type for row in rows], np.int64),
         _placed([row.key for row in rows]),
         _placed([row.value for row in rows]),
         np.array([len(row.headers) for row in rows], np.int64),

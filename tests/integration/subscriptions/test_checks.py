@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from sequitur import Subscription
 from sequitur.base.retry import brief_outages
 from sequitur.consumer import SourcePartition
-from sequitur.consumer.subscription.backlog import Surveyor, log_sizes, read_spans, reader
+from sequitur.consumer.subscription.backlog import Surveyor, log_sizes
 from sequitur.consumer.subscription.checks import Checks, watch
 from sequitur.consumer.subscription.cursor_store import GroupOffsets
 from sequitur.consumer.subscription.inspection import stats_document, take_sight
@@ -34,6 +34,7 @@ from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
+from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.subscribed import JobSubscription, SubscriptionChecks
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
@@ -163,13 +164,12 @@ def test_eviction_moves_the_slowest_below_nine_tenths(
     assert 50 < preview.stop < 70
     where = SourcePartition(copies, 0)
     end = topics.surveyor.topics.high_watermarks([where])[where]
-    with reader(topics.kafka) as consumer:
-        copied = list(read_spans(consumer, {where: (0, end)}))
+    copied = [record for _, record in Reader(kafka=topics.kafka).rows({where: (0, end)})]
     skipped = [0, 1, *range(12, preview.stop)]
-    assert [dict(one.headers() or ())["sequitur-source-offset"] for one in copied] == [
+    assert [dict(one.headers)["sequitur-source-offset"] for one in copied] == [
         str(one).encode() for one in skipped
     ]
-    assert (copied[0].value() or b"").startswith(b"0..")
+    assert (copied[0].value or b"").startswith(b"0..")
     state = topics.told(topic)
     assert state is not None
     assert state.policy is None

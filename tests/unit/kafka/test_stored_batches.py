@@ -83,14 +83,13 @@ def _rows(log: bytes, *aborted: tuple[int, int]) -> list[LogRecord]:
 
 
 def _plain(record: Record) -> LogRecord:
-    ms, kind = record.timestamp, record.timestamp_type
     return LogRecord(
         record.offset,
-        NO_TIME if ms is None else ms,
+        record.timestamp,
         record.key,
         record.value,
         tuple(record.headers),
-        NO_TIME if kind is None else kind,
+        record.timestamp_type,
     )
 
 

@@ -14,6 +14,8 @@ from sequitur.consumer.subscription.dispatch import DeadMessage, FailureCause
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from sequitur.kafka.stored_batches import Record
+
 WHERE = SourcePartition("orders", 0)
 _TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
@@ -24,6 +26,15 @@ class _Message:
 
     def timestamp(self) -> tuple[int, int]:
         return 1, 1_000 + self.place
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return b"value"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("name", b"1")]
 
 
 class _Topic:
@@ -43,17 +54,20 @@ class _Topic:
 
     def add(
         self,
-        message: _Message,
+        where: SourcePartition,
+        record: Record,
         subscription: str,
         told: Callable[[KafkaError | None], None],
         headers: Mapping[str, object],
     ) -> None:
-        error = self.refused.get(message.place)
+        place = record.offset
+        assert (where, record.value, [*record.headers]) == (WHERE, b"value", [("name", b"1")])
+        error = self.refused.get(place)
         if error is not None and error.fatal():
             raise KafkaException(error)
         if error is None:
-            self.written.append((message.place, subscription, headers))
-        self._told.append((message.place, told))
+            self.written.append((place, subscription, headers))
+        self._told.append((place, told))
 
     def settle(self, timeout_s: float) -> int:
         assert timeout_s > 0
