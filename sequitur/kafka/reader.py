@@ -5,8 +5,8 @@ in order within a partition, in rows or in columns, as its reader wants it (`kaf
 A range is read to its end, whatever is at the end: a marker of a transaction, records of one that
 was aborted, or nothing since the topic was compacted.
 
-librdkafka reads where a client has to be a member of a group, or writes in a transaction; and
-`verify`, which is to see what any consumer sees.
+librdkafka reads where a client has to be a member of a group, or reads ahead in the background; and
+for commands that are to see what any consumer sees (`topic_reader`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sequitur.errors import (
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.stored_batches import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -71,20 +72,22 @@ class Reader:
             for record in some.rows():
                 yield some.where, record
 
-    def columns(self, spans: Spans, most_bytes: int) -> list[tuple[SourcePartition, RecordColumns]]:
-        """Return the records of ranges, of at most so many bytes once unpacked.
+    def columns(
+        self, spans: Spans, most_bytes: int | None = None
+    ) -> Iterator[tuple[SourcePartition, RecordColumns]]:
+        """Yield the records of ranges as they come, of at most so many bytes once unpacked in all.
 
         Those of a partition are in order, in one or more pieces.
 
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
         """
-        found, left = [], most_bytes
+        left = MOST_BYTES if most_bytes is None else most_bytes
         for some in self._read(spans):
             columns = some.columns(left)
-            left -= columns.size_bytes
-            found.append((some.where, columns))
-        return found
+            if most_bytes is not None:
+                left -= columns.size_bytes
+            yield some.where, columns
 
     def _read(self, spans: Spans) -> Iterator[Fetched]:
         stops = {where: stop for where, (first, stop) in spans.items() if first < stop}

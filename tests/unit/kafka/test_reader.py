@@ -136,7 +136,7 @@ def test_who_may_not_read_is_told_at_once(wire: _Wire) -> None:
 def test_columns_are_of_so_many_bytes_at_most(wire: _Wire) -> None:
     spans = {SourcePartition("t", number): (0, _ALL) for number in range(NODES)}
     with pytest.raises(ReadTooLargeError):
-        Reader(kafka=_KAFKA).columns(spans, 100)
+        list(Reader(kafka=_KAFKA).columns(spans, 100))
     assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
 
 
