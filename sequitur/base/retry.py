@@ -175,7 +175,7 @@ class Attempts:
 
     async def pause(self, error: Exception | None = None) -> None:
         """Wait before the next attempt; raise the error once patience is over."""
-        pause_s = self.pause_s(str(error))
+        pause_s = self.pause_s("no answer yet" if error is None else str(error))
         if pause_s is None:
             raise error or TimeoutError
         await asyncio.sleep(pause_s)

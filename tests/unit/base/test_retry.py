@@ -117,6 +117,21 @@ def test_of_attempts_patience_begins_with_a_failure_and_anew_after_a_success() -
         assert runner.run(attempt()) == pytest.approx([1, 2, 3, 4])
 
 
+def test_attempts_without_an_error_are_told_in_words() -> None:
+    told: list[str] = []
+
+    async def attempt() -> None:
+        retry = Retry(most=2, backoff=_BACKOFF, tell=lambda why, _left_s: told.append(why))
+        attempts = retry.attempts()
+        await attempts.pause()
+        with pytest.raises(TimeoutError):
+            await attempts.pause()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(attempt())
+    assert told == ["no answer yet"]
+
+
 def test_in_an_event_loop_it_is_the_same() -> None:
     async def ask() -> list[float]:
         loop, asked = asyncio.get_running_loop(), []
