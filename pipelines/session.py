@@ -24,7 +24,7 @@ from sequitur.pipelines.spark_settings import (
     merged_jars,
     read_properties,
     spark_defaults,
-    submitted,
+    spark_submit_flags,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _is_asked_for(key: str) -> bool:
     """Tell whether a setting was told that Spark makes up where it is told none."""
     # The JVM's own variables: to Python's Spark adds what it has made up.
     java: Any = SparkContext._jvm.java.lang  # type: ignore[union-attr] # noqa: SLF001
-    told = submitted(psutil.Process(java.ProcessHandle.current().pid()).cmdline())
+    told = spark_submit_flags(psutil.Process(java.ProcessHandle.current().pid()).cmdline())
     if told is None:
         return True  # nothing was made up
     flag, variable = _MADE_UP[key]

@@ -50,7 +50,7 @@ def spark_defaults(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return read_properties(folder / "spark-defaults.conf")
 
 
-def submitted(command: Sequence[str]) -> dict[str, str] | None:
+def spark_submit_flags(command: Sequence[str]) -> dict[str, str] | None:
     """Return the flags that spark-submit was given, and the settings of --conf, by their names."""
     if _SUBMIT not in command:
         return None

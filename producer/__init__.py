@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from sequitur.kafka.settings import KafkaSettings, TokenProvider
     from sequitur.producer._client import IdempotentProducer
-    from sequitur.producer._core import ProducerStatistics
     from sequitur.producer._outcome import (
         Delivery,
         Failure,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
         TicketResult,
     )
     from sequitur.producer._record import Partitioner, Record, Serializer
+    from sequitur.producer._running import ProducerStatistics
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.daemon.daemon import DaemonReport, ProduceSettings, run_daemon
     from sequitur.producer.journal.frames import Position
@@ -125,7 +125,7 @@ _LOADED_WHEN_USED: Final = {
     "ProducerClosedError": "sequitur.errors",
     "ProducerError": "sequitur.errors",
     "ProducerSettings": "._settings",
-    "ProducerStatistics": "._core",
+    "ProducerStatistics": "._running",
     "Record": "._record",
     "RetriableError": "sequitur.errors",
     "SendManyError": "sequitur.errors",

@@ -13,7 +13,7 @@ To have an exception for an event that is not surely in the log:
 `send` is awaited twice, and the two waits are different things: the first for room in the buffer,
 so that a fast source is slowed down; the second for the outcome. Between them more can be sent.
 
-`_core` says how the parts work together.
+`_running` says how the parts work together.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sequitur.errors import ProducerClosedError
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.kafka.wire import Wire, close_within
-from sequitur.producer._core import (
+from sequitur.producer._outcome import Ticket
+from sequitur.producer._record import RecordMaker, checked
+from sequitur.producer._running import (
     NOTHING_COUNTED,
-    Core,
     JournalOpening,
+    RunningProducer,
     acquire_identity,
     unnamed_producer,
 )
-from sequitur.producer._outcome import Ticket
-from sequitur.producer._record import RecordMaker, checked
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.delivery.identities import Identities
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sequitur.kafka.settings import TokenProvider
-    from sequitur.producer._core import ProducerStatistics
     from sequitur.producer._outcome import Delivery, GivenUp, OnGivenUp
     from sequitur.producer._record import Partitioner, Record, Serializer
+    from sequitur.producer._running import ProducerStatistics
     from sequitur.producer.journal.frames import Position
     from sequitur.producer.journal.journal import Journal
 
@@ -114,7 +114,7 @@ class IdempotentProducer(Sending):
         self._random = Random()
         self._clock = StampClock()
         self._wire: Wire | None = None
-        self._core: Core | None = None
+        self._running: RunningProducer | None = None
         self._control: ControlReader | None = None
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
@@ -185,7 +185,7 @@ class IdempotentProducer(Sending):
                 await asyncio.to_thread(self._journal.close)
             raise
         quota = QuotaGate() if settings.backlog_quota else None
-        self._core = Core(
+        self._running = RunningProducer(
             wire=self._wire,
             clock=self._clock,
             identities=identities,
@@ -212,7 +212,7 @@ class IdempotentProducer(Sending):
             name=self._name,
             producer_id=identities.current.producer_id,
             durability=settings.journaling,
-            recovered=self._core.recovered_events,
+            recovered=self._running.recovered_events,
         )
 
     def _check_open(self) -> None:
@@ -256,14 +256,14 @@ class IdempotentProducer(Sending):
             TypeError: An event is of a wrong type; nothing was accepted.
             ValueError: No topic can have this name; nothing was accepted.
         """
-        core = self._accepting_for(topic)
+        running = self._accepting_for(topic)
         ticket = Ticket()
         ticket.open(asyncio.get_running_loop())
-        route = await self._route_with_room(core, topic, for_events=bool(records))
-        core.accumulator.add_many(route, records, ticket, whole=True)
+        route = await self._route_with_room(running, topic, for_events=bool(records))
+        running.accumulator.add_many(route, records, ticket, whole=True)
         if position is not None:
-            core.rounds.note(position)
-        ticket.close(core.keeper())
+            running.rounds.note(position)
+        ticket.close(running.keeper())
         return ticket
 
     async def accept_each(self, topic: str, records: Sequence[Record]) -> list[Delivery]:
@@ -276,12 +276,12 @@ class IdempotentProducer(Sending):
             TypeError: As in `accept`.
             ValueError: As in `accept`.
         """
-        core = self._accepting_for(topic)
+        running = self._accepting_for(topic)
         records = [checked(record) for record in records]
         if not records:
             return []
-        route = await self._route_with_room(core, topic)
-        return [core.accumulator.add(route, record) for record in records]
+        route = await self._route_with_room(running, topic)
+        return [running.accumulator.add(route, record) for record in records]
 
     async def wait_for_quota(self, topic: str) -> None:
         """Wait until a topic is within its backlog quota, whatever the policy, and however long.
@@ -316,12 +316,12 @@ class IdempotentProducer(Sending):
             ProducerClosedError: The producer is not started, or closed.
             JournalError: The journal failed.
         """
-        core = self._accepting()
-        if core.rounds.journals:
-            core.rounds.note(position)
-            await core.rounds.kept(core.rounds.next_cut)
+        running = self._accepting()
+        if running.rounds.journals:
+            running.rounds.note(position)
+            await running.rounds.kept(running.rounds.next_cut)
         else:
-            await core.accumulator.flushed()
+            await running.accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
         """Return the last position of a source in the journal at the start; None without one."""
@@ -342,20 +342,20 @@ class IdempotentProducer(Sending):
 
     async def flush(self) -> None:
         """Wait until each event accepted before, in this run or a former, has its outcome."""
-        if self._core is not None:
-            await self._core.all_completed()
+        if self._running is not None:
+            await self._running.all_completed()
 
     def blocked_reason(self) -> str | None:
         """Return why no events are taken at the moment, in a sentence; None while they are."""
         if self._failure is not None:
             return f"it failed: {self._failure}"
-        if self._closed or self._core is None:
+        if self._closed or self._running is None:
             return "it is closed" if self._closed else "it is not started"
-        return self._core.blocked_reason
+        return self._running.blocked_reason
 
     def statistics(self) -> ProducerStatistics:
         """Return the counts at this moment."""
-        return NOTHING_COUNTED if self._core is None else self._core.statistics()
+        return NOTHING_COUNTED if self._running is None else self._running.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
         """Send what was accepted, set every outcome, and end.
@@ -380,8 +380,8 @@ class IdempotentProducer(Sending):
                 hurrying.cancel()
 
     async def _close(self, wire_s: float) -> None:
-        if self._core is not None:
-            await self._core.close(self._hurry, wire_s)
+        if self._running is not None:
+            await self._running.close(self._hurry, wire_s)
         closing = [self._opening.closed(wire_s)]
         if self._wire is not None:
             closing.append(close_within(self._wire, wire_s))
@@ -389,12 +389,12 @@ class IdempotentProducer(Sending):
             closing.append(self._control.close(wire_s))
         await asyncio.gather(*closing)
 
-    def _accepting(self) -> Core:
+    def _accepting(self) -> RunningProducer:
         if self._failure is not None:
             raise ProducerClosedError(f"the producer failed: {self._failure}") from self._failure
-        if self._closed or self._core is None:
+        if self._closed or self._running is None:
             raise ProducerClosedError("the producer is closed" if self._closed else "not started")
-        return self._core
+        return self._running
 
     def _has_leader(self, topic: str, partition: int) -> bool:
         return self._wire is not None and self._wire.leader(topic, partition) is not None
@@ -419,5 +419,5 @@ class IdempotentProducer(Sending):
         self._failure = error
         self._failed.set()
         self._closed = True
-        if self._core is not None:
-            self._core.fail(f"the producer failed ({error!r})")
+        if self._running is not None:
+            self._running.fail(f"the producer failed ({error!r})")

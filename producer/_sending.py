@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from sequitur.kafka.record_batch import Header
-    from sequitur.producer._core import Core
     from sequitur.producer._outcome import Persisted
     from sequitur.producer._record import RecordMaker
+    from sequitur.producer._running import RunningProducer
     from sequitur.producer.batching.batch import Route
 
     Ready = Callable[[], Awaitable[Route | NotPersisted]]
@@ -74,9 +74,9 @@ class ManySender:
     """Send the events of one call."""
 
     def __init__(
-        self, core: Core, topic: str, ticket: Ticket, maker: RecordMaker, ready: Ready
+        self, running: RunningProducer, topic: str, ticket: Ticket, maker: RecordMaker, ready: Ready
     ) -> None:
-        self._core = core
+        self._running = running
         self._topic = topic
         self._ticket = ticket
         self._maker = maker
@@ -97,7 +97,7 @@ class ManySender:
         except BacklogQuotaError as error:
             raise SendManyError(self._ticket) from error
         finally:
-            self._ticket.close(self._core.keeper())
+            self._ticket.close(self._running.keeper())
 
     async def _send_as_they_come(self, events: AsyncIterable[Any]) -> None:
         number = 0
@@ -126,7 +126,7 @@ class ManySender:
             raise SendManyError(self._ticket) from chunks.error
 
     async def _send_chunk(self, chunk: list[Record]) -> None:
-        accumulator = self._core.accumulator
+        accumulator = self._running.accumulator
         is_alone = len(chunk) == 1
         left = chunk
         placed = self._maker.is_plain
@@ -139,7 +139,7 @@ class ManySender:
                 placed = True
                 left = self._placed(left, route)
             # One by one to a barred topic, which has to leave room to others.
-            room = left[:1] if self._topic in self._core.barred.reasons else left
+            room = left[:1] if self._topic in self._running.barred.reasons else left
             done = accumulator.add_many(route, room, self._ticket)
             left = left[done:]
             if not is_alone:
@@ -156,7 +156,7 @@ class ManySender:
         indices = list(range(ticket.accepted, ticket.accepted + count))
         ticket.accepted += count
         ticket.complete(indices, outcome)
-        ticket.watch(count, outcome, self._topic, self._core.unheard)
+        ticket.watch(count, outcome, self._topic, self._running.unheard)
 
 
 class Sending(ABC):
@@ -199,20 +199,20 @@ class Sending(ABC):
             TypeError: An argument is of a wrong type; likewise.
             ValueError: No topic can have this name; likewise.
         """
-        core = self._accepting_for(topic)
+        running = self._accepting_for(topic)
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
-        accumulator = core.accumulator
+        accumulator = running.accumulator
         route = accumulator.routes.get(topic)
-        quota = core.quota
+        quota = running.quota
         if (
             route is None
             or not accumulator.budget.is_free
-            or topic in core.barred.reasons
+            or topic in running.barred.reasons
             or (quota is not None and quota.limits(topic))
         ):
-            ready = await self._ready(core, topic)
+            ready = await self._ready(running, topic)
             if isinstance(ready, NotPersisted):
-                return _completed(core, topic, ready)
+                return _completed(running, topic, ready)
             route = ready
         if not self._maker.is_plain:
             record = self._maker.placed(record, topic, route.partitions)
@@ -270,14 +270,14 @@ class Sending(ABC):
                 cancelled, it is the cause of the `CancelledError`.
             ValueError: No topic can have this name; nothing was accepted.
         """
-        core = self._accepting_for(topic)
+        running = self._accepting_for(topic)
         ticket = Ticket() if ticket is None else ticket
 
         async def ready() -> Route | NotPersisted:
             self._accepting()
-            return await self._ready(core, topic)
+            return await self._ready(running, topic)
 
-        await ManySender(core, topic, ticket, self._maker, ready).send(events)
+        await ManySender(running, topic, ticket, self._maker, ready).send(events)
         return ticket
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -290,30 +290,32 @@ class Sending(ABC):
         """
         return set(range(await self._accepting_for(topic).partitions(topic)))
 
-    def _accepting_for(self, topic: str) -> Core:
+    def _accepting_for(self, topic: str) -> RunningProducer:
         """Return the started parts of the producer, for a topic that there may be."""
-        core = self._accepting()
-        if not isinstance(topic, str) or topic not in core.accumulator.routes:
+        running = self._accepting()
+        if not isinstance(topic, str) or topic not in running.accumulator.routes:
             check_topic_name(topic)
-        return core
+        return running
 
-    async def _ready(self, core: Core, topic: str) -> Route | NotPersisted:
+    async def _ready(self, running: RunningProducer, topic: str) -> Route | NotPersisted:
         """Return the topic's route once there is room, or why there is none."""
-        route, quota = core.accumulator.routes.get(topic), core.quota
+        route, quota = running.accumulator.routes.get(topic), running.quota
         is_limited = quota is not None and quota.limits(topic)
-        is_limited |= topic in core.barred.reasons
-        if route is not None and core.accumulator.budget.is_free and not is_limited:
+        is_limited |= topic in running.barred.reasons
+        if route is not None and running.accumulator.budget.is_free and not is_limited:
             return route
         try:
-            return await self._route_with_room(core, topic)
+            return await self._route_with_room(running, topic)
         except BacklogQuotaError:
             raise
         except BrokerError as error:
             return NotPersisted(str(error))
 
-    async def _route_with_room(self, core: Core, topic: str, *, for_events: bool = True) -> Route:
+    async def _route_with_room(
+        self, running: RunningProducer, topic: str, *, for_events: bool = True
+    ) -> Route:
         try:
-            route = await core.route_with_room(topic, for_events=for_events)
+            route = await running.route_with_room(topic, for_events=for_events)
         except BrokerError:
             self._accepting()  # if it was closed meanwhile, that is the better reason
             raise
@@ -321,14 +323,14 @@ class Sending(ABC):
         return route
 
     @abstractmethod
-    def _accepting(self) -> Core:
+    def _accepting(self) -> RunningProducer:
         """Return the started parts of the producer."""
 
 
-def _completed(core: Core, topic: str, outcome: NotPersisted) -> Delivery:
+def _completed(running: RunningProducer, topic: str, outcome: NotPersisted) -> Delivery:
     delivery = Delivery(loop=asyncio.get_running_loop())
     delivery.keeper = None
     delivery.set_result(outcome)
-    if core.unheard is not None:
-        core.unheard.watch(delivery, topic)
+    if running.unheard is not None:
+        running.unheard.watch(delivery, topic)
     return delivery

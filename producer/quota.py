@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # What a producer knows of the backlogs of topics: the control records it has read, without I/O.
 
 
-class BacklogStates:
+class KnownBacklogs:
     """The last state of each topic, as long as it counts: so long from its arrival as it says.
 
     Times are milliseconds of a clock that is never set.
@@ -138,7 +138,7 @@ class QuotaGate:
 
     def __init__(self, now_ms: Callable[[], int] = _steady_ms) -> None:
         self._now_ms = now_ms
-        self._states = BacklogStates()
+        self._states = KnownBacklogs()
         self._lines: dict[str, _Line] = {}
         self._changed = asyncio.Event()
         self._look: asyncio.TimerHandle | None = None

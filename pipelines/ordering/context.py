@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.admin import TopicTimestamps
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.kafka.settings import KafkaSettings
+    from sequitur.pipelines.ordering.job_subscription import JobSubscription
     from sequitur.pipelines.ordering.step import StepFunction
-    from sequitur.pipelines.ordering.subscribed import JobSubscription
     from sequitur.pipelines.rows.stage import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint

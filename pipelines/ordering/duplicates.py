@@ -27,7 +27,7 @@ from sequitur.base.settings import milliseconds
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.runs import (
-    Written,
+    WrittenFile,
     behind_ms,
     behind_part,
     duplicates_files,
@@ -143,7 +143,7 @@ class RepeatsTask:
     tasks: int  # how many tasks share them
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, number: int) -> Written:
+    def __call__(self, number: int) -> WrittenFile:
         """Find those of the buckets of a task; where their places are."""
         behind = 0
         with PartFile(self.folder, PLACES_SCHEMA, self.limits.row_group_rows) as file:
@@ -151,7 +151,7 @@ class RepeatsTask:
                 for repeats in self._repeats(bucket):
                     file.write(repeats.select(SOURCE_ORDER))
                     behind += pc.sum(repeats["is_behind"]).as_py() or 0
-        return Written(file.name, rows=file.rows, late=behind)
+        return WrittenFile(file.name, rows=file.rows, late=behind)
 
     def _repeats(self, bucket: int) -> Iterator[pa.Table]:
         """Return the rows that are new, and not the first of their id."""
@@ -222,7 +222,7 @@ class DuplicateFinder:
         new: tuple[Part, ...],
         out: tuple[Part, ...],
         read: Sequence[Run],
-    ) -> list[Written]:
+    ) -> list[WrittenFile]:
         """Write the places of those rows that are new and repeat one that is, or that is out."""
         workers = self._job.workers
         # In a folder that no document names: it goes once the step is logged.

@@ -44,6 +44,7 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
+from sequitur.pipelines.ordering.job_subscription import checks_of, require_name, subscribe
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.ordering.progress import (
     LiveLine,
@@ -55,7 +56,6 @@ from sequitur.pipelines.ordering.progress import (
 )
 from sequitur.pipelines.ordering.query import RestartingQuery
 from sequitur.pipelines.ordering.spark_source import SparkSource
-from sequitur.pipelines.ordering.subscribed import checks_of, require_name, subscribe
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.pipelines.spark.tasks import SparkWorkers, start_python, watched_executors

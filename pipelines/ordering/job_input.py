@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import EventClock, Step
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.job_subscription import JobSubscription
     from sequitur.pipelines.ordering.step import Steps
     from sequitur.pipelines.ordering.step_log import StepLog
-    from sequitur.pipelines.ordering.subscribed import JobSubscription
 
     Lost: TypeAlias = Mapping[SourcePartition, tuple[int, int]]
 

@@ -348,7 +348,7 @@ def place_columns(mode: ReorderMode) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """What a task wrote."""
 
     file: str | None = None  # name of the file; None when there was nothing to write
@@ -373,7 +373,7 @@ class JudgeTask:
     # one
     counts: tuple[int, ...] = ()
 
-    def __call__(self, partitions: range) -> Written:
+    def __call__(self, partitions: range) -> WrittenFile:
         """Judge the rows of some output partitions."""
         left_out = Places(self.duplicates, self.limits)
         late = 0
@@ -386,7 +386,7 @@ class JudgeTask:
                     for some in in_row_groups(judged, self.limits):
                         file.write(some)
                     late += len(judged) - judged["reason"].null_count
-        return Written(file.name, file.size_bytes, file.rows, late)
+        return WrittenFile(file.name, file.size_bytes, file.rows, late)
 
     def _judged(self, rows: pa.Table, last: pa.Table) -> pa.Table:
         """Add the reason of late rows, and the last event time released of their keys."""
@@ -453,7 +453,7 @@ class FoldTask:
     limits: RowLimits = ROW_LIMITS
     has_grown: bool = False  # whether rows of a key may be in several partitions
 
-    def __call__(self, partitions: range) -> Written:
+    def __call__(self, partitions: range) -> WrittenFile:
         """Fold the rows of some output partitions."""
         last_ms = BEFORE_ALL_TIME_MS
         columns = ("key", "output_partition", *place_columns(self.mode))
@@ -463,7 +463,7 @@ class FoldTask:
                 for some in in_row_groups(fold, self.limits):
                     file.write(some)
                     last_ms = max(last_ms, pc.max(some["event_time_ms"]).as_py())
-        return Written(file.name, file.size_bytes, file.rows, last_ms=last_ms)
+        return WrittenFile(file.name, file.size_bytes, file.rows, last_ms=last_ms)
 
     def _folded(self, rows: RunRows) -> pa.Table:
         """Return one row for each key."""
@@ -488,7 +488,7 @@ def _partitions_of(keys: pa.BinaryArray, counts: Sequence[int]) -> list[range]:
     return [range(int(some[0]), int(some[-1]) + 1) for some in np.split(numbers, cuts) if len(some)]
 
 
-def files_of(written: Iterable[Written]) -> dict[str, int]:
+def files_of(written: Iterable[WrittenFile]) -> dict[str, int]:
     """Return the files that tasks wrote, with the rows of each, as the log names them."""
     return {one.file: one.rows for one in written if one.file is not None}
 

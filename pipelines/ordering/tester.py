@@ -32,7 +32,7 @@ from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
-from sequitur.pipelines.sink.step_plans import Sent, StepPlan, TopicPlan
+from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
 from sequitur.pipelines.store.ownership import step_name
 from sequitur.pipelines.store.storage import LocalStorage
@@ -523,7 +523,7 @@ class _ListSink:
         if not self._is_begun:
             return None
         ends = {name: (name, tuple(map(len, of))) for name, of in self._topics.written.items()}
-        return Sent(_CLUSTER, _IDENTITY, ends).to_document()
+        return SequenceEnds(_CLUSTER, _IDENTITY, ends).to_document()
 
     def open(
         self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool

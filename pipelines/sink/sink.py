@@ -34,8 +34,8 @@ from sequitur.kafka.record_format import following
 from sequitur.pipelines.sink.step_plans import (
     ANEW,
     OLDER_COPY,
-    Sent,
-    StepPlans,
+    SequenceEnds,
+    StepPlanner,
     rows_there,
     rows_until,
 )
@@ -531,7 +531,9 @@ class TopicSink:
         self._kafka = kafka
         self._settings = settings
         self._outages = outages
-        self._plans = StepPlans(kafka, app=settings.app_name, documents=checkpoint, outages=outages)
+        self._plans = StepPlanner(
+            kafka, app=settings.app_name, documents=checkpoint, outages=outages
+        )
 
     @property
     def sent(self) -> Mapping[str, Any] | None:
@@ -549,7 +551,7 @@ class TopicSink:
     ) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written."""
         partitions = {topic.name: topic.partitions for topic in topics}
-        sent = None if done.sent is None else Sent.from_document(done.sent)
+        sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
         self._plans.open(
             partitions, newest=newest, done=done.step, sent=sent, takes_over=takes_over
         )

@@ -109,7 +109,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SequenceEnds:
     """How far sequences have got, as a done mark says it."""
 
     cluster: str | None
@@ -164,7 +164,7 @@ def rows_until(where: OutputPartition, last: int, first: int) -> int:
     return rows
 
 
-def check_held(where: OutputPartition, told: Told, sent: Sent | None) -> None:
+def check_held(where: OutputPartition, told: Told, sent: SequenceEnds | None) -> None:
     """Check that a partition holds what a done mark says, and nothing more."""
     if sent is None:
         # It finds nothing of its name's producer id.
@@ -268,7 +268,7 @@ class Planned:
     begun_s: float | None
 
 
-class StepPlans:
+class StepPlanner:
     """The plans of a job's steps."""
 
     def __init__(
@@ -289,7 +289,7 @@ class StepPlans:
         self._takes_over = False
         self._begun: int | None = None
         self._planned: StepPlan | None = None
-        self.sent: Sent | None = None
+        self.sent: SequenceEnds | None = None
 
     def open(
         self,
@@ -297,7 +297,7 @@ class StepPlans:
         *,
         newest: int,
         done: int,
-        sent: Sent | None,
+        sent: SequenceEnds | None,
         takes_over: bool = False,
     ) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written."""
@@ -346,7 +346,7 @@ class StepPlans:
                 for number, first in enumerate(planned.firsts)
             )
             topics[topic] = planned.topic_id, sequences
-        sent = Sent(plan.cluster, plan.identity, topics)
+        sent = SequenceEnds(plan.cluster, plan.identity, topics)
         if step == self._begun:
             # Tasks have seen the partitions that they wrote to, and nobody the others.
             self._asked(lambda connections: self._check_held(connections, self._where, sent))
@@ -436,7 +436,7 @@ class StepPlans:
         self,
         connections: Connections,
         where: Collection[OutputPartition],
-        sent: Sent | None,
+        sent: SequenceEnds | None,
         is_meant: Callable[[OutputPartition], bool] = lambda _: True,
     ) -> None:
         """Check that partitions may be read, and hold the rows that a done mark says, no others."""

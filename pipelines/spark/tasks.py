@@ -89,7 +89,7 @@ _GIVEN_UP_AFTER_S: Final = 2.0
 """How long a job that is to end waits for an executor; one may be about to come."""
 
 
-class Verdict(NamedTuple):
+class Finding(NamedTuple):
     """What follows from a look: a line for the log, and whether work that waits is given up."""
 
     line: str | None = None
@@ -106,14 +106,14 @@ class Shortage:
         self._stopping_since_s: float | None = None
         self._is_told = False
 
-    def look(self, now_s: float, *, is_short: bool, is_stopping: bool) -> Verdict:
+    def look(self, now_s: float, *, is_short: bool, is_stopping: bool) -> Finding:
         """Take in what was found."""
         if not is_short:
             since_s, is_told = self._since_s, self._is_told
             self._since_s, self._stopping_since_s, self._is_told = None, None, False
             if is_told and since_s is not None:
-                return Verdict(f"executors are there, after {now_s - since_s:.0f} s")
-            return Verdict()
+                return Finding(f"executors are there, after {now_s - since_s:.0f} s")
+            return Finding()
         if self._since_s is None:
             self._since_s, self._tell_s = now_s, now_s + _TOLD_AFTER_S
         line = None
@@ -123,7 +123,7 @@ class Shortage:
         if is_stopping and self._stopping_since_s is None:
             self._stopping_since_s = now_s
         stopping_s = 0.0 if self._stopping_since_s is None else now_s - self._stopping_since_s
-        return Verdict(line, gives_up=stopping_s >= _GIVEN_UP_AFTER_S)
+        return Finding(line, gives_up=stopping_s >= _GIVEN_UP_AFTER_S)
 
 
 def asked_of(settings: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.layout import Headers, open_rows, record_batches
 from sequitur.pipelines.rows.stage import not_taken, payload_sizes, tables_up_to
 from sequitur.pipelines.sink.sink import TRUSTED_MS, BlockWriter, errors_of_sending
-from sequitur.pipelines.sink.step_plans import Sent, StepPlans
+from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of, packed, stretches
 from sequitur.pipelines.spark.tasks import SparkWorkers, parallelism
 from sequitur.pipelines.spark_sink.sink_folder import (
@@ -254,7 +254,7 @@ class RowRules:
 
 
 @dataclass(slots=True)
-class Summary:
+class StagedTask:
     """What a task has written."""
 
     file: StagedFile | None = None  # its file; None without rows
@@ -270,10 +270,10 @@ class StagingWriter:
     limits: StagingLimits = STAGING_LIMITS  # how much is written together
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches; give one row with the `Summary`."""
+        """Write batches; give one row with the `StagedTask`."""
         yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(self.write(batches))]})
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> StagedTask:
         """Write batches into one file, and say what is in it.
 
         The document names it: one of a task that was given up, or comes too late, is never read.
@@ -286,7 +286,7 @@ class StagingWriter:
                 rows = given.cast(STAGED_SCHEMA)
                 refused = self.rules.refused(rows)
                 if refused is not None:
-                    return Summary(refused=self._named(rows, *refused, counted))
+                    return StagedTask(refused=self._named(rows, *refused, counted))
                 for group in self._groups(rows):
                     file.write(group)
                     outputs = group["output_partition"].to_numpy()
@@ -296,8 +296,8 @@ class StagingWriter:
                     groups.append(found)
                     counted.update(dict(found))
         if file.name is None:
-            return Summary()
-        return Summary(StagedFile(file.name, file.size_bytes, tuple(groups)))
+            return StagedTask()
+        return StagedTask(StagedFile(file.name, file.size_bytes, tuple(groups)))
 
     def _groups(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cut the rows as they stand in the file, in row groups."""
@@ -409,7 +409,7 @@ class SinkSteps:
         self._topic = topic
         self._folder = folder
         self._topics = KafkaTopics(kafka)
-        self._plans = StepPlans(kafka, app=app, documents=folder)
+        self._plans = StepPlanner(kafka, app=app, documents=folder)
         self._floor_ms = 0
         self._is_known = False
         self._done = NOTHING_DONE
@@ -466,7 +466,7 @@ class SinkSteps:
 
     def _compare(self) -> None:
         done, newest = self._done, -1 if self.newest is None else self.newest.step
-        sent = None if done.sent is None else Sent.from_document(done.sent)
+        sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
         topics = {self._topic: self._partitions()}
         self._plans.open(topics, newest=newest, done=done.step, sent=sent)
 
@@ -569,7 +569,7 @@ class SinkSteps:
         return written
 
 
-def _files_of(summaries: Sequence[Summary], batch: BatchSource) -> tuple[StagedFile, ...]:
+def _files_of(summaries: Sequence[StagedTask], batch: BatchSource) -> tuple[StagedFile, ...]:
     """Return the files that tasks have written."""
     for one in summaries:
         if one.refused is not None:

@@ -13,7 +13,7 @@ The mutable state, named once:
   holds senders back.
 - `Accumulator.next_event` is the number of the next event. It grows with each accepted event, and
   with none that is refused.
-- `Accumulator.outstanding` holds all batches until they are settled, `Accumulator.cuts` opens and
+- `Accumulator.outstanding` holds all batches until they are settled, `Accumulator.cutter` opens and
   seals them and says when a cut is due.
 
 Nothing here does I/O.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     QueuedBatches: TypeAlias = list[tuple[PartitionQueue, Batch]]
 
 
-class Cuts:
+class BatchCutter:
     """Open and seal batches, say when a cut is due, and make it."""
 
     def __init__(
@@ -151,7 +151,7 @@ class BulkAcceptor:
         loop: asyncio.AbstractEventLoop,
         id_prefix: bytes,
         budget: BufferBudget,
-        cuts: Cuts,
+        cutter: BatchCutter,
         random: Random,
         *,
         clock: StampClock,
@@ -160,7 +160,7 @@ class BulkAcceptor:
         self._clock = clock
         self._id_prefix = id_prefix
         self._budget = budget
-        self._cuts = cuts
+        self._cutter = cutter
         self._random = random
         self._columns: Any = None  # the module, once it is loaded
         self._has_arrow = find_spec("pyarrow") is not None
@@ -199,7 +199,7 @@ class BulkAcceptor:
                 entries += indices[start : piece.end]
                 start = piece.end
                 if start < end:
-                    self._cuts.seal(queue)
+                    self._cutter.seal(queue)
                     if partition is None:
                         route.sticky.move_on(queue.partition, self._random.random())
         self._columns.fill(columns, pieces, first_event)
@@ -251,13 +251,13 @@ class BulkAcceptor:
         if queue.open is not None:
             builder = queue.open.builder
             if isinstance(builder, self._columns.BulkBuilder) and not queue.is_dated:
-                self._cuts.resume(queue)
+                self._cutter.resume(queue)
                 piece = builder.reserve(columns, *among, now_ms)
                 if piece is not None:
                     return piece
-            self._cuts.seal(queue)
+            self._cutter.seal(queue)
         fresh = self._columns.BulkBuilder(batch_bytes, now_ms)
-        self._cuts.open(queue, fresh, first_event)
+        self._cutter.open(queue, fresh, first_event)
         piece = fresh.reserve(columns, *among, now_ms)
         assert piece is not None, "columns hold no event that is larger than a batch"
         return piece
@@ -290,7 +290,7 @@ class Accumulator:
         self.next_event = next_event
         self.budget = BufferBudget(loop, buffer_size)
         self.outstanding = Outstanding(self.budget)
-        self.cuts = Cuts(
+        self.cutter = BatchCutter(
             loop, settings.linger.total_seconds(), self.outstanding, on_due, next_event - 1
         )
         self.keeper: Callable[[], Awaitable[object]] | None = None
@@ -303,13 +303,13 @@ class Accumulator:
         self._unheard = unheard
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(
-            loop, self._id_prefix, self.budget, self.cuts, random, clock=clock
+            loop, self._id_prefix, self.budget, self.cutter, random, clock=clock
         )
 
     @property
     def uncut_events(self) -> int:
         """How many events were accepted since the last cut."""
-        return self.next_event - 1 - self.cuts.last_event
+        return self.next_event - 1 - self.cutter.last_event
 
     def add(self, route: Route, record: Record) -> Delivery:
         """Accept one event; the delivery of an invalid one is done at once."""
@@ -345,7 +345,7 @@ class Accumulator:
         self.next_event += 1
         self.budget.take(added.size)
         if added.size > route.batch_bytes:
-            self.cuts.seal(queue)
+            self.cutter.seal(queue)
         return delivery
 
     def add_many(
@@ -405,7 +405,7 @@ class Accumulator:
             size = added.size
             left -= size
             if size > batch_bytes:
-                self.cuts.seal(queue)
+                self.cutter.seal(queue)
             if left <= 0 and not whole:
                 break
         ticket.accepted = index
@@ -416,10 +416,10 @@ class Accumulator:
     def cut(
         self, grows: Callable[[PartitionQueue, Batch], bool]
     ) -> tuple[QueuedBatches, QueuedBatches]:
-        """Take out the batches of all events accepted until now; see `Cuts.cut`."""
+        """Take out the batches of all events accepted until now; see `BatchCutter.cut`."""
         if self.budget.is_short:
             self._close_largest()
-        return self.cuts.cut(self.next_event - 1, grows)
+        return self.cutter.cut(self.next_event - 1, grows)
 
     def _close_largest(self) -> None:
         """Have this cut take the largest open batches, if all of them take half of the budget.
@@ -435,13 +435,13 @@ class Accumulator:
         while total * 4 > self.budget.limit:
             largest = queues.pop()
             total -= largest.open_bytes
-            self.cuts.close(largest)
+            self.cutter.close(largest)
 
     def flushed(self) -> asyncio.Future[None]:
         """Return a future that is done when all events accepted until now have their outcomes."""
         future = self.outstanding.flushed()
-        if self.cuts.filled:
-            self.cuts.ripen()
+        if self.cutter.filled:
+            self.cutter.ripen()
         return future
 
     def _queue_of(self, route: Route, record: Record) -> PartitionQueue:
@@ -458,8 +458,8 @@ class Accumulator:
     def _part(self, queue: PartitionQueue) -> None:
         """Close the open batch: all timestamps of a batch are its senders', or all are ours."""
         if queue.open is not None:
-            self.cuts.resume(queue)
-            self.cuts.seal(queue)
+            self.cutter.resume(queue)
+            self.cutter.seal(queue)
 
     def _start_batch(
         self,
@@ -474,7 +474,7 @@ class Accumulator:
         A record that is larger than a batch gets a batch of its own, so sizes are checked here.
         """
         if queue.is_paused:
-            self.cuts.resume(queue)
+            self.cutter.resume(queue)
             added = queue.append(queue.count, timestamp_ms, record.key, record.value, headers)
             if added is not None:
                 return queue, added
@@ -487,20 +487,20 @@ class Accumulator:
             builder = new_builder(route.batch_bytes)
             builder.append(0, timestamp_ms, record.key, record.value, headers)
         if queue.open is not None:
-            self.cuts.seal(queue)
+            self.cutter.seal(queue)
             if record.key is None and record.partition is None:
                 # The new batch is the first of the next sticky partition.
                 route.sticky.move_on(queue.partition, self._random.random())
                 queue = route.queues[route.sticky.current]
                 if queue.is_dated is not (record.timestamp_ms is not None):
                     self._part(queue)
-                self.cuts.resume(queue)
+                self.cutter.resume(queue)
                 shared = queue.append(queue.count, timestamp_ms, None, record.value, headers)
                 if shared is not None:
                     return queue, shared
                 if queue.open is not None:
-                    self.cuts.seal(queue)
-        self.cuts.open(queue, builder, self.next_event)
+                    self.cutter.seal(queue)
+        self.cutter.open(queue, builder, self.next_event)
         return queue, added
 
     def _check_size(self, route: Route, builder: Builder) -> None:

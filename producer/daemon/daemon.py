@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import Processor
 
-    from sequitur.producer._core import ProducerStatistics
+    from sequitur.producer._running import ProducerStatistics
     from sequitur.producer.daemon.health import HealthSnapshot
     from sequitur.producer.sources import Source, SourceStatistics
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from sequitur.base.process import StampClock
     from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
-    from sequitur.producer._core import Counters
+    from sequitur.producer._running import Counters
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.rounds import RoundMaker
     from sequitur.producer.delivery.routes import SendQueue
     from sequitur.producer.delivery.settlement import Settlement
 
@@ -66,7 +66,7 @@ class Recovery:
         counters: Counters,
         backoff: Backoff,
         random: Random,
-        rounds: Rounds,
+        rounds: RoundMaker,
         on_renewed: Callable[[SendQueue], None],
         on_failure: Callable[[Exception], None],
         refresh: Callable[[], None],

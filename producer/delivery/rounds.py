@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.process import StampClock
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.accumulator import Accumulator, Cuts
+    from sequitur.producer.batching.accumulator import Accumulator, BatchCutter
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.journaling import SlotStamp
@@ -115,8 +115,10 @@ _LARGE_BYTES: Final = 64 << 10
 class Numbering:
     """Give batches their sequence numbers."""
 
-    def __init__(self, cuts: Cuts, window: int, clock: StampClock, *, journals: bool) -> None:
-        self._cuts = cuts
+    def __init__(
+        self, cutter: BatchCutter, window: int, clock: StampClock, *, journals: bool
+    ) -> None:
+        self._cutter = cutter
         self._clock = clock
         self._window = window
         self._journals = journals
@@ -185,7 +187,7 @@ class Numbering:
                 del self._growing[queue]
             elif self.is_sent_soon(queue, accumulated.open):
                 del self._growing[queue]
-                self._cuts.refill(accumulated)
+                self._cutter.refill(accumulated)
 
     def take_numbered(self) -> list[SlotStamp]:
         """Take out the batches that got numbers, for the round that tells the journal."""
@@ -231,7 +233,7 @@ _FEW_EVENTS: Final = 64
 """So many are not worth to be waited for: they are cut once the linger is over."""
 
 
-class Rounds:
+class RoundMaker:
     """Make rounds of what the accumulator holds."""
 
     def __init__(
@@ -258,7 +260,7 @@ class Rounds:
         self._durable = DurableCuts(self.wake)
         self._updates = JournalUpdates(identities, self.wake)
         self._numbering = Numbering(
-            accumulator.cuts, settings.max_in_flight, clock, journals=self.journals
+            accumulator.cutter, settings.max_in_flight, clock, journals=self.journals
         )
         self._writer = RoundWriter(
             journal=journal,
@@ -294,7 +296,7 @@ class Rounds:
     @property
     def next_cut(self) -> int:
         """The cut that what is accepted now will be in."""
-        return self._accumulator.cuts.number + 1
+        return self._accumulator.cutter.number + 1
 
     def wake(self) -> None:
         """Look whether a round is due."""
@@ -387,19 +389,19 @@ class Rounds:
         return self._numbering.has_numbered or self._updates.is_due
 
     def _cut_due(self) -> bool:
-        cuts = self._accumulator.cuts
-        awaited = bool(self._positions) or self._durable.is_awaited_after(cuts.number)
-        if not cuts.filled:
+        cutter = self._accumulator.cutter
+        awaited = bool(self._positions) or self._durable.is_awaited_after(cutter.number)
+        if not cutter.filled:
             return awaited
-        if not (cuts.is_full or cuts.is_ripe):
+        if not (cutter.is_full or cutter.is_ripe):
             return False
         flushing = self._accumulator.outstanding.is_flushing
-        if cuts.is_full or awaited or flushing or self._gathered:
+        if cutter.is_full or awaited or flushing or self._gathered:
             return True
         # While no partition could send its batch, larger batches are better than more.
         if self._accumulator.uncut_events <= _FEW_EVENTS:
             return True
-        if any(self._numbering.has_window(self._queues.of(filled)) for filled in cuts.filled):
+        if any(self._numbering.has_window(self._queues.of(filled)) for filled in cutter.filled):
             return True
         if self._journal is not None and self._gathering is None:
             self._gathering = self._loop.call_later(_GATHER_S, self._end_gathering)
@@ -414,7 +416,7 @@ class Rounds:
         """Return the next round; in parts, if it is too long for one."""
         accumulator, of = self._accumulator, self._queues.of
         if not self._cut_due():
-            return [Round(accumulator.cuts.number)]
+            return [Round(accumulator.cutter.number)]
         cut, left_open = accumulator.cut(
             lambda filled, batch: not self._numbering.is_sent_soon(of(filled), batch)
         )
@@ -434,7 +436,9 @@ class Rounds:
         size = sum(batch.size for _, batch in batches)
         size += sum(len(piece.data) for _, piece in pieces)
         if not limit or size <= limit:
-            round_ = Round(accumulator.cuts.number, is_cut=True, positions=positions, pieces=pieces)
+            round_ = Round(
+                accumulator.cutter.number, is_cut=True, positions=positions, pieces=pieces
+            )
             for queue, batch in batches:
                 self._numbering.place(round_, queue, batch, wait=False)
             return [round_]
@@ -463,7 +467,7 @@ class Rounds:
                 size = 0
             size += batch.size
             self._numbering.place(rounds[-1], queue, batch, wait=together)
-        last = Round(self._accumulator.cuts.number, is_cut=True, positions=positions)
+        last = Round(self._accumulator.cutter.number, is_cut=True, positions=positions)
         if together:
             last.ends_parts = True
             parts = dict.fromkeys((batch for _, batch in batches), True)

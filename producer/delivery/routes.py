@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.accumulator import Accumulator
     from sequitur.producer.batching.batch import BufferBudget, Outstanding
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.rounds import RoundMaker
     from sequitur.producer.delivery.sequencer import Slot
     from sequitur.producer.delivery.settlement import Settlement
     from sequitur.producer.journal.frames import BatchFrame, Waiting
@@ -393,7 +393,7 @@ class Routes:
         accumulator: Accumulator,
         settings: ProducerSettings,
         random: Random,
-        rounds: Rounds,
+        rounds: RoundMaker,
         former: Recovered,
     ) -> None:
         self._wire = wire
@@ -500,7 +500,7 @@ class Routes:
                 queue, f"{queue.topic} was recreated without partition {queue.partition}"
             )
             self._queues.remove(queue)
-            self._accumulator.cuts.forget(accumulated)
+            self._accumulator.cutter.forget(accumulated)
         del route.queues[partitions:]
 
     async def _learn(self, topic: str, *, is_new: bool = False) -> tuple[int, int]:

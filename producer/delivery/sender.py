@@ -8,8 +8,8 @@ batches have their sequence numbers already, and the journal holds them, if ther
 State, and its rules:
 
 - A queue waits until `SendQueue.retry_at_s` after its head failed; a timer wakes it.
-- `Leaders` connects to brokers and looks for leaders in tasks of its own, which wake all queues
-  when they are done.
+- `LeaderFinder` connects to brokers and looks for leaders in tasks of its own, which wake all
+  queues when they are done.
 - `_exchanges`: requests whose answer has not come yet.
 
 No task ends unheard: what an answer, the sweep or a recovery raises fails the producer.
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     from sequitur.base.process import StampClock
     from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
-    from sequitur.producer._core import Counters
+    from sequitur.producer._running import Counters
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.rounds import RoundMaker
     from sequitur.producer.delivery.routes import BarredTopics, SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
 
 _log = Logger(__name__)
 
 
-class Leaders:
+class LeaderFinder:
     """Find the connected leader of a partition.
 
     At most one task refreshes the metadata, and at most one task per broker connects to it. Each
@@ -193,7 +193,7 @@ class Redating:
         wire: Wire,
         clock: StampClock,
         queues: SendQueues,
-        rounds: Rounds,
+        rounds: RoundMaker,
         barred: BarredTopics,
         on_known: Callable[[], None],
         on_failure: Callable[[Exception], None],
@@ -321,7 +321,7 @@ class Sender:
         identities: Identities,
         counters: Counters,
         random: Random,
-        rounds: Rounds,
+        rounds: RoundMaker,
         barred: BarredTopics,
         known_topics: Iterable[str],
         on_failure: Callable[[Exception], None],
@@ -343,7 +343,7 @@ class Sender:
         self._on_failure = on_failure
         self._delivery_timeout_s = settings.delivery_timeout.total_seconds()
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._leaders = Leaders(
+        self._leaders = LeaderFinder(
             wire, self._backoff, random, on_change=queues.wake_all, on_failure=on_failure
         )
         self._recovery = Recovery(

@@ -17,10 +17,10 @@ from sequitur.producer.delivery.sequencer import State, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._core import Counters
     from sequitur.producer._outcome import OnGivenUp, Unheard
+    from sequitur.producer._running import Counters
     from sequitur.producer.batching.batch import Batch, Outstanding
-    from sequitur.producer.delivery.rounds import Rounds
+    from sequitur.producer.delivery.rounds import RoundMaker
     from sequitur.producer.delivery.routes import SendQueue
 
 _log = Logger(__name__)
@@ -33,7 +33,7 @@ class Settlement:
         self,
         outstanding: Outstanding,
         counters: Counters,
-        rounds: Rounds,
+        rounds: RoundMaker,
         on_failure: Callable[[Exception], None],
         on_given_up: OnGivenUp | None = None,
         *,

@@ -70,9 +70,9 @@ def _create_topic(broker: Broker) -> AdminClient:
 
 
 def _gate(producer: IdempotentProducer) -> QuotaGate:
-    assert producer._core is not None
-    assert producer._core.quota is not None
-    return producer._core.quota
+    assert producer._running is not None
+    assert producer._running.quota is not None
+    return producer._running.quota
 
 
 def _quota(producer: IdempotentProducer) -> QuotaStatistics:

@@ -216,8 +216,8 @@ async def test_the_broker_tells_our_last_sequence(
     topic = make_topic(partitions=1)
     async with _producer(broker) as producer:
         await (await producer.send_many(topic, [b"x"] * 42))
-        assert producer._core is not None
-        identity = producer._core.identities.current
+        assert producer._running is not None
+        identity = producer._running.identities.current
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     wire = Wire(kafka, client_id="test", request_timeout=timedelta(seconds=10))
     await wire.start()

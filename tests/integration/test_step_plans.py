@@ -30,7 +30,7 @@ from sequitur.errors import (
     TopicError,
 )
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
@@ -131,7 +131,7 @@ def test_an_unfinished_step_is_finished_as_it_was_begun(output: JobOutput) -> No
 def test_checkpoint_keeps_to_its_app(output: JobOutput) -> None:
     """Another name has another producer id, and rows would double: it is refused."""
     folder = output.life().documents
-    other = StepPlans(output.kafka, app="other", documents=folder)
+    other = StepPlanner(output.kafka, app="other", documents=folder)
     with pytest.raises(CheckpointError, match="belongs to a job with app = 'app-"):
         other.open({output.topic: 4}, newest=-1, done=-1, sent=None)
     folder.documents["outputs.json"]["format"] = 2
@@ -247,13 +247,13 @@ def test_topic_made_anew_is_refused_whoever_wrote_it_last(
     topics = {make_topic(): 4, make_topic(): 4}
     folder, sent = DocumentFolder(), None
     for step, topic in enumerate(topics):
-        plans = StepPlans(kafka, app=min(topics), documents=folder)
+        plans = StepPlanner(kafka, app=min(topics), documents=folder)
         plans.open(topics, newest=step - 1, done=step - 1, sent=sent)
         plans.of_step(step, {topic: 4})
         plans.written(step, {})
         sent = plans.sent
     _make_anew(kafka, next(iter(topics)))
-    plans = StepPlans(kafka, app=min(topics), documents=folder)
+    plans = StepPlanner(kafka, app=min(topics), documents=folder)
     with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
         plans.open(topics, newest=1, done=1, sent=sent)
 
@@ -370,7 +370,7 @@ def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
     life = output.life()
     life.planned(0)
     new = make_topic()
-    plans = StepPlans(output.kafka, app=output.app, documents=life.documents)
+    plans = StepPlanner(output.kafka, app=output.app, documents=life.documents)
     plans.open({output.topic: 4, new: 4}, newest=0, done=-1, sent=None)
     assert plans.of_step(0, {output.topic: 4}).begun_s is None
     with pytest.raises(OutputMismatchError, match=f"begun with nothing of topic '{new}'"):

@@ -16,8 +16,8 @@ from sequitur.consumer import Cursor, SourcePartition, StepKind
 from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
 from sequitur.errors import SubscriptionError, UnansweredError
-from sequitur.pipelines.ordering import subscribed
-from sequitur.pipelines.ordering.subscribed import JobSubscription
+from sequitur.pipelines.ordering import job_subscription
+from sequitur.pipelines.ordering.job_subscription import JobSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,7 +212,7 @@ def test_what_is_acked_is_out_once_and_what_comes_again_is_counted(
     absent = {one for one in range(end) if random.random() < 0.2}
     world = _World(random, end, absent)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(subscribed, "held_offsets", _held)
+        patched.setattr(job_subscription, "held_offsets", _held)
         for life in range(_MOST_LIVES):
             world.may_fail = life < _MOST_LIVES - 1
             try:

@@ -20,7 +20,7 @@ from sequitur.consumer import EVENT_TIME_HEADER
 from sequitur.errors import OutputMismatchError, SinkError
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
 from sequitur.pipelines.sink.sink import BlockWriter
-from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, wait_until
 from tests.support.document_folder import DocumentFolder
@@ -47,7 +47,7 @@ def test_speculative_copy_doubles_nothing(
     """Of a task that hangs Spark starts a copy on another host: the rows are there once."""
     topic = make_topic(partitions=1)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    plans = StepPlans(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    plans = StepPlanner(kafka, app=f"app-{topic}", documents=DocumentFolder())
     plans.open({topic: 1}, newest=-1, done=-1, sent=None)
     plan = json.dumps(plans.of_step(0, {topic: 1}).plan.to_document())
     with SparkCluster(tmp_path, memory="600m") as cluster:

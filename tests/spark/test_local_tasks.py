@@ -14,7 +14,7 @@ from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.sink.sink import BlockWriter, _Send
-from sequitur.pipelines.sink.step_plans import StepPlans
+from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings
@@ -82,7 +82,7 @@ def test_killed_task_sends_its_rows_once(
     """Spark runs it anew: its rows are in their partition once, in order, and counted."""
     topic = make_topic(partitions=OUTPUTS)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    plans = StepPlans(kafka, app=f"app-{topic}", documents=DocumentFolder())
+    plans = StepPlanner(kafka, app=f"app-{topic}", documents=DocumentFolder())
     plans.open({topic: OUTPUTS}, newest=-1, done=-1, sent=None)
     planned = plans.of_step(0, {topic: OUTPUTS})
     rows = [Row("t", 0, number, b"%d" % number, number) for number in range(600)]

@@ -28,7 +28,7 @@ from sequitur.errors import (
     SubscriptionFencedError,
     TopologyTaskError,
 )
-from sequitur.pipelines.ordering.subscribed import JobSubscription
+from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import Event, event, time_of

@@ -24,8 +24,8 @@ from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
+from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.pipelines.ordering.step import Steps
-from sequitur.pipelines.ordering.subscribed import JobSubscription
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import Event, event, time_of
 

@@ -18,7 +18,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
 from sequitur.pipelines.sink.sink import Assignment, PartitionSender
-from sequitur.pipelines.sink.step_plans import Sent, StepPlans
+from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.document_folder import DocumentFolder
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults
@@ -110,7 +110,7 @@ class Run:
             self.cluster.partitions[where] = PartitionModel(leader=number % 3)
         self._documents = DocumentFolder()
         self._tasks: list[asyncio.Task[None]] = []
-        self._sent: Sent | None = None
+        self._sent: SequenceEnds | None = None
         self._returned: set[int] = set()
         self._done = -1
         self._errors: list[BaseException] = []
@@ -161,20 +161,20 @@ class Run:
             while self._chance(self._history.takeovers):
                 plans = self._driver(newest=self._done)
 
-    def _driver(self, newest: int) -> StepPlans:
+    def _driver(self, newest: int) -> StepPlanner:
         kafka = KafkaSettings(bootstrap_servers="127.0.0.1:9")
         sent = self._sent
         if sent is None and self._history.first:
             # So many rows are there, and their retention is over.
             identity = Identity(7, self.cluster.epoch + 1)
             firsts = tuple(self._history.first for _ in self._where)
-            sent = Sent("cluster", identity, {TOPIC: (b"topic".hex(), firsts)})
-        plans = StepPlans(kafka, app="app", documents=self._documents)
+            sent = SequenceEnds("cluster", identity, {TOPIC: (b"topic".hex(), firsts)})
+        plans = StepPlanner(kafka, app="app", documents=self._documents)
         plans.open({TOPIC: len(self._where)}, newest=newest, done=self._done, sent=sent)
         self.cluster.tell("a driver takes over")
         return plans
 
-    def _step(self, plans: StepPlans, step: int) -> StepPlans:
+    def _step(self, plans: StepPlanner, step: int) -> StepPlanner:
         """Drivers and attempts follow each other until one has returned; the last driver."""
         topics = {TOPIC: len(self._where)}
         planned = plans.of_step(step, topics)
@@ -202,7 +202,7 @@ class Run:
         plans.written(step, {w: count for w, count in rows.items() if count})
         self._done = step
         assert plans.sent is not None
-        self._sent = Sent.from_document(plans.sent.to_document())
+        self._sent = SequenceEnds.from_document(plans.sent.to_document())
         self.cluster.tell(f"step {step} is done")
         if self._chance(self._history.deaths):
             self._kill()

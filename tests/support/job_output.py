@@ -13,7 +13,7 @@ from sequitur.consumer import OutputPartition
 from sequitur.pipelines.rows.layout import Headers, record_batches
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.sink.sink import BlockWriter
-from sequitur.pipelines.sink.step_plans import Sent, StepPlans
+from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output
 
@@ -97,7 +97,7 @@ class JobOutput:
         *,
         newest: int = -1,
         done: int = -1,
-        sent: Sent | None = None,
+        sent: SequenceEnds | None = None,
     ) -> Life:
         """A life of the job, that has opened its output.
 
@@ -108,7 +108,7 @@ class JobOutput:
             sent: What the done mark says.
         """
         documents = DocumentFolder() if documents is None else documents
-        plans = StepPlans(self.kafka, app=self.app, documents=documents)
+        plans = StepPlanner(self.kafka, app=self.app, documents=documents)
         plans.open({self.topic: self.partitions}, newest=newest, done=done, sent=sent)
         return Life(self, documents, plans)
 
@@ -130,7 +130,7 @@ class Life:
 
     output: JobOutput
     documents: DocumentFolder
-    plans: StepPlans
+    plans: StepPlanner
     done: int = field(default=-1)
 
     def planned(self, step: int = 0) -> Planned:
@@ -170,7 +170,7 @@ class Life:
             documents or self.documents,
             newest=self.done if newest is None else newest,
             done=self.done,
-            sent=None if sent is None else Sent.from_document(sent.to_document()),
+            sent=None if sent is None else SequenceEnds.from_document(sent.to_document()),
         )
 
 

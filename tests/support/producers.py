@@ -37,12 +37,12 @@ def make_producer(**settings: Any) -> IdempotentProducer:
 
 async def kill(producer: IdempotentProducer) -> None:
     """End it as `kill -9` would: nothing is told, written or sent any more."""
-    assert producer._core is not None
-    for task in producer._core.halt():
+    assert producer._running is not None
+    for task in producer._running.halt():
         with contextlib.suppress(asyncio.CancelledError):
             await task
     # A process that is killed ends its threads, too.
-    await asyncio.to_thread(producer._core.rounds._writer._threads.shutdown)
+    await asyncio.to_thread(producer._running.rounds._writer._threads.shutdown)
     assert producer._journal is not None
     producer._journal._disk.unlock()
     producer._closed = True

@@ -69,7 +69,7 @@ from sequitur.consumer.subscription.stored_records import (
 from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.records import encode_event_id, parse_event_id
-from sequitur.pipelines.sink.step_plans import Sent, StepPlan, TopicPlan
+from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.spark_sink.sink_folder import (
     BatchDone,
     NamedBatch,
@@ -249,7 +249,7 @@ def _sink() -> Iterator[Form]:
     topics = {_NAME: plan, "orders": TopicPlan(None, (), (), 1)}
     yield _document("plan", StepPlan(41, "c1üster", identity, topics))
     yield _document("plan, bare", StepPlan(0, None, Identity(0, 0), {}))
-    sent = Sent("c1üster", identity, {_NAME: (None, (0, 7)), "orders": ("ab", ())})
+    sent = SequenceEnds("c1üster", identity, {_NAME: (None, (0, 7)), "orders": ("ab", ())})
     yield _document("sent", sent)
     files = (StagedFile("ü.parquet", 1 << 40, (((0, 3), (7, 1)), ((1, 2),))),)
     stream = StreamBatch("6f9e", 12, "plan-注文", "run")

@@ -35,7 +35,7 @@ from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, To
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
 from sequitur.kafka.reader import Reader
-from sequitur.pipelines.ordering.subscribed import JobSubscription, SubscriptionChecks
+from sequitur.pipelines.ordering.job_subscription import JobSubscription, SubscriptionChecks
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
 

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines.spark_settings import is_local, merged_jars, spark_defaults, submitted
+from sequitur.pipelines.spark_settings import (
+    is_local,
+    merged_jars,
+    spark_defaults,
+    spark_submit_flags,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,12 +73,12 @@ def test_what_spark_submit_was_told_stands_in_whole_words(
     words: list[str], told: dict[str, str]
 ) -> None:
     """Blanks within one of them end nothing, and the program's own arguments tell nothing."""
-    assert submitted([*_SUBMIT, *words]) == told
+    assert spark_submit_flags([*_SUBMIT, *words]) == told
 
 
 def test_another_program_was_told_nothing_by_spark_submit() -> None:
     """As one that has a driver in it, in YARN's cluster mode."""
-    assert submitted(["/usr/bin/java", "ApplicationMaster", "--master", "yarn"]) is None
+    assert spark_submit_flags(["/usr/bin/java", "ApplicationMaster", "--master", "yarn"]) is None
 
 
 def test_jars_of_several_lists_are_passed_once() -> None:

@@ -168,8 +168,8 @@ async def test_every_event_of_a_partition_that_is_gone_has_an_outcome_though_its
     producer = IdempotentProducer("unused:1", ProducerSettings(**FAST), on_given_up=keep)
     async with producer:
         await (await producer.send("t", b"0", partition=1))
-        assert producer._core is not None
-        queues = producer._core._queues
+        assert producer._running is not None
+        queues = producer._running._queues
         sent = []
         for number in (1, 2):
             sent.append(await producer.send("t", b"%d" % number, partition=1))

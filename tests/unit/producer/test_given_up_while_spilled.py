@@ -83,21 +83,21 @@ async def _begin_and_spill(wire: FakeWire, producer: IdempotentProducer, **more:
 
 
 def _queues(producer: IdempotentProducer) -> list[SendQueue]:
-    assert producer._core is not None
-    return list(producer._core._queues)
+    assert producer._running is not None
+    return list(producer._running._queues)
 
 
 def _expire(producer: IdempotentProducer) -> None:
-    assert producer._core is not None
+    assert producer._running is not None
     for queue in _queues(producer):
-        producer._core._settlement.expire(queue, inf, 0.0)
+        producer._running._settlement.expire(queue, inf, 0.0)
 
 
 def _stored(producer: IdempotentProducer) -> list[Batch]:
-    assert producer._core is not None
+    assert producer._running is not None
     return [
         batch
-        for batch in producer._core.accumulator.outstanding.batches
+        for batch in producer._running.accumulator.outstanding.batches
         if batch.in_memory is InMemory.AWAY
     ]
 
@@ -281,7 +281,7 @@ async def test_what_a_disk_fails_to_give_back_ends_the_producer_and_is_kept(
     ticket = await _begin_and_spill(wire, producer)
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch, errno.EIO)
-        core = producer._core
+        core = producer._running
         assert core is not None
         core.sender._delivery_timeout_s = -1.0  # the sweep finds that the time of all is over
         async with asyncio.timeout(60):
@@ -308,7 +308,7 @@ async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_
     keeper = _Keeper(tmp_path)
     producer = keeper.producer
     ticket = await _begin_and_spill(wire, producer, partition=1)
-    core = producer._core
+    core = producer._running
     assert core is not None
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch)
@@ -333,8 +333,8 @@ async def test_closing_tells_of_what_could_not_be_read_to_be_given_up(
     ticket = await _begin_and_spill(wire, producer, partition=1)
     _no_file_can_be_read(monkeypatch)
     wire.partition_count, wire.topic_generation = 1, 1
-    assert producer._core is not None
-    producer._core._routes.follow()
+    assert producer._running is not None
+    producer._running._routes.follow()
     given_up = len(keeper.events)
     await producer.close()
     result = await ticket
@@ -377,7 +377,7 @@ async def test_the_answers_of_a_request_are_taken_though_one_batch_of_it_cannot_
     async with asyncio.timeout(60):
         while sum(len(queue.sequencer.slots) for queue in _queues(producer)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    core = producer._core
+    core = producer._running
     assert core is not None
     assert core.rounds.spill is not None
     for queue in _queues(producer):

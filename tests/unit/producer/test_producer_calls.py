@@ -387,7 +387,7 @@ async def test_it_says_why_it_takes_nothing(
     wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is started, while nothing makes room, and once it is closed; else there is none."""
-    monkeypatch.setattr("sequitur.producer._core._STUCK_AFTER_S", 0.01)
+    monkeypatch.setattr("sequitur.producer._running._STUCK_AFTER_S", 0.01)
     producer = _producer(buffer_size=1_000)
     assert producer.blocked_reason() == "it is not started"
     await producer.start()

@@ -248,9 +248,11 @@ async def test_who_waits_for_the_disk_hears_that_the_producer_has_failed(
             await _sent(newer, b"1")
             await older.send("t", b"2")
             assert isinstance(await asyncio.wait_for(older.failure(), 10), TakenOverError)
-            assert older._core is not None
+            assert older._running is not None
             with pytest.raises(JournalError, match="taken over"):
-                await asyncio.wait_for(older._core.rounds.kept(older._core.rounds.next_cut), 10)
+                await asyncio.wait_for(
+                    older._running.rounds.kept(older._running.rounds.next_cut), 10
+                )
     assert values_of(wire) == [b"0", b"1"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sequitur.kafka.records import check_producer_name
 from sequitur.producer import IdempotentProducer, JournalError, ProducerSettings
-from sequitur.producer._core import journal_producer, unnamed_producer
+from sequitur.producer._running import journal_producer, unnamed_producer
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import FakeWire

@@ -84,9 +84,9 @@ async def test_few_events_are_journaled_after_the_linger_though_nobody_waits(
     for number in range(40):  # more than have numbers ahead
         await (await producer.send("t", b"%d" % number)).journaled
     await producer.send("t", b"last")
-    assert producer._core is not None
+    assert producer._running is not None
     async with asyncio.timeout(30):
-        while producer._core.accumulator.uncut_events:  # noqa: ASYNC110 - a timer does it
+        while producer._running.accumulator.uncut_events:  # noqa: ASYNC110 - a timer does it
             await asyncio.sleep(0.001)
     await kill(producer)
     wire.reachable = True
@@ -187,8 +187,8 @@ async def test_memory_holds_a_window_of_what_waits(
     counts = producer.statistics()
     assert counts.accepted == 4_001
     assert counts.buffered_bytes <= 1.2 * _MIB
-    assert producer._core is not None
-    held = sum(len(batch.data) for batch in producer._core.accumulator.outstanding.batches)
+    assert producer._running is not None
+    held = sum(len(batch.data) for batch in producer._running.accumulator.outstanding.batches)
     assert held <= 1.2 * _MIB
     await kill(producer)
     wire.reachable = True
@@ -199,8 +199,8 @@ async def test_memory_holds_a_window_of_what_waits(
     flushing = asyncio.create_task(producer.flush())
     while not flushing.done():
         await asyncio.sleep(0)
-        assert producer._core is not None
-        live = producer._core.accumulator.outstanding.batches
+        assert producer._running is not None
+        live = producer._running.accumulator.outstanding.batches
         largest = max(largest, sum(len(batch.data) for batch in live))
     assert largest <= 1.2 * _MIB
     await producer.close()

@@ -28,8 +28,8 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
+from sequitur.pipelines.ordering.job_subscription import acked_between, held_offsets
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts
-from sequitur.pipelines.ordering.subscribed import acked_between, held_offsets
 from sequitur.pipelines.rows.release import Places, RunRows
 from sequitur.pipelines.rows.stage import SOURCE_ORDER
 from sequitur.pipelines.store.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.pipelines.sink.step_plans import (
-    Sent,
+    SequenceEnds,
     StepPlan,
     TopicPlan,
     rows_ahead,
@@ -30,7 +30,7 @@ _PLAN = StepPlan(
         "late": TopicPlan(None, (), (), 1),
     },
 )
-_SENT = Sent("c", _OURS, {"out": ("ab12", (1, 2)), "late": (None, ())})
+_SENT = SequenceEnds("c", _OURS, {"out": ("ab12", (1, 2)), "late": (None, ())})
 
 
 def test_a_plan_is_read_back_as_it_was_written() -> None:
@@ -38,11 +38,11 @@ def test_a_plan_is_read_back_as_it_was_written() -> None:
 
 
 def test_what_a_done_mark_says_is_read_back_as_it_was_written() -> None:
-    assert Sent.from_document(_SENT.to_document()) == _SENT
+    assert SequenceEnds.from_document(_SENT.to_document()) == _SENT
 
 
 @pytest.mark.parametrize("of", [_PLAN, _SENT])
-def test_another_format_is_refused(of: StepPlan | Sent) -> None:
+def test_another_format_is_refused(of: StepPlan | SequenceEnds) -> None:
     """A newer version may mean something else by it."""
     with pytest.raises(ValueError, match="format 2; this version reads 1"):
         type(of).from_document({**of.to_document(), "format": 2})

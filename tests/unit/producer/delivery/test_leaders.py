@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.base.retry import Backoff
 from sequitur.producer import FatalError, RetriableError
-from sequitur.producer.delivery.sender import Leaders
+from sequitur.producer.delivery.sender import LeaderFinder
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
 _AWAY = "here:1: no answer"
@@ -53,7 +53,7 @@ class _Asker:
         self.changed = asyncio.Event()
         self.failures: asyncio.Queue[Exception] = asyncio.Queue()
         foreign: Any = wire
-        self.leaders = Leaders(
+        self.leaders = LeaderFinder(
             foreign,
             Backoff(initial_ms=backoff_ms, maximum_ms=backoff_ms),
             Random(0),

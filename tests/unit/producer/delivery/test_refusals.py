@@ -17,7 +17,7 @@ from sequitur.base.retry import Backoff
 from sequitur.kafka.connection_check import translated, why_not_connected
 from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
-from sequitur.producer.delivery.sender import Leaders
+from sequitur.producer.delivery.sender import LeaderFinder
 from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def test_who_waits_for_a_broker_hears_why() -> None:
     backoff = Backoff(initial_ms=1, maximum_ms=1)
     real_wire: Any = wire
     failures: list[Exception] = []
-    leaders = Leaders(
+    leaders = LeaderFinder(
         real_wire, backoff, Random(0), on_change=look_again, on_failure=failures.append
     )
     assert leaders.leader("t", 0) == "broker 1 cannot be reached"

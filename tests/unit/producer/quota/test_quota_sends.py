@@ -59,9 +59,9 @@ async def producer(quotas: FakeWire) -> AsyncIterator[IdempotentProducer]:  # no
 
 
 def _gate(producer: IdempotentProducer) -> QuotaGate:
-    assert producer._core is not None
-    assert producer._core.quota is not None
-    return producer._core.quota
+    assert producer._running is not None
+    assert producer._running.quota is not None
+    return producer._running.quota
 
 
 def _limit(producer: IdempotentProducer, policy: ProducerPolicy | None, topic: str = "t") -> None:
@@ -253,8 +253,8 @@ async def test_the_wait_for_the_quota_ends_with_it(producer: IdempotentProducer)
 
 async def test_without_the_setting_nothing_is_asked(wire: FakeWire) -> None:
     async with make_producer() as producer:
-        assert producer._core is not None
-        assert producer._core.quota is None
+        assert producer._running is not None
+        assert producer._running.quota is None
         assert producer._control is None
         await producer.wait_for_quota("t")
         assert isinstance(await (await producer.send("t", b"1")), Persisted)

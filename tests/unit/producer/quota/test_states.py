@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sequitur.errors import ControlRecordError
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
-from sequitur.producer.quota import BacklogStates
+from sequitur.producer.quota import KnownBacklogs
 
 _POLICIES: list[ProducerPolicy | None] = [None, "producer_request_hold", "producer_exception"]
 
@@ -39,7 +39,7 @@ def test_of_each_topic_the_last_record_counts(
     records: list[tuple[str, BacklogState | None, int]], later_ms: int
 ) -> None:
     """For its time from its first arrival on, and only where it has a policy."""
-    states, now_ms = BacklogStates(), 0
+    states, now_ms = KnownBacklogs(), 0
     last: dict[str, tuple[BacklogState, int]] = {}
     for topic, state, pause_ms in records:
         now_ms += pause_ms
@@ -61,7 +61,7 @@ def test_of_each_topic_the_last_record_counts(
 @pytest.mark.parametrize("ahead_ms", [0, 29_000, 31_000, -3_600_000, 3_600_000])
 def test_clocks_that_differ_change_nothing(ahead_ms: int) -> None:
     """The checker's is so far from the producer's; a clock that is never set counts."""
-    states, started_ms = BacklogStates(), 7_000
+    states, started_ms = KnownBacklogs(), 7_000
     state = _state(issued_ms=3_600_000 + ahead_ms, valid_for_ms=30_000)
     states.take(key_of("t"), state.encode(), started_ms)
     states.expire(started_ms + 30_000)
@@ -73,7 +73,7 @@ def test_clocks_that_differ_change_nothing(ahead_ms: int) -> None:
 @pytest.mark.promise("in-whoever-checks-quotas")
 def test_a_state_that_is_read_again_counts_no_longer() -> None:
     """From the beginning of the log, whose checker has died; one that is issued anew does."""
-    states = BacklogStates()
+    states = KnownBacklogs()
     for now_ms, is_limited in ((0, True), (10, True), (11, False), (12, False)):
         states.take(key_of("t"), _state().encode(), now_ms)
         assert bool(states.limited) is is_limited
@@ -83,7 +83,7 @@ def test_a_state_that_is_read_again_counts_no_longer() -> None:
 
 def test_a_bad_record_leaves_the_one_before() -> None:
     """Until it is stale; and records of other kinds are passed over."""
-    states = BacklogStates()
+    states = KnownBacklogs()
     states.take(key_of("t"), _state().encode(), 0)
     with pytest.raises(ControlRecordError, match="topic 't'"):
         states.take(key_of("t"), b"{", 1)
@@ -97,7 +97,7 @@ def test_a_bad_record_leaves_the_one_before() -> None:
 
 def test_all_is_forgotten_with_the_topic() -> None:
     """What limits, and what only tells of a proximity."""
-    states = BacklogStates()
+    states = KnownBacklogs()
     states.take(key_of("t"), _state(backlog_bytes=9, limit_bytes=10).encode(), 0)
     states.forget()
     assert not states.limited
@@ -106,7 +106,7 @@ def test_all_is_forgotten_with_the_topic() -> None:
 
 def test_proximity_is_shown_from_half_on() -> None:
     """The largest of the topics asked for, whatever its policy."""
-    states = BacklogStates()
+    states = KnownBacklogs()
     for topic, backlog_bytes in (("a", 49), ("b", 50), ("c", 130)):
         state = _state(None, backlog_bytes=backlog_bytes, limit_bytes=100)
         states.take(key_of(topic), state.encode(), 0)
@@ -120,7 +120,7 @@ def test_proximity_is_shown_from_half_on() -> None:
 
 def test_a_lifted_quota_is_forgotten() -> None:
     """The state that limits is at hand until then, with its figures; then nothing is shown."""
-    states, state = BacklogStates(), _state(backlog_bytes=9, limit_bytes=10)
+    states, state = KnownBacklogs(), _state(backlog_bytes=9, limit_bytes=10)
     states.take(key_of("t"), state.encode(), 0)
     assert states.limited == {"t": state}
     assert states.proximity(["t"]) == 0.9

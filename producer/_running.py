@@ -1,4 +1,4 @@
-"""What a producer counts."""
+"""A producer between `start` and `close`: its parts, the opening of its journal, what it counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sequitur.errors import BrokerError, JournalError, ProducerClosedError, Retr
 from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer._outcome import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
-from sequitur.producer.delivery.rounds import Rounds
+from sequitur.producer.delivery.rounds import RoundMaker
 from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueues, until_answered
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
@@ -235,7 +235,7 @@ async def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
 _STUCK_AFTER_S: Final = 1.0
 
 
-class Core:
+class RunningProducer:
     """What runs between `start` and `close`."""
 
     def __init__(
@@ -281,7 +281,7 @@ class Core:
             unheard=self.unheard,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
-        self.rounds = Rounds(
+        self.rounds = RoundMaker(
             queues=self._queues,
             accumulator=self.accumulator,
             settings=settings,
