@@ -7,6 +7,7 @@ import re
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -51,3 +52,28 @@ def test_each_named_metric_exists(page: str) -> None:
     named = set(metric.findall((DOCS / page).read_text()))
     assert named, "the page names no metrics"
     assert named <= set(metric.findall((DOCS / "metrics.md").read_text()))
+
+
+_PAGES: Final = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+_BLOCK: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE: Final = re.compile(r"`[^`\n]*`")
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return what headings are called in links, as GitHub does."""
+    titles = re.findall(r"^#+ (.*)$", _BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file of the project, and to a heading of it."""
+    missing = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _CODE.sub("", _BLOCK.sub("", page.read_text()))):
+        place, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / place if place else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            missing.append(link)
+    assert missing == []
