@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -37,6 +38,7 @@ from sequitur.errors import (
     PositionRangeError,
     SubscriptionClosedError,
     SubscriptionError,
+    SubscriptionFencedError,
     SubscriptionNameError,
     TopicError,
 )
@@ -489,7 +491,8 @@ def test_error_in_a_with_block_is_not_hidden(
             Subscription(kafka, name, topic, position="earliest") as first,
             Subscription(kafka, name, topic, take_over=True),
         ):
-            first.acknowledge("0:0")
+            with contextlib.suppress(SubscriptionFencedError):  # it may know by now
+                first.acknowledge("0:0")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
