@@ -120,7 +120,7 @@ pictures: $(INSTALLED) ## Draw docs/pictures
 failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
 	@$(BIN)/python -m tests.house.promises --write
 
-reference: $(INSTALLED) ## Write docs/settings.md and docs/metrics.md, of the settings and metrics themselves
+reference: $(INSTALLED) ## Write docs/settings.md, metrics.md and api.md, of settings, metrics and docstrings
 	@$(BIN)/python -m tests.house.reference --write
 
 count: $(INSTALLED) ## Lines of code, files, rooms, longest functions, beside what stood before the house was put in order

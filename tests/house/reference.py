@@ -1,6 +1,6 @@
-"""`docs/settings.md` and `docs/metrics.md`, of what the code says of its settings and metrics.
+"""Pages that are made of the code: `settings.md`, `metrics.md` and `api.md` in `docs`.
 
-`python -m tests.house.reference` fails where one of them is not of today; `--write` writes both.
+`python -m tests.house.reference` fails where one of them is not of today; `--write` writes all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sequitur.pipelines.ordering.progress import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from sequitur.producer.daemon.daemon import ProduceJob
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot
+from tests.house.public_names import api_page
 from tests.support.done_step import A, done_step
 from tests.support.tree import ROOT
 
@@ -122,6 +123,7 @@ def _cell(text: str) -> str:
 _PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
+    "api.md": api_page,
 }
 
 
@@ -135,7 +137,7 @@ def _stale() -> Iterator[str]:
 def main() -> None:
     """Check, or write the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write both")
+    parser.add_argument("--write", action="store_true", help="write all")
     if parser.parse_args().write:
         for name, page in _PAGES.items():
             (DOCS / name).write_text(page(), "utf-8")
