@@ -12,6 +12,8 @@
   where a million events are there already;
 - latency: at 20,000 events/s, how long after its time a row can be read, with 4 and 64 output
   partitions;
+- staging: at a steady rate, how long after its time a row can be read where the driver stages
+  batches and where tasks do, in turns; `--rate`, `--seconds` and `--warm-up` say of what;
 - storage: throughput and latency with the checkpoint on a path and in a place that `--storage`
   names, in turns; only with that. What it asks for is taken from the environment (`AWS_...`).
 
@@ -36,7 +38,7 @@ from benchmarks.reorder import OUTPUT, Bench
 from benchmarks.reorder_contenders import CONTENDERS
 from benchmarks.reorder_first import FIRST_EVENTS, measure_first
 from benchmarks.reorder_input import Workload
-from benchmarks.reorder_latency import RATE_HZ, measure_latency
+from benchmarks.reorder_latency import RATE_HZ, Steady, measure_latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +50,9 @@ DELAYS_S: Final = (6, 600)
 OUTPUT_PARTITIONS: Final = (4, 64, 512)
 _SPAN_MS: Final = 4 * 600_000
 _MIB: Final = 2**20
-MEASURES: Final = ("keys", "delay", "partitions", "first", "latency")
+MEASURES: Final = ("keys", "delay", "partitions", "first", "latency", "staging")
+WAYS: Final = {"tasks": 0, "driver": 1_000_000}
+"""Up to how many rows the driver stages a batch."""
 STORAGE: Final = "storage"
 
 
@@ -158,6 +162,22 @@ def measure_latencies(bootstrap_servers: str, console: Console) -> list[dict[str
     return latencies
 
 
+def measure_staging(
+    bootstrap_servers: str, stream: Steady, turns: int, console: Console
+) -> list[dict[str, Any]]:
+    """A steady stream whose batches tasks stage, and one whose batches the driver does."""
+    found = []
+    for turn in range(turns):
+        for way, rows in WAYS.items():
+            topic = f"staging-{stream.rate_hz}-{way}-{turn}"
+            latency = measure_latency(
+                bootstrap_servers, topic, stream=stream, small_batch_rows=rows
+            ).as_json()
+            console.print(f"{way}: {latency}")
+            found.append({**latency, "name": f"staging.{stream.rate_hz}.{way}.{turn}"})
+    return found
+
+
 def _shape(name: str, events: int, took: Took) -> Shape:
     return Shape(name, events / took.seconds, took.memory_bytes, 1e6 * took.cpu_s / events)
 
@@ -187,6 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=Workload().events)
     parser.add_argument("--only", nargs="+", choices=(*MEASURES, STORAGE), default=MEASURES)
+    parser.add_argument("--rate", type=int, default=RATE_HZ, help="of staging, events a second")
+    parser.add_argument("--seconds", type=float, default=Steady().seconds)
+    parser.add_argument("--warm-up", type=float, default=Steady().warm_up_s)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--storage", help="URI of a folder, such as s3a://bucket/folder")
     given = parser.parse_args()
     if STORAGE in given.only and not given.storage:
@@ -219,6 +243,9 @@ def main() -> None:
             found.append(first)
         if "latency" in given.only:
             found += measure_latencies(bootstrap_servers, console)
+        if "staging" in given.only:
+            stream = Steady(given.rate, given.seconds, given.warm_up)
+            found += measure_staging(bootstrap_servers, stream, given.turns, console)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "reorder_shape.json").write_text(json.dumps(found, indent=2) + "\n")
 

@@ -114,6 +114,7 @@ class ReorderSettings(Section):
         ),
         "Reading and writing": (
             *("starting_offsets", "max_offsets_per_trigger", "trigger_interval"),
+            *("small_batch_rows", "small_batch_bytes"),
             *("output_partitions", "replication_factor", "app", "metrics"),
         ),
     }
@@ -228,6 +229,15 @@ class ReorderSettings(Section):
     )
     max_offsets_per_trigger: int | None = Field(
         default=2_000_000, gt=0, description="Most rows of one batch"
+    )
+    small_batch_rows: int = Field(
+        default=50_000,
+        ge=0,
+        description="Batches of so many rows at most are read and staged in the driver, without a "
+        "Spark job; 0: all by tasks",
+    )
+    small_batch_bytes: int = Field(
+        default=32 << 20, gt=0, description="Most bytes of such a batch, unpacked"
     )
     trigger_interval: Duration = Field(
         default=timedelta(0), description="Time between the beginnings of two batches, at least"

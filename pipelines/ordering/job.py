@@ -261,7 +261,7 @@ def run_reorder(
             fold_limits=fold_limits,
             on_step=on_step,
             subscription=subscription,
-            source=SparkSource(spark, kafka, topics, outages),
+            source=SparkSource(spark, kafka, settings, topics, outages),
             workers=workers,
             sink=TopicSink(workers, kafka, settings, checkpoint, outages),
         )

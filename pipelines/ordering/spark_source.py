@@ -1,5 +1,7 @@
 """The rows of a job as Spark reads them: by its own source for Kafka, but for those it cannot hold.
 
+Small batches need no job of Spark's: `small_batches`.
+
 Spark moves rows to its Python tasks, which write them. What is on its way to Python is bounded by
 bytes. To have Spark do that for each row costs ten times what a small row costs in all; so small
 rows go by number, and large ones, which are rare, go after them and by size. Where they are not
@@ -31,11 +33,13 @@ from sequitur.consumer.event_time import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUni
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.errors import ConservationError, TopicError, UnansweredError, UnreadableHeadersError
 from sequitur.kafka.java_headers import JavaHeaders
+from sequitur.kafka.reader import Reader
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.kafka.records import headers_of
+from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
 from sequitur.pipelines.rows.stage import (
     LARGE_ROW_BYTES,
-    RUN_ARROW_SCHEMA,
+    READ_SCHEMA,
     SOURCE_COLUMNS,
     SUMMARY_SCHEMA,
     spread,
@@ -76,7 +80,6 @@ _MOST_FOR_A_LARGE: Final = 16
 FAR_MS: Final = (2**63 - 1) // 1000
 """The greatest timestamp that Spark can hold."""
 _FAILS: Final = re.compile(r"ArithmeticException: long overflow|overflows when converting to Spark")
-_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
 _RECORDS: Final = 500
 _POLL_S: Final = 0.1
 _SILENCE_S: Final = 60.0
@@ -86,12 +89,19 @@ class SparkSource:
     """The input topics, as Spark reads them."""
 
     def __init__(
-        self, spark: SparkSession, kafka: KafkaSettings, topics: KafkaTopics, outages: Outages
+        self,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        topics: KafkaTopics,
+        outages: Outages,
     ) -> None:
         self._spark = spark
         self._kafka = kafka
         self._topics = topics
         self._outages = outages
+        reader = Reader(kafka=kafka, patience_s=PATIENCE_S)
+        self._small = SmallBatches(KafkaRanges(reader), settings, outages.tell)
         self._expects_large = False
         self._expects_far = False
 
@@ -99,12 +109,9 @@ class SparkSource:
         self, rows: DataFrame, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         """See `Source`."""
-        rows = in_few_tasks(rows, sum(first < stop for first, stop in spans.values()))
-        rows = rows.withColumn("output_partition", output_partition(self._spark, partitions))
-        found = None if self._expects_far else self._by_spark(rows, step, writer)
-        if found is None:
-            found = [writer.write(self._read(spans, partitions))]
-            self._expects_far = found[0].max_timestamp_ms > FAR_MS
+        here = self._small.stage(writer, spans, partitions)
+        found = self._by_tasks(rows, writer, step, spans, partitions) if here is None else [here]
+        self._small.learn(found)
         read = sum(one.read for one in found)
         self._expects_large = _MOST_FOR_A_LARGE * sum(one.large for one in found) > read
         return found
@@ -119,6 +126,17 @@ class SparkSource:
                 f"input_pattern {pattern!r} is no regular expression of Java"
             ) from error
         return lambda topic: bool(compiled.matcher(topic).matches())
+
+    def _by_tasks(
+        self, rows: DataFrame, writer: RunWriter, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        rows = in_few_tasks(rows, sum(first < stop for first, stop in spans.values()))
+        rows = rows.withColumn("output_partition", output_partition(self._spark, partitions))
+        found = None if self._expects_far else self._by_spark(rows, step, writer)
+        if found is None:
+            found = [writer.write(self._read(spans, partitions))]
+            self._expects_far = found[0].max_timestamp_ms > FAR_MS
+        return found
 
     def _by_spark(self, rows: DataFrame, step: int, writer: RunWriter) -> list[Summary] | None:
         """Write what Spark reads; None where it cannot, for the timestamp of a row."""
@@ -167,7 +185,7 @@ class SparkSource:
                     if one.offsets.stop >= stop:
                         del left[one.where]
                 if found:
-                    yield from spread(_table(found), partitions).cast(_SCHEMA).to_batches()
+                    yield from spread(_table(found), partitions).cast(READ_SCHEMA).to_batches()
                 elif time.monotonic() - heard_s > _SILENCE_S:
                     raise UnansweredError(
                         f"no records for {_SILENCE_S:.0f} s of partitions {sorted(left)}"
@@ -205,7 +223,7 @@ def _table(found: Sequence[tuple[Message, Headers]]) -> pa.Table:
             ],
             "output_partition": [0] * len(found),
         },
-        schema=_SCHEMA,
+        schema=READ_SCHEMA,
     )
 
 

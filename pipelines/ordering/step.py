@@ -499,9 +499,8 @@ class Steps:
         begins = {where: known.position for where, known in clock.partitions.items()}
         if planned.keys() - begins.keys():
             begins = {**self._job.checkpoint.spark.first_offsets(source), **begins}
-        if new := planned.keys() - begins.keys():  # Spark reads it from its beginning
-            begins |= self._job.topics.low_watermarks(new)
-        return {where: (begins[where], end) for where, end in planned.items()}
+        # Spark reads one that is new from offset 0, and fails where that is gone.
+        return {where: (begins.get(where, 0), end) for where, end in planned.items()}
 
     def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:
         """Return what the subscription has acked among the rows of a batch."""

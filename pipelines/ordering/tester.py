@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sequitur.base.retry import Outages
 from sequitur.consumer import FOLD_LIMITS, SourcePartition
-from sequitur.errors import ReorderError, TopicError
+from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import KeyPartitioner
@@ -30,7 +30,8 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, spread
+from sequitur.pipelines.ordering.small_batches import SmallBatches
+from sequitur.pipelines.rows.stage import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
 
 # Arrow looks for pandas once, which takes a second: here, and not in the first test.
-_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
 _NOTHING: Final = pa.array([None])
 _CLUSTER: Final = "lists"
 _IDENTITY: Final = Identity(0, 0)
@@ -259,7 +259,7 @@ class ReorderTester:
                 kafka=KafkaSettings(bootstrap_servers="localhost:1"),
                 settings=settings,
                 topics=self._topics,
-                source=_ListSource(self._topics, workers),
+                source=_ListSource(self._topics, workers, settings),
                 workers=workers,
                 sink=_ListSink(self._topics, workers, settings, checkpoint),
                 checkpoint=checkpoint,
@@ -446,20 +446,41 @@ class _ListTopics:
 class _ListSource:
     """Stages what lists hold; see `Source`."""
 
-    def __init__(self, topics: _ListTopics, workers: ThisProcess) -> None:
+    def __init__(
+        self, topics: _ListTopics, workers: ThisProcess, settings: ReorderSettings
+    ) -> None:
         self._topics = topics
         self._workers = workers
+        self._small = SmallBatches(self, settings, lambda _: None)
 
     def stage(
         self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del rows, step
-        tasks = []
-        for where, (first, stop) in spans.items():
-            if some := self._topics.rows[where][first:stop]:
-                table = spread(pa.Table.from_pylist(some, schema=_SCHEMA), partitions)
-                tasks.append(_Staging(writer, table.cast(_SCHEMA)))
-        return self._workers.run(tasks)
+        here = self._small.stage(writer, spans, partitions)
+        found = self._by_tasks(writer, spans, partitions) if here is None else [here]
+        self._small.learn(found)
+        return found
+
+    def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
+        """See `RangeReader`."""
+        tables = self._tables(spans, partitions)
+        if sum(table.nbytes for table in tables) > most_bytes:
+            raise ReadTooLargeError(most_bytes)
+        return [some for table in tables for some in table.to_batches()]
+
+    def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
+        return self._workers.run(
+            [_Staging(writer, table) for table in self._tables(spans, partitions)]
+        )
+
+    def _tables(self, spans: Spans, partitions: int) -> list[pa.Table]:
+        """Return the rows of each partition that has any."""
+        return [
+            spread(pa.Table.from_pylist(some, schema=READ_SCHEMA), partitions).cast(READ_SCHEMA)
+            for where, (first, stop) in spans.items()
+            if (some := self._topics.rows[where][first:stop])
+        ]
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
         raise ReorderError(f"input_pattern {pattern!r}: give the tester input_topics")

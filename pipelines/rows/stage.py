@@ -329,6 +329,8 @@ RUN_ARROW_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
     ]
 )
+READ_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
+"""The columns of rows that are read, and not staged yet."""
 
 
 @dataclass(slots=True)
@@ -444,7 +446,7 @@ class RunWriter:
         times, reasons, usable, outputs, sizes = (
             one[order] for one in (times, reasons, usable, outputs, sizes)
         )
-        sorted_rows = rows.select(RUN_ARROW_SCHEMA.names[:-2]).take(pa.array(order))
+        sorted_rows = rows.select(READ_SCHEMA.names).take(pa.array(order))
         named = pa.nulls(len(order), pa.string())
         if (reasons != _NO_REASON).any():
             codes = pa.array(reasons, mask=reasons == _NO_REASON)

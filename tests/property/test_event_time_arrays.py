@@ -19,10 +19,9 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.stage import plain_json_times, read_each, read_many
+from sequitur.pipelines.rows.stage import READ_SCHEMA, plain_json_times, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
-from tests.support.staged_rows import SPARK_SCHEMA
 
 _SPEC = parse_event_time_spec("json:at")
 _NAMES = ("at", ":", ",", "", "a:t", "a")
@@ -43,7 +42,7 @@ def _rows(records: list[tuple[bytes | None, list[tuple[str, bytes | None]], int]
         }
         for value, headers, timestamp_ms in records
     ]
-    schema = [SPARK_SCHEMA.field(name) for name in ("value", "headers", "timestamp_ms")]
+    schema = [READ_SCHEMA.field(name) for name in ("value", "headers", "timestamp_ms")]
     return pa.Table.from_pylist(columns, pa.schema(schema))
 
 

@@ -8,24 +8,26 @@ it document by document: tests/spark/test_reorder_reference.py.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, Final
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import REASON_HEADER
 from sequitur.errors import StepFunctionError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.testing import ReorderTester
+from tests.support.examples import examples
 from tests.support.job_on_lists import PLACE, job_on_lists, rows_of
-from tests.support.reorder_histories import PARTITIONS, histories
+from tests.support.reorder_histories import PARTITIONS, History, histories
 from tests.support.reorder_reference import Record, Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur.testing import ReorderedRecord
-    from tests.support.reorder_histories import History
 
 _PLACES = [("in", number) for number in PARTITIONS]
 
@@ -44,9 +46,16 @@ class _Dying:
             raise RuntimeError("the process dies here")
 
 
-@given(histories(max_steps=5, max_sent=12), st.booleans(), st.integers(1, 3))
+_NOW_MS: Final = 1_700_000_000_000
+_IN_DRIVER: Final = 50_000
+_BY_TASKS: Final = 0
+_SMALL_ROWS = st.sampled_from([_BY_TASKS, 4, _IN_DRIVER])
+"""Up to how many rows the driver stages a batch."""
+
+
+@given(histories(max_steps=5, max_sent=12), st.booleans(), st.integers(1, 3), _SMALL_ROWS)
 def test_the_job_on_lists_puts_out_what_the_reference_does(
-    history: History, rescue: bool, output_partitions: int
+    history: History, rescue: bool, output_partitions: int, small_rows: int
 ) -> None:
     reference = Reference(
         delay_ms=history.delay_ms,
@@ -55,10 +64,15 @@ def test_the_job_on_lists_puts_out_what_the_reference_does(
         rescue=rescue,
         is_bounded=True,
     )
-    settings = job_on_lists(history, rescue=rescue, output_partitions=output_partitions)
+    job = job_on_lists(
+        history,
+        rescue=rescue,
+        output_partitions=output_partitions,
+        small_batch_rows=small_rows,
+    )
     dying, now_ms = _Dying(), history.start_ms
     with ReorderTester(
-        settings, partitions=len(PARTITIONS), on_step=dying, now_ms=now_ms, available_now=True
+        job, partitions=len(PARTITIONS), on_step=dying, now_ms=now_ms, available_now=True
     ) as tester:
         sent: dict[tuple[str, int], int] = dict.fromkeys(_PLACES, 0)
         for number, step in enumerate(history.steps):
@@ -82,6 +96,64 @@ def test_the_job_on_lists_puts_out_what_the_reference_does(
             sorted((_place_of(record), reason) for record, reason in reference.quarantined)
         )
         assert tester.totals.held == 0
+
+
+@settings(max_examples=examples(0.3))
+@given(histories(max_steps=4, max_sent=12), st.integers(1, 3))
+def test_batches_of_the_driver_and_of_tasks_are_logged_alike(
+    history: History, output_partitions: int
+) -> None:
+    """But for the files that are named, and their sizes."""
+    by_driver, by_tasks = (
+        _staged_of(history, output_partitions=output_partitions, small_batch_rows=most)
+        for most in (_IN_DRIVER, _BY_TASKS)
+    )
+    assert by_driver == by_tasks
+
+
+def _staged_of(history: History, **more: Any) -> list[dict[str, Any]]:
+    """Return the documents of all steps that a history stages."""
+    job, now_ms = job_on_lists(history, **more), history.start_ms
+    found: dict[str, dict[str, Any]] = {}
+    with ReorderTester(job, partitions=len(PARTITIONS), now_ms=now_ms) as tester:
+        sent: dict[tuple[str, int], int] = dict.fromkeys(_PLACES, 0)
+        for step in history.steps:
+            tester.now_ms += step.passed_ms
+            tester.run(rows_of(step, "in", sent)[0])
+            for one in (tester.folder / "staged").iterdir():
+                found[one.name] = json.loads(one.read_text())
+    for document in found.values():
+        run = document.get("run") or {}
+        is_driver = more["small_batch_rows"] == _IN_DRIVER
+        assert len(run.get("files", ())) <= (1 if is_driver else len(PARTITIONS))
+        for name in ("name", "files", "size_bytes"):
+            run.pop(name, None)
+        for name in ("owner", "life"):
+            document.pop(name, None)
+    return [found[name] for name in sorted(found)]
+
+
+@pytest.mark.promise("order-small-batches")
+@pytest.mark.parametrize("before", [_IN_DRIVER, _BY_TASKS])
+def test_a_batch_that_is_staged_again_may_go_the_other_way(before: int) -> None:
+    """As where the process died before the batch was logged, and was given other settings."""
+    history = History((), delay_ms=10**6, idle_timeout_ms=10**6, base_ms=0)
+    ways = {most: job_on_lists(history, small_batch_rows=most) for most in (_IN_DRIVER, _BY_TASKS)}
+    rows = [
+        {"key": f"k{n % 3}", "value": f'{{"at":{_NOW_MS + n}}}', "partition": n % 3}
+        for n in range(9)
+    ]
+    with ReorderTester(ways[before], partitions=3, now_ms=_NOW_MS) as tester:
+        tester.run(rows)
+        tester.run([{**row, "headers": [("again", b"")]} for row in rows])
+        for folder in ("staged", "frontier", "done"):
+            max((tester.folder / folder).iterdir()).unlink()
+        tester.restart(settings=ways[_BY_TASKS if before else _IN_DRIVER], repeats=True)
+        assert tester.totals.read == 9
+        tester.run()
+        tester.drain()
+        assert len(tester.released) == tester.totals.read == 18
+        assert sum(record.header("again") is not None for record in tester.released) == 9
 
 
 def _places(records: Iterable[ReorderedRecord]) -> dict[int, list[str]]:

@@ -14,7 +14,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import Consumer, Producer
 
@@ -27,11 +27,15 @@ from tests.spark.submitted_job import SubmittedJob
 from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from random import Random
 
     from tests.spark.checkpoint_places import CheckpointPlace
 
+BY_TASKS: Final = {"small_batch_rows": 0}
+"""Tasks stage all batches of a job with these settings."""
+BY_DRIVER: Final = {"small_batch_rows": 50_000}
+"""And the driver those of a test."""
 _UP_TIMEOUT_S = 300
 
 _T0 = 1_700_000_000_000
@@ -55,6 +59,7 @@ class Rounds:
         random: Of the events and of the moments.
         sent: Number of events sent so far.
         job: Further arguments of `SubmittedJob`: a topology behind the job, or another master.
+        ways: How lives stage their batches, in turns.
         cut_short: Lives that ended in the middle of a step.
         disturb: Called before each life but the last.
     """
@@ -65,6 +70,7 @@ class Rounds:
     random: Random
     sent: int = 0
     job: dict[str, Any] = field(default_factory=dict)
+    ways: Sequence[Mapping[str, int]] = (BY_TASKS, BY_DRIVER)
     cut_short: int = 0
     disturb: Callable[[], object] = lambda: None
 
@@ -259,9 +265,10 @@ class Rounds:
 
     def _life(self, *flags: str, settings: ReorderSettings | None = None) -> SubmittedJob:
         options = self.place.options
-        return SubmittedJob(
-            self.kafka, settings or self.settings, *flags, **self.job, options=options
-        )
+        way, *others = self.ways
+        self.ways = (*others, way)
+        settings = (settings or self.settings).model_copy(update=way)
+        return SubmittedJob(self.kafka, settings, *flags, **self.job, options=options)
 
     def _is_logged(self) -> bool:
         """Whether a step is logged and not marked as done."""

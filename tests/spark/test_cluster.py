@@ -45,7 +45,7 @@ from tests.spark.cluster_jobs import (
     outlive,
 )
 from tests.spark.daemon_rounds import DaemonRounds
-from tests.spark.kill_rounds import Rounds
+from tests.spark.kill_rounds import BY_TASKS, Rounds
 from tests.spark.sink_lives import PARTITIONS, SinkLives
 from tests.spark.word_rounds import check_words, with_its_places
 from tests.support.installed import build_wheel, without_it
@@ -155,7 +155,8 @@ class Kinds:
             Random(_SEED),
             job={"master": self.master, **job},
         )
-        return replace(rounds, kafka=self.kafka)
+        # What the driver does by itself shows nothing of a cluster.
+        return replace(rounds, kafka=self.kafka, ways=(BY_TASKS,))
 
 
 _KINDS: Final[tuple[Callable[[Kinds], ClusterJob], ...]] = (

@@ -17,6 +17,7 @@ from sequitur.consumer import StepKind
 from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from tests.spark.conftest import Job, wait_until
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
@@ -37,10 +38,12 @@ def _delete_records(job: Job, partition: int, before: int) -> None:
 
 
 @pytest.mark.promise("order-rows-deleted-read")
+@pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
 def test_retention_past_unread_rows_is_refused_or_counted(
-    job: Job, capfd: pytest.CaptureFixture[str]
+    job: Job, capfd: pytest.CaptureFixture[str], way: dict[str, int]
 ) -> None:
     """Refused by partition and offsets, each time; counted as missing, if the job is told to."""
+    job = job.with_settings(**way)
     job.produce([event(T0 + n, partition=0) for n in range(10)])
     job.run()
     job.produce([event(T0 + 100 + n, partition=0) for n in range(10)])

@@ -26,6 +26,7 @@ from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.store.storage import open_file
 from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
+from tests.spark.kill_rounds import BY_TASKS
 from tests.support.events import Event, event, time_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_large_rows_go_to_python_by_their_size(
         sent += [make(number) for number in numbers]
         sent += [event(T0 + 10 * number, n=number) for number in numbers]
         job.produce(sent[-2 * _ROWS :])
-        report = job.with_settings(max_offsets_per_trigger=_ROWS).run(drain=True)
+        report = job.with_settings(max_offsets_per_trigger=_ROWS, **BY_TASKS).run(drain=True)
     assert (report.totals.read, report.totals.held) == (4 * _ROWS, 0)
     found = sorted((record.key, record.value, record.headers) for record in job.released())
     assert sorted(map(_released, sent)) == found

@@ -18,6 +18,7 @@ from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings
+from tests.spark.kill_rounds import BY_TASKS
 from tests.support.document_folder import DocumentFolder
 from tests.support.events import Event, event, time_of
 from tests.support.output_reading import read_output
@@ -121,6 +122,7 @@ def test_killed_task_leaves_nothing_that_is_read(
 ) -> None:
     """Of what a task wrote twice one file is named, and each row goes out once."""
     monkeypatch.setattr("sequitur.pipelines.ordering.runs.RunWriter", _DyingWriter)
+    job = job.with_settings(**BY_TASKS)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(400)])
     job.run()
     (run,) = (tmp_path / "checkpoint" / "runs").iterdir()
@@ -156,5 +158,5 @@ def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:
     """Spark's parser takes single quotes. Many such rows do not make JSON of those that follow."""
     values = [b"{'at':%d}" % (T0 + n) for n in range(60)]
     job.produce([Event(value=value, partition=0) for value in values])
-    report = job.with_settings(max_offsets_per_trigger=20).run(drain=True)
+    report = job.with_settings(max_offsets_per_trigger=20, **BY_TASKS).run(drain=True)
     assert report.totals.quarantined == {UNPARSABLE: 60}

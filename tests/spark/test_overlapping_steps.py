@@ -12,6 +12,7 @@ from sequitur.consumer import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
 from tests.spark.conftest import Job, wait_until
+from tests.spark.kill_rounds import BY_TASKS
 from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_step_that_fails_ends_a_quiet_query(job: Job, monkeypatch: pytest.Monkey
 
 def test_bolts_that_wait_leave_a_slot_to_the_reading(job: Job, tmp_path: Path) -> None:
     """Both of Spark's slots run bolts; the first that comes free stages step 1, not more bolts."""
-    job = _fill(job).with_settings(output_partitions=4)
+    job = _fill(job).with_settings(output_partitions=4, **BY_TASKS)
     staged, reading = Path(job.settings.checkpoint, "staged", f"{1:012}"), tmp_path / "reading"
     job = job.running_topology(bolts.waiting_for(staged, reading), call_timeout="5 min")
     spark = job.spark.sparkContext.statusTracker()

@@ -36,6 +36,7 @@ from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.ordering.progress import counts
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.spark.conftest import Job, wait_until
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import Event, Headers, by_partition, event, time_of
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def test_bad_times_are_quarantined_with_the_reason(job: Job) -> None:
 
 
 @pytest.mark.promise("order-keys-values-headers")
-def test_payloads_are_opaque(job: Job) -> None:
+@pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
+def test_payloads_are_opaque(job: Job, way: dict[str, int]) -> None:
     """Key, value and headers come out byte for byte, in the output and in the side topics."""
     at = ("at", str(T0).encode())
     events = [
@@ -162,7 +164,7 @@ def test_payloads_are_opaque(job: Job) -> None:
         Event(value=b"quarantined", key=b"q", headers=[("a", None), ("at", b"x"), ("a", b"")]),
         Event(value=None, key=None, headers=[], partition=1),
     ]
-    job = job.with_settings(event_time="header:at")
+    job = job.with_settings(event_time="header:at", **way)
     job.produce(events)
     job.run(drain=True)
 
@@ -276,9 +278,12 @@ def _crash(*_: object, **__: object) -> None:
 
 
 @pytest.mark.promise("order-job-dies-batch")
+@pytest.mark.parametrize("ways", [(BY_DRIVER, BY_TASKS), (BY_TASKS, BY_DRIVER)], ids=["a", "b"])
 @pytest.mark.parametrize(
     "place",
     [
+        # the rows are staged, and nothing is logged
+        "sequitur.pipelines.store.checkpoint.Checkpoint.write_staged",
         # before the log
         "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",
         # between the log and the outputs
@@ -290,15 +295,19 @@ def _crash(*_: object, **__: object) -> None:
     ],
 )
 def test_crash_in_a_batch_is_recovered(
-    job: Job, monkeypatch: pytest.MonkeyPatch, place: str
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    ways: tuple[dict[str, int], dict[str, int]],
 ) -> None:
-    """After a crash the batch is repeated: none is lost, and none doubled."""
+    """After a crash the batch is repeated, and staged the other way: none is lost or doubled."""
     events = _shuffled(300, seed=4)
     job.produce(events)
     with monkeypatch.context() as patched:
         patched.setattr(place, _crash)
         with pytest.raises(_Crash):
-            job.run()
+            job.with_settings(**ways[0]).run()
+    job = job.with_settings(**ways[1])
     job.run()
     for partition in by_partition(job.released()).values():
         _assert_ordered(partition)
@@ -423,7 +432,7 @@ def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic)
     """A task reads several of them, in turn; its rows are in one file, and in order."""
     topic = make_topic(partitions=40)
     names = {"input_topics": [topic], "output_topic": f"{topic}.ordered", "output_partitions": 2}
-    job = job.with_settings(**names, delay="1 h")
+    job = job.with_settings(**names, **BY_TASKS, delay="1 h")
     events = [event(T0 + (n ^ 7), key=f"k{n % 29}", partition=n % 40, n=n) for n in range(400)]
     job.produce(events)
     job.run()

@@ -10,6 +10,7 @@ in HDFS as well.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from sequitur.consumer import REASON_HEADER, ReorderSettings
 from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.testing import ReorderTester
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import Event
 from tests.support.job_on_lists import decided, decided_in, done_in
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories
@@ -47,6 +49,7 @@ _STORAGES: Final = ["local", "s3", *(["hdfs"] if _EXAMPLES > _USUAL else [])]
 _PARTITIONS: Final = 4  # one more than the histories use: it is never seen
 _PLACE: Final = "place"
 _DEATHS: Final = (
+    "sequitur.pipelines.store.checkpoint.Checkpoint.write_staged",  # nothing is logged
     "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",  # the rows are staged
     "sequitur.pipelines.sink.sink.TopicSink.write",  # the step is logged
     "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",  # the outputs are out
@@ -91,6 +94,7 @@ class _Lives:
         self._places = [(topic, number) for number in range(_PARTITIONS)]
         self._offsets = [0] * _PARTITIONS
         self._deaths = 0
+        self._ways = itertools.cycle([BY_TASKS, BY_DRIVER])  # a repeat goes another way
         self._now_ms = history.start_ms
         self.steps: list[tuple[StepEntry, StepDone]] = []
         self._rows: list[dict[str, Any]] = []
@@ -127,7 +131,7 @@ class _Lives:
         run_reorder(
             self.job.spark,
             self.job.kafka,
-            self.job.settings,
+            self.job.settings.model_copy(update=next(self._ways)),
             stop=threading.Event(),
             available_now=True,
             drain=drain,

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
 from tests.spark.conftest import Job, wait_until
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import event, time_of
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_watermark_shows_in_sparks_own_progress_and_drops_nothing(
     behind = [event(T0 + 10 * n, partition=1) for n in range(300)]
     other = [event(T0 + 60_000, partition=p) for p in (2, 3)]
     job.produce([*ahead, *other, *behind])
-    job = job.with_settings(max_offsets_per_trigger=80)
+    job = job.with_settings(max_offsets_per_trigger=80, **BY_TASKS)
     progress = _Progress()
     spark.streams.addListener(progress)
     try:
@@ -155,3 +156,12 @@ def test_watermark_shows_in_sparks_own_progress_and_drops_nothing(
     assert (report.totals.released, report.totals.late) == (352, 0)
     released = sorted(time_of(record) for record in job.released())
     assert released[:300] == [T0 + 10 * n for n in range(300)]
+    job.produce(other)
+    progress = _Progress()
+    spark.streams.addListener(progress)
+    try:
+        report = job.with_settings(**BY_DRIVER).run(drain=True)
+        wait_until(lambda: progress.ended)
+    finally:
+        spark.streams.removeListener(progress)
+    assert (report.totals.read, progress.input_rows) == (354, 0)  # the driver has read them

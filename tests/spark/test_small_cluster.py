@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
+from tests.spark.kill_rounds import BY_TASKS
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import event
 from tests.support.spark_cluster import SparkCluster, small_application
@@ -42,7 +43,8 @@ def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
     """An executor wants 64 cores: nothing of the job ever starts."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
     asked = {"spark.executor.cores": "64", "spark.cores.max": "128"}
-    with SubmittedJob(job.kafka, job.settings, options=options | asked) as life:
+    settings = job.with_settings(**BY_TASKS).settings  # the driver needs no executor
+    with SubmittedJob(job.kafka, settings, options=options | asked) as life:
         assert life.process.stdout is not None
         said = next(line for line in life.process.stdout if "executor" in line)
         assert said == (

@@ -26,6 +26,7 @@ from sequitur.consumer import (
     LatePolicy,
     OutputTimestamp,
 )
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
 
@@ -220,7 +221,8 @@ def _take_any_timestamp(job: Job) -> None:
 
 
 @pytest.mark.promise("order-record-kafka-timestamp")
-def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job) -> None:
+@pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
+def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job, way: dict[str, int]) -> None:
     """It comes out in its order with all others; what is read after it, too, by Spark again."""
     _take_any_timestamp(job)
     sent = [event(T0 + 10 * (n ^ 1), key=f"k{n % 7}", partition=n % 2, n=n) for n in range(200)]
@@ -234,7 +236,7 @@ def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job) -> None:
     asyncio.run(
         send_odd_headers(job.kafka.bootstrap_servers, job.topic, [*filter(None, odd)], partition=2)
     )
-    job = job.with_settings(max_offsets_per_trigger=60)
+    job = job.with_settings(max_offsets_per_trigger=60, **way)
     report = job.run(drain=True)
     assert (report.totals.read, report.totals.released, report.totals.late) == (203, 202, 0)
     found = job.released()

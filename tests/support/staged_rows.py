@@ -17,8 +17,8 @@ from sequitur.consumer import (
 )
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import (
+    READ_SCHEMA,
     ROW_LIMITS,
-    RUN_ARROW_SCHEMA,
     RowLimits,
     RunWriter,
     Summary,
@@ -33,8 +33,6 @@ BASE_MS: Final = 1_700_000_000_000
 LATEST_MS: Final = BASE_MS + 1_000
 BOUNDS: Final = TimeBounds(latest_ms=LATEST_MS, unit=TimeUnit.MS)
 SPEC: Final = parse_event_time_spec("json:at")
-SPARK_SCHEMA: Final = pa.schema(list(RUN_ARROW_SCHEMA)[:-2])
-"""The columns that a task gets."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def rows_of_sources(draw: st.DrawFn) -> list[Row]:
 def as_batches(rows: Sequence[Row], batch_rows: int) -> list[pa.RecordBatch]:
     return [
         pa.RecordBatch.from_pylist(
-            [row.as_arrow() for row in rows[at : at + batch_rows]], SPARK_SCHEMA
+            [row.as_arrow() for row in rows[at : at + batch_rows]], READ_SCHEMA
         )
         for at in range(0, len(rows), batch_rows)
     ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-import google_crc32c
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from sequitur.errors import ReadTooLargeError, RetriableError
 from sequitur.kafka.arrow_records import binary, headers
-from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.record_format import CODECS, HEADER_SIZE, Compression
 from sequitur.kafka.stored_batches import (
     CREATE_TIME,
@@ -25,13 +23,18 @@ from sequitur.kafka.stored_batches import (
     java_text,
     seen,
 )
+from tests.support.partition_logs import (
+    ABORT,
+    BY_BROKER,
+    COMMIT,
+    PACKED_BY,
+    TRANSACTIONAL,
+    batch,
+    checked,
+    marker,
+)
 from tests.support.record_bytes import record_bytes
 
-_ABORT: Final = b"\x00\x00\x00\x00"
-_COMMIT: Final = b"\x00\x00\x00\x01"
-_CONTROL: Final = 0x30
-_TRANSACTIONAL: Final = 0x10
-_BY_BROKER: Final = 0x08
 _LOG_APPEND_TIME: Final = 1
 _optional_bytes = st.none() | st.binary(max_size=200)
 _records = st.lists(
@@ -45,29 +48,6 @@ _records = st.lists(
     min_size=1,
     max_size=20,
 )
-_codecs = st.sampled_from(get_args(Compression))
-
-
-def _batch(
-    records: Any, *, base: int = 0, codec: Compression = "none", attributes: int = 0, pid: int = -1
-) -> bytes:
-    """Records with their timestamps as a batch, whose parts may be changed."""
-    builder = new_builder(1 << 24)
-    for number, (ms, key, value, names) in enumerate(records):
-        assert builder.append(number, ms, key, value, list(names)) is not None
-    raw = bytearray(stamped(seal(builder, codec), Stamp(pid, 0, 0)))
-    raw[:8] = struct.pack(">q", base)
-    raw[22] |= attributes
-    return _checked(raw)
-
-
-def _checked(raw: bytearray) -> bytes:
-    raw[17:21] = google_crc32c.value(bytes(raw[21:])).to_bytes(4, "big")
-    return bytes(raw)
-
-
-def _marker(base: int, pid: int, kind: bytes) -> bytes:
-    return _batch([(1, kind, b"", ())], base=base, attributes=_CONTROL, pid=pid)
 
 
 def _value(value: bytes, ms: int = 1) -> tuple[int, None, bytes, tuple[()]]:
@@ -97,11 +77,11 @@ def _values(log: bytes, *aborted: tuple[int, int]) -> list[bytes | None]:
     return [row.value for row in _rows(log, *aborted)]
 
 
-@given(st.lists(st.tuples(_records, _codecs), max_size=4))
+@given(st.lists(st.tuples(_records, PACKED_BY), max_size=4))
 def test_records_are_read_as_they_were_written(batches: Any) -> None:
     log, expected, base = b"", [], 7
     for records, codec in batches:
-        log += _batch(records, base=base, codec=codec)
+        log += batch(records, base=base, codec=codec)
         expected += [LogRecord(base + at, *record) for at, record in enumerate(records)]
         base += len(records) + 3
     assert _rows(log) == expected
@@ -115,8 +95,8 @@ def test_records_are_read_as_they_were_written(batches: Any) -> None:
 
 @given(_records, st.integers(-2, 25), st.integers(-2, 25))
 def test_a_part_has_the_records_between_two_offsets(records: Any, first: int, stop: int) -> None:
-    columns = columns_of(list(batches_in(_batch(records))))
-    expected = [row for row in _rows(_batch(records)) if first <= row.offset < stop]
+    columns = columns_of(list(batches_in(batch(records))))
+    expected = [row for row in _rows(batch(records)) if first <= row.offset < stop]
     part = columns.between(first, max(first, stop))
     assert list(part.rows()) == expected
     assert len(headers(part)) == len(expected)
@@ -124,21 +104,21 @@ def test_a_part_has_the_records_between_two_offsets(records: Any, first: int, st
 
 def test_compaction_leaves_gaps_and_empty_batches() -> None:
     kept = record_bytes(3, b"k", b"kept")
-    raw = bytearray(_batch([_value(b"x")] * 10, base=100))
+    raw = bytearray(batch([_value(b"x")] * 10, base=100))
     raw[8:12] = struct.pack(">i", HEADER_SIZE - 12 + len(kept))
     raw[57:61] = struct.pack(">i", 1)
-    compacted = _checked(raw[:HEADER_SIZE] + kept)
+    compacted = checked(raw[:HEADER_SIZE] + kept)
     raw[8:12], raw[57:61] = struct.pack(">i", HEADER_SIZE - 12), bytes(4)
     raw[:8] = struct.pack(">q", 110)
-    log = compacted + _checked(raw[:HEADER_SIZE])
+    log = compacted + checked(raw[:HEADER_SIZE])
     assert [(row.offset, row.value) for row in _rows(log)] == [(103, b"kept")]
     assert [batch.last_offset for batch in batches_in(log)] == [109, 119]
 
 
 def test_times_are_the_brokers_where_it_gives_them() -> None:
     times = [(5, None, b"", ()), (9, None, b"", ())]
-    log = _batch(times) + _batch(times, base=2, attributes=_BY_BROKER)
-    log += _batch([(-1, None, b"", ())], base=4)
+    log = batch(times) + batch(times, base=2, attributes=BY_BROKER)
+    log += batch([(-1, None, b"", ())], base=4)
     assert [(row.timestamp, row.timestamp_type) for row in _rows(log)] == [
         (5, CREATE_TIME), (9, CREATE_TIME), (9, _LOG_APPEND_TIME), (9, _LOG_APPEND_TIME),
         (-1, CREATE_TIME),
@@ -148,14 +128,14 @@ def test_times_are_the_brokers_where_it_gives_them() -> None:
 def test_records_of_aborted_transactions_are_not_seen() -> None:
     """Of two producers that write in turn, and of one that aborts and then commits."""
     log = (
-        _batch([_value(b"a1")], base=0, attributes=_TRANSACTIONAL, pid=1)
-        + _batch([_value(b"b1")], base=1, attributes=_TRANSACTIONAL, pid=2)
-        + _batch([_value(b"plain")], base=2, pid=1)
-        + _batch([_value(b"a2")], base=3, attributes=_TRANSACTIONAL, pid=1)
-        + _marker(4, 1, _ABORT)
-        + _marker(5, 2, _COMMIT)
-        + _batch([_value(b"a3")], base=6, attributes=_TRANSACTIONAL, pid=1)
-        + _marker(7, 1, _COMMIT)
+        batch([_value(b"a1")], base=0, attributes=TRANSACTIONAL, pid=1)
+        + batch([_value(b"b1")], base=1, attributes=TRANSACTIONAL, pid=2)
+        + batch([_value(b"plain")], base=2, pid=1)
+        + batch([_value(b"a2")], base=3, attributes=TRANSACTIONAL, pid=1)
+        + marker(4, 1, ABORT)
+        + marker(5, 2, COMMIT)
+        + batch([_value(b"a3")], base=6, attributes=TRANSACTIONAL, pid=1)
+        + marker(7, 1, COMMIT)
     )
     assert _values(log, (1, 0)) == [b"b1", b"plain", b"a3"]
     assert _values(log) == [b"a1", b"b1", b"plain", b"a2", b"a3"]
@@ -163,19 +143,19 @@ def test_records_of_aborted_transactions_are_not_seen() -> None:
 
 def test_a_transaction_that_begins_within_a_batch_is_left_out() -> None:
     """A broker may say that it begins at any offset of its first batch."""
-    log = _batch([_value(b"x")] * 5, base=10, attributes=_TRANSACTIONAL, pid=1)
-    assert _values(log + _marker(15, 1, _ABORT), (1, 12)) == []
+    log = batch([_value(b"x")] * 5, base=10, attributes=TRANSACTIONAL, pid=1)
+    assert _values(log + marker(15, 1, ABORT), (1, 12)) == []
 
 
 def test_markers_without_records_are_passed_over() -> None:
-    raw = bytearray(_marker(0, 1, _ABORT))[:HEADER_SIZE]
+    raw = bytearray(marker(0, 1, ABORT))[:HEADER_SIZE]
     raw[8:12], raw[57:61] = struct.pack(">i", HEADER_SIZE - 12), bytes(4)
-    assert _values(_checked(raw) + _batch([_value(b"x")], base=1, pid=1), (1, 0)) == [b"x"]
+    assert _values(checked(raw) + batch([_value(b"x")], base=1, pid=1), (1, 0)) == [b"x"]
 
 
 @given(_records, st.integers(1, 200))
 def test_an_answer_that_ends_within_a_batch_has_those_before_it(records: Any, cut: int) -> None:
-    whole = _batch(records)
+    whole = batch(records)
     log = whole + whole
     part = log[: max(len(whole), len(log) - cut)]
     assert [batch.count for batch in batches_in(part)] == [len(records)]
@@ -183,19 +163,19 @@ def test_an_answer_that_ends_within_a_batch_has_those_before_it(records: Any, cu
 
 @pytest.mark.parametrize("at", [22, 30, 57, 61, 70, -1])
 def test_damage_is_found(at: int) -> None:
-    raw = bytearray(_batch([_value(b"value" * 9)]))
+    raw = bytearray(batch([_value(b"value" * 9)]))
     raw[at] ^= 0x04
     with pytest.raises(RetriableError, match="checksum"):
         list(batches_in(bytes(raw)))
 
 
-@given(st.integers(HEADER_SIZE, HEADER_SIZE + 60), st.integers(0, 255), _codecs)
+@given(st.integers(HEADER_SIZE, HEADER_SIZE + 60), st.integers(0, 255), PACKED_BY)
 def test_what_cannot_be_is_an_error_and_no_row(at: int, byte: int, codec: Compression) -> None:
     """A checksum that fits does not make a batch."""
-    raw = bytearray(_batch([(1, b"key", b"value", (("h", b"v"),))] * 3, codec=codec))
+    raw = bytearray(batch([(1, b"key", b"value", (("h", b"v"),))] * 3, codec=codec))
     raw[min(at, len(raw) - 1)] = byte
     try:
-        columns = columns_of(list(batches_in(_checked(raw))))
+        columns = columns_of(list(batches_in(checked(raw))))
     except RetriableError:
         return
     assert len(columns) == 3
@@ -204,7 +184,7 @@ def test_what_cannot_be_is_an_error_and_no_row(at: int, byte: int, codec: Compre
 @pytest.mark.parametrize("codec", [*CODECS])
 def test_what_is_unpacked_is_bounded_before_it_is_there(codec: Compression) -> None:
     """A batch may be a thousandth of what is in it."""
-    log = _batch([_value(bytes(1 << 20))], codec=codec)
+    log = batch([_value(bytes(1 << 20))], codec=codec)
     assert len(log) < 1 << 17
     batches = list(batches_in(log))
     assert columns_of(batches, (1 << 20) + 100).values.each() == [bytes(1 << 20)]
@@ -218,7 +198,7 @@ def test_blocks_of_other_writers_are_unpacked() -> None:
 
     import cramjam  # noqa: PLC0415
 
-    plain = _batch([_value(b"value" * 50)] * 4)
+    plain = batch([_value(b"value" * 50)] * 4)
     records = plain[HEADER_SIZE:]
     halves = records[: len(records) // 2], records[len(records) // 2 :]
     members = [zlib.compressobj(wbits=31) for _ in halves]
@@ -229,7 +209,7 @@ def test_blocks_of_other_writers_are_unpacked() -> None:
         raw = bytearray(plain[:HEADER_SIZE] + packed)
         raw[8:12] = struct.pack(">i", len(raw) - 12)
         raw[22] |= code
-        assert _values(_checked(raw)) == [b"value" * 50] * 4
+        assert _values(checked(raw)) == [b"value" * 50] * 4
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2])
@@ -238,7 +218,7 @@ def test_batches_of_old_brokers_are_read(magic: Any, codec: int) -> None:
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 16)
     for number in range(3):
         builder.append(number, 1_000 + number, b"key" if number else None, b"value%d" % number)
-    log = bytes(builder.build()) + _batch([_value(b"new", 7)], base=3)
+    log = bytes(builder.build()) + batch([_value(b"new", 7)], base=3)
     time_ms, kind = (1_000, CREATE_TIME) if magic else (NO_TIME, NO_TIME)
     assert _rows(log) == [
         LogRecord(0, time_ms, None, b"value0", (), kind),
@@ -266,9 +246,9 @@ def test_batches_of_old_brokers_are_read(magic: Any, codec: int) -> None:
 def test_names_that_are_no_utf8_are_read_as_java_reads_them(raw: bytes, text: str) -> None:
     """By `new String(bytes, UTF_8)` of Java 17."""
     assert java_text(raw) == text
-    changed = bytearray(_batch([(1, None, b"", (("n" * len(raw), b"1"),))]))
+    changed = bytearray(batch([(1, None, b"", (("n" * len(raw), b"1"),))]))
     at = changed.index(b"n" * len(raw))
     changed[at : at + len(raw)] = raw
-    assert _rows(_checked(changed)) == [LogRecord(0, 1, None, b"", ((text, b"1"),))]
-    columns = columns_of(list(batches_in(_checked(changed))))
+    assert _rows(checked(changed)) == [LogRecord(0, 1, None, b"", ((text, b"1"),))]
+    columns = columns_of(list(batches_in(checked(changed))))
     assert headers(columns).to_pylist() == [[{"key": text, "value": b"1"}]]

@@ -15,7 +15,7 @@ from sequitur.consumer import (
     parse_event_time_spec,
     read_event_time,
 )
-from sequitur.pipelines.rows.stage import RunWriter
+from sequitur.pipelines.rows.stage import READ_SCHEMA, RunWriter
 from tests.support.event_time_cases import (
     FORMAT_CASES,
     HEADER_CASES,
@@ -23,7 +23,6 @@ from tests.support.event_time_cases import (
     LATEST_MS,
     TIMESTAMP_CASES,
 )
-from tests.support.staged_rows import SPARK_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ def staged(tmp_path: Path) -> Read:
             for offset, (value, headers, timestamp_ms) in enumerate(records)
         ]
         writer = RunWriter(tmp_path, parse_event_time_spec(spec), -1, _bounds(spec))
-        summary = writer.write(iter([pa.RecordBatch.from_pylist(rows, SPARK_SCHEMA)]))
+        summary = writer.write(iter([pa.RecordBatch.from_pylist(rows, READ_SCHEMA)]))
         found = pq.read_table(tmp_path / str(summary.file)).sort_by("offset").to_pylist()
         return [EventTime(row["event_time_ms"], row["reason"]) for row in found]
 

@@ -15,8 +15,8 @@ from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows.layout import KeptValues
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.stage import RowLimits, RunWriter
-from tests.support.staged_rows import BASE_MS, BOUNDS, SPARK_SCHEMA, SPEC
+from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
+from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def run(tmp_path: Path) -> Path:
         "output_partition": [number % 900 % _PARTITIONS for number in numbers],
     }
     (tmp_path / "run").mkdir()
-    batch = pa.RecordBatch.from_pydict(columns, SPARK_SCHEMA)
+    batch = pa.RecordBatch.from_pydict(columns, READ_SCHEMA)
     writer = RunWriter(tmp_path / "run", SPEC, BASE_MS + _LATE_MS, BOUNDS)
     file = writer.write(iter([batch])).file
     assert file is not None
@@ -150,7 +150,7 @@ def _written(
         "output_partition": KeyPartitioner(_OUTPUTS).each(keys),
     }
     folder.mkdir()
-    batch = pa.RecordBatch.from_pydict(columns, SPARK_SCHEMA)
+    batch = pa.RecordBatch.from_pydict(columns, READ_SCHEMA)
     file = RunWriter(folder, SPEC, frontier_ms, BOUNDS).write(iter([batch])).file
     assert file is not None
     return folder / file
