@@ -14,6 +14,7 @@ or of brokers that are away, has one rule.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -74,7 +75,10 @@ class SmallBatches:
     def stage(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
         """Read and stage a batch; None where tasks have to."""
         rows = self._read(spans, partitions) if self._is_small(spans) else None
-        return None if rows is None else done_here(lambda: writer.write(iter(rows)))
+        if rows is None:
+            return None
+        here = replace(writer, keeps=True)
+        return done_here(lambda: here.write(iter(rows)))
 
     def learn(self, found: Sequence[Summary]) -> None:
         """Take note of how large the rows of a batch were, whoever has read it."""

@@ -20,13 +20,12 @@ import functools
 import hashlib
 import io
 import itertools
-import threading
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -40,6 +39,7 @@ from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, re
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, sources
 from sequitur.pipelines.spark.partition_blocks import stretches
+from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, open_file, write_whole
 
 if TYPE_CHECKING:
@@ -57,33 +57,6 @@ _SMALL_BYTES: Final = 2 << 20
 """A file up to this size is fetched as a whole: a step of 50,000 rows writes some of these."""
 _KEPT_BYTES: Final = 64 << 20
 """Of files that a process keeps."""
-_T = TypeVar("_T")
-
-
-class KeptValues(Generic[_T]):
-    """Values by file, the oldest of which go first; the newest one is always kept."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._kept: dict[Location, tuple[_T, int]] = {}
-        self._size_bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, path: Location) -> _T | None:
-        """Return a file's value; None where it is not kept."""
-        found = self._kept.get(path)
-        return None if found is None else found[0]
-
-    def keep(self, path: Location, value: _T, size_bytes: int) -> None:
-        """Keep a file's value, unless another thread has done so."""
-        with self._lock:
-            if path in self._kept:
-                return
-            self._kept[path] = value, size_bytes
-            self._size_bytes += size_bytes
-            while self._size_bytes > self._most_bytes and len(self._kept) > 1:
-                self._size_bytes -= self._kept.pop(next(iter(self._kept)))[1]
-
 
 _fetched: Final = KeptValues[pa.Buffer](_KEPT_BYTES)
 

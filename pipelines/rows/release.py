@@ -65,6 +65,7 @@ from sequitur.pipelines.rows.stage import (
     spread,
 )
 from sequitur.pipelines.spark.partition_blocks import halves, stretches
+from sequitur.pipelines.store.part_files import newest_rows
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
@@ -333,16 +334,8 @@ class RunRows:
             needed += SOURCE_ORDER
         if self._spread is not None:
             needed += ("key", "partition")
-        path = groups[0].path
-        with (
-            open_rows(path) as opened,
-            pq.ParquetFile(opened, metadata=footer.metadata, pre_buffer=is_remote(path)) as file,
-        ):
-            rows = file.read_row_groups(
-                [group.number for group in groups],
-                columns=[name for name in dict.fromkeys(needed) if name in known],
-                use_threads=False,
-            )
+        there = [name for name in dict.fromkeys(needed) if name in known]
+        rows = _columns_of(groups[0].path, footer, [group.number for group in groups], there)
         wanted = np.ones(len(rows), np.bool_)
         if "event_time_ms" in known:
             within = max(bounds[0], part.first_ms), min(bounds[1], part.last_ms)
@@ -362,6 +355,19 @@ class RunRows:
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.int64()))
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _columns_of(
+    path: Location, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
+) -> pa.Table:
+    """Return columns of row groups of a file, which may be in memory yet."""
+    if (kept := newest_rows.get(path)) is not None:
+        return pa.concat_tables([kept[number].select(columns) for number in numbers])
+    with (
+        open_rows(path) as opened,
+        pq.ParquetFile(opened, metadata=footer.metadata, pre_buffer=is_remote(path)) as file,
+    ):
+        return file.read_row_groups(numbers, columns=columns, use_threads=False)
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:

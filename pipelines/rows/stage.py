@@ -378,6 +378,7 @@ class RunWriter:
     # by how many partitions rows go, where that depends on their event time; None where all go as
     # they come
     partition_counts: PartitionCounts | None = None
+    keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write batches; give one row with the `Summary`."""
@@ -391,7 +392,9 @@ class RunWriter:
         never read.
         """
         summary = Summary()
-        with PartFile(self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows) as file:
+        with PartFile(
+            self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows, keeps=self.keeps
+        ) as file:
             for chunk in tables_up_to(_with_topics(batches, summary), self.limits.chunk_bytes):
                 if len(rows := self._not_acked(chunk, summary)):
                     for part in self._staged(rows, summary):

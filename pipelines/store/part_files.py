@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,6 +15,41 @@ from sequitur.pipelines.store.storage import new_file, sync
 
 if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Location
+
+_T = TypeVar("_T")
+
+
+class KeptValues(Generic[_T]):
+    """Values by file, the oldest of which go first; the newest one is always kept."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: dict[Location, tuple[_T, int]] = {}
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, path: Location) -> _T | None:
+        """Return a file's value; None where it is not kept."""
+        found = self._kept.get(path)
+        return None if found is None else found[0]
+
+    def keep(self, path: Location, value: _T, size_bytes: int) -> None:
+        """Keep a file's value, unless another thread has done so."""
+        with self._lock:
+            if path in self._kept:
+                return
+            self._kept[path] = value, size_bytes
+            self._size_bytes += size_bytes
+            while self._size_bytes > self._most_bytes and len(self._kept) > 1:
+                self._size_bytes -= self._kept.pop(next(iter(self._kept)))[1]
+
+
+_NEWEST_BYTES: Final = 64 << 20
+newest_rows: Final = KeptValues[list[pa.Table]](_NEWEST_BYTES)
+"""Rows of the newest files that this process has written to be read soon, by row group.
+
+A file's rows never change. What is not here any more, or was written by another process, is read.
+"""
 
 _SUFFIX: Final = ".parquet"
 _HIDDEN: Final = (".", "_")
@@ -34,7 +70,12 @@ class PartFile:
     """
 
     def __init__(
-        self, folder: Location, schema: pa.Schema, row_group_rows: int = ROW_GROUP_ROWS
+        self,
+        folder: Location,
+        schema: pa.Schema,
+        row_group_rows: int = ROW_GROUP_ROWS,
+        *,
+        keeps: bool = False,
     ) -> None:
         self.name: str | None = None
         self.rows = 0
@@ -42,6 +83,7 @@ class PartFile:
         self._folder = folder
         self._schema = schema
         self._row_group_rows = row_group_rows
+        self._groups: list[pa.Table] | None = [] if keeps else None
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.NativeFile | None = None
 
@@ -71,6 +113,9 @@ class PartFile:
             self.size_bytes = self._file.tell()
             self._file.close()
             sync(self._folder / self.name)
+            if self._groups is not None:
+                size = sum(group.nbytes for group in self._groups)
+                newest_rows.keep(self._folder / self.name, self._groups, size)
 
     def _discard(self) -> None:
         """Delete what a task that fails has written: perhaps it fails since the disk is full."""
@@ -98,7 +143,10 @@ class PartFile:
                 write_statistics=list(_SKIPPED_BY),
                 store_schema=False,
             )
-        self._writer.write_table(rows.cast(self._schema), row_group_size=self._row_group_rows)
+        rows, most = rows.cast(self._schema), self._row_group_rows
+        self._writer.write_table(rows, row_group_size=most)
+        if self._groups is not None:
+            self._groups += [rows.slice(at, most) for at in range(0, len(rows), most)]
 
 
 def is_rows_file(name: str) -> bool:

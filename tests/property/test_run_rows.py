@@ -95,6 +95,7 @@ def _of_each(
     frontier=st.integers(-1, 32),
     after=st.integers(0, 32),
     limits=st.sampled_from([_SMALL, ROW_LIMITS]),
+    keeps=st.booleans(),
 )
 def test_what_is_due_comes_out_in_order(
     tmp_path_factory: pytest.TempPathFactory,
@@ -102,14 +103,16 @@ def test_what_is_due_comes_out_in_order(
     frontier: int,
     after: int,
     limits: RowLimits,
+    *,
+    keeps: bool,
 ) -> None:
     """By event time, then topic, partition and offset; each output partition has its own rows.
 
-    Those of several partitions that are read at once are the same.
+    Those of several partitions that are read at once are the same, and so are those in memory.
     """
     root = tmp_path_factory.mktemp("runs")
     for number, rows in enumerate(runs):
-        staged(root / str(number), rows, frontier, limits=_SMALL)
+        staged(root / str(number), rows, frontier, limits=_SMALL, keeps=keeps and number != 1)
     files = [parquet_files(root / str(number)) for number in range(len(runs))]
     own, earlier = files[0], tuple(itertools.chain(*files[1:]))
     first, last = BASE_MS + frontier, BASE_MS + after
@@ -136,10 +139,10 @@ def test_what_is_due_comes_out_in_order(
 def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], sizes: tuple[int, int]
 ) -> None:
-    """However Spark puts them into batches for the task."""
+    """However Spark puts them into batches for the task, and whether they are in memory."""
     root = tmp_path_factory.mktemp("runs")
     for number, size in enumerate(sizes):
-        staged(root / str(number), rows, 0, batch_rows=size)
+        staged(root / str(number), rows, 0, batch_rows=size, keeps=number == 0)
     once, again = (Selection((Part(parquet_files(root / str(number))),)) for number in range(2))
     for output in range(OUTPUTS):
         batches, repeated = (
@@ -156,6 +159,7 @@ def test_the_same_rows_staged_again_go_out_as_the_same_bytes(
     left_out=st.sets(st.integers(0, 40)),
     partitions=st.sampled_from([2, OUTPUTS]),
     limits=st.sampled_from([_SMALL, ROW_LIMITS]),
+    keeps=st.booleans(),
 )
 def test_side_rows_come_out_in_source_order(
     tmp_path_factory: pytest.TempPathFactory,
@@ -165,13 +169,14 @@ def test_side_rows_come_out_in_source_order(
     *,
     partitions: int,
     limits: RowLimits,
+    keeps: bool,
 ) -> None:
     """Late and quarantined rows, with the reason; repeats are left out.
 
     Whether the side topic has as many partitions as the output topic or not.
     """
     root = tmp_path_factory.mktemp("runs")
-    summary = staged(root / "run", rows, frontier, limits=_SMALL)
+    summary = staged(root / "run", rows, frontier, limits=_SMALL, keeps=keeps)
     (root / "repeats").mkdir()
     repeats = pa.Table.from_pylist(
         [row.as_arrow() for row in rows if row.offset in left_out],
@@ -341,7 +346,7 @@ def test_rows_are_judged_by_the_last_of_their_key(
     That a topic has grown, so that rows of a key are in two partitions, changes nothing.
     """
     root = tmp_path_factory.mktemp("runs")
-    staged(root / "old", released, 0, limits=_SMALL, counts=counts)
+    staged(root / "old", released, 0, limits=_SMALL, counts=counts, keeps=True)
     staged(root / "new", behind, frontier, limits=_SMALL, counts=counts)
     last: dict[bytes, int] = {}
     for row in released:

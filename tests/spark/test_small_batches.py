@@ -29,7 +29,10 @@ def _odd_events(now_ms: int, count: int) -> list[Event]:
     """Events of three of four partitions: late ones, and all that a value, key or header may be."""
     keys = [None, b"", b"a", b"\xff\x00", b"key 4", b"key 5"]
     headers: list[Headers] = [
-        *([], [], [("h", b"1"), ("h", None)], [("\u00e9", b""), ("", b"\x00")]),
+        [],
+        [],
+        [("h", b"1"), ("h", None)],
+        [("\u00e9", b""), ("", b"\x00")],
     ]
     events = []
     for number in range(count):

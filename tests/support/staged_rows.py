@@ -118,11 +118,19 @@ def staged(
     *,
     limits: RowLimits = ROW_LIMITS,
     counts: PartitionCounts | None = None,
+    keeps: bool = False,
 ) -> Summary:
     """Write rows as a run of one task, held against a frontier that is so much after the base."""
     folder.mkdir(parents=True)
     writer = RunWriter(
-        folder, SPEC, BASE_MS + frontier, BOUNDS, clock, limits=limits, partition_counts=counts
+        folder,
+        SPEC,
+        BASE_MS + frontier,
+        BOUNDS,
+        clock,
+        limits=limits,
+        partition_counts=counts,
+        keeps=keeps,
     )
     return writer.write(iter(as_batches(rows, batch_rows)))
 

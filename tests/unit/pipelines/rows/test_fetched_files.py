@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows import release
-from sequitur.pipelines.rows.layout import KeptValues
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.part_files import KeptValues, PartFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,11 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows import layout as row_groups
-from sequitur.pipelines.rows.layout import KeptValues
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
-from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC
+from sequitur.pipelines.store.part_files import KeptValues, newest_rows
+from tests.support.parquet_files import parquet_files
+from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +80,22 @@ def run(tmp_path: Path) -> Path:
     file = writer.write(iter([batch])).file
     assert file is not None
     return tmp_path / "run" / file
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_rows_that_are_kept_are_not_read(tmp_path: Path, reads: _Reads, *, keeps: bool) -> None:
+    """In the process that has written them, as long as they are among the newest."""
+    rows = [Row("t", 0, number, b"k", number) for number in range(30)]
+    staged(tmp_path / "run", rows, 0, keeps=keeps, limits=RowLimits(row_group_rows=4))
+    files = parquet_files(tmp_path / "run")
+    found = RunRows((Part(files),), range(3), ("offset", "value"))
+    assert sum(map(len, found.pieces())) == 30
+    assert (not reads.groups) == keeps
+    newer = pa.table({"offset": [0]})
+    for number in range(2):
+        newest_rows.keep(tmp_path / str(number), [newer], 64 << 20)
+    assert sum(map(len, found.pieces())) == 30
+    assert reads.groups
 
 
 def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
