@@ -233,12 +233,9 @@ class ReorderSettings(Section):
     small_batch_rows: int = Field(
         default=50_000,
         ge=0,
-        description="Batches of so many rows at most are read and staged in the driver, without a "
-        "Spark job; 0: all by tasks",
+        description="Batches of so few rows need no Spark job; 0: all need one",
     )
-    small_batch_bytes: int = Field(
-        default=32 << 20, gt=0, description="Most bytes of such a batch, unpacked"
-    )
+    small_batch_bytes: int = Field(default=32 << 20, gt=0, description="Most unpacked bytes of one")
     trigger_interval: Duration = Field(
         default=timedelta(0), description="Time between the beginnings of two batches, at least"
     )

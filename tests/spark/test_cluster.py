@@ -350,7 +350,7 @@ def test_workers_without_the_package_are_told_of_in_one_sentence(
         assert life.process.wait() == 3
         said = job.said()
     # What Java says at each start, and that executors took more than 10 s on a slow machine.
-    others = ("WARNING: Using incubator", "no executor yet")
+    others = ("WARNING: Using incubator", "no executor yet", "executors are there")
     wanted = (
         "sequitur: Spark gave up: Python on the workers has no package 'sequitur': install there "
         "what the driver has, in the same versions, or ship it by --py-files or spark.archives "
