@@ -607,7 +607,8 @@ class Executor:
 
     def _take_in_made(self) -> None:
         """Follow the tuples that tasks have made by themselves as far as they go here."""
-        made, awaited = self._environment.made, self._environment.awaited
+        awaited = self._environment.awaited
+        made = [root for root in self._environment.made if root.is_tracked]
         self._made += len(made)
         if not self._settles:
             self._roots_made += [(root, root.event) for root in made]
@@ -616,7 +617,7 @@ class Executor:
         else:  # one that is done may stand behind one that is not
             for root in made:
                 self._open.add(root, root.event)
-        made.clear()
+        self._environment.made.clear()
 
     def result(self) -> ExecutorResult:
         """Return what became of what it was given; once the batch is finished, all of it."""

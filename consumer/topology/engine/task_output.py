@@ -201,8 +201,9 @@ class Start:
     random: float = 0.5  # drawn from [0, 1): by it the retries of the batch are spread
     # numbers what belongs to a batch and to no event: 63 bits, each once in a step
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    # numbers the tuples that tasks make by themselves; None if these are not tracked
+    # numbers the tuples that tasks make by themselves; None in a transaction, whose batch has them
     offsets: Iterator[int] | None = None
+    tracks_made: bool = True  # whether these are tracked
     # by key of a task, the order of the last such tuple: none stands before it
     last_made: Mapping[bytes, Order] = field(default_factory=dict)
 
@@ -289,10 +290,12 @@ class TaskOutput:
         self._dropped = environment.dropped
         self._numbers = environment.start.numbers
         self._offsets = environment.start.offsets
+        self._tracks_made = environment.start.tracks_made
         self._made = environment.made
         self._last_made = environment.last_made
         self._undone = environment.undone
         self._of_batch: Root | None = None
+        self._written: tuple[Any, Root] | None = None  # the last call that wrote, and its root
         transaction = environment.transaction
         self._attempt = None if transaction is None else transaction.attempt
 
@@ -352,7 +355,7 @@ class TaskOutput:
             for root in self._made:
                 root.failure = failure
                 self._dropped.append(root.id)
-            self._undone += self._made
+            self._undone += [root for root in self._made if root.is_tracked]
             self._made.clear()
 
     def _root_of_its_own(
@@ -365,32 +368,37 @@ class TaskOutput:
     ) -> Root | None:
         """Return the root of a tuple that the task makes by itself; None of all others.
 
-        It is made at a tick or at the end of a batch, and no event is there to make it again. One
-        that is only written needs no root: nothing can fail behind it.
+        It is made at a tick or at the end of a batch, and no event is there to make it again. Those
+        that a call only writes have one together, which is not tracked: nothing can fail behind it.
         """
-        if self._offsets is None or all(isinstance(target, Output) for target in targets):
+        if self._offsets is None:
             return None
         made_at = anchors or [one for one in (self._current(),) if one is not None]
         if not all(one.is_tick for one in made_at):
             return None
+        is_tracked = self._tracks_made and not all(isinstance(one, Output) for one in targets)
+        by = made_at[0] if made_at else self._users.call
+        if not is_tracked and self._written is not None and self._written[0] is by:
+            return self._written[1]
         context = self._context
         time_ms = (made_at[0].root.event if made_at else self._trees.event)[3]
         made = MadeTuple(self._component, context.task, stream.name, values, task)
         # Events that are tried again are older; what comes of them stands behind all the same.
         last = self._last_made.get(made.key)
         time_ms = time_ms if last is None else max(time_ms, last[0])
-        event = made.event(next(self._offsets), time_ms)
-        root = Root(OF_BATCH | next(self._numbers), event)
+        event = made.event(next(self._offsets), time_ms, is_kept=is_tracked)
+        root = Root(OF_BATCH | next(self._numbers), event, is_tracked=is_tracked)
         self._last_made[made.key] = root.order
         self._made.append(root)
-        if self._trace is not None:
+        self._written = None if is_tracked else (by, root)
+        if is_tracked and self._trace is not None:
             self._trace.begun(root, event)
         return root
 
     def _waits(self, root: Root) -> bool:
         """Whether a tuple waits for an earlier one that its task has made: it is not given out."""
         trees = self._trees
-        if trees.blocked and trees.is_blocked(root.key, root.order):
+        if root.is_tracked and trees.blocked and trees.is_blocked(root.key, root.order):
             root.is_held = True
         return root.is_held
 

@@ -138,17 +138,17 @@ class MadeTuple(NamedTuple):
         """The key of its task."""
         return _place_and_key(self.component, self.task)[1]
 
-    def event(self, offset: int, time_ms: int) -> tuple[Any, ...]:
+    def event(self, offset: int, time_ms: int, *, is_kept: bool = True) -> tuple[Any, ...]:
         """Return it in the form of an event: the values of `EventValues`."""
         place, key = _place_and_key(self.component, self.task)
         try:
-            kept = pickle.dumps((self.stream, self.values, self.target), protocol=5)
+            kept = is_kept and pickle.dumps((self.stream, self.values, self.target), protocol=5)
         except Exception as error:
             raise EmitError(
                 f"bolt {self.component!r} emitted what cannot be pickled, as it has to be to be "
                 f"kept until all that is behind it is acked: {type(error).__name__}: {error}"
             ) from error
-        return key, kept, (), time_ms, place, self.task, offset, time_ms
+        return key, kept or None, (), time_ms, place, self.task, offset, time_ms
 
     @classmethod
     def of(cls, event: tuple[Any, ...]) -> MadeTuple:

@@ -322,11 +322,11 @@ class StepBatch(ABC):
         )
 
     def offsets(self, before: Iterable[Order]) -> Iterator[int] | None:
-        """Number the tuples that a task makes by itself; None if these are not tracked.
+        """Number the tuples that a task makes by itself; None in a transaction.
 
-        In a transaction they belong to the batch, which is tried again as a whole.
+        There they belong to the batch, which is tried again as a whole.
         """
-        if self.transaction is not None or not self.ackers:
+        if self.transaction is not None:
             return None
         return itertools.count(first_offset(self.seed[0], before))
 

@@ -413,6 +413,7 @@ def _executor(  # noqa: PLR0917 - private, and each is of a type of its own
             random=drawn,
             numbers=emissions(of.wave, stage.number, task),
             offsets=batch.offsets(of.made.values()),
+            tracks_made=bool(batch.ackers),
             last_made=of.made,
         ),
         instances=instances,

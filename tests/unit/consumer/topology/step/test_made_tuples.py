@@ -259,6 +259,30 @@ def test_one_task_has_one_order_in_all_waves(tmp_path: Path, behind: int | None)
     assert _written(runs) == list(range(1, 8))
 
 
+@pytest.mark.promise("process-bolt-fails-behind")
+@pytest.mark.parametrize("most", [None, 1], ids=["at once", "in waves"])
+@pytest.mark.parametrize("behind", [None, 2], ids=["one stage", "several"])
+@pytest.mark.parametrize("ackers", [1, 0])
+def test_what_is_written_at_once_stands_in_its_tasks_order(
+    tmp_path: Path, behind: int | None, most: int | None, ackers: int
+) -> None:
+    """Nothing can fail behind it, and what a tick makes may have a later time than an end."""
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("events")
+    numbers = builder.set_bolt("numbers", NumbersAtBoth(), behind, tick_interval="1 s")
+    numbers.local_grouping("events") if behind is None else numbers.fields_grouping("events", "key")
+    builder.set_output("out", key="task", value="number").local_grouping("numbers")
+    settings = _SETTINGS.model_copy(update={"max_spout_pending": most, "ackers": ackers})
+    runs = _ticking(StepRuns(builder.build(), tmp_path, settings))
+    runs.watermark_ms = 20
+    runs.step([event(5), event(6), event(7)])
+    runs.step([event(4), event(8)])
+    for task in (b"0", b"1"):
+        numbers_of = [int(value or b"") for key, value in runs.records("out") if key == task]
+        assert numbers_of == list(range(1, len(numbers_of) + 1))
+    assert len(_written(runs)) >= 6
+
+
 @bolt(fields=("number",))
 def pass_far(given: Tuple) -> Iterator[Any]:
     """Note what comes so far."""
@@ -375,6 +399,33 @@ def test_what_a_repeated_tick_made_counts_once(
     numbers = sorted((b"%d" % by, b"%d" % number) for by in (0, 1) for number in range(1, 101))
     assert sorted(runs.records("out")) == sorted(runs.records("beside")) == numbers
     assert _plan["beside"] == {(0, 0), (1, 1)}
+
+
+class DoubtfulWriter(Bolt):
+    """Writes a number at each tick without an anchor, and raises as often as is planned."""
+
+    fields = ("number",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        if tuple.is_tick:
+            self.collector.emit((1,))
+            if _plan["raises"]:
+                _plan["raises"] -= 1
+                raise ConnectionError("no tick")
+        self.collector.ack(tuple)
+
+
+@pytest.mark.promise("process-bolt-fails-behind")
+def test_what_a_repeated_tick_wrote_counts_once(tmp_path: Path) -> None:
+    """Without an anchor, and with no reader but the output."""
+    _plan["raises"] = 1
+    builder = TopologyBuilder("doubtful")
+    builder.set_spout("events")
+    builder.set_bolt("numbers", DoubtfulWriter(), tick_interval="1 s").local_grouping("events")
+    builder.set_output("out", key=None, value="number").local_grouping("numbers")
+    runs = _ticking(StepRuns(builder.build(), tmp_path, _SETTINGS))
+    runs.step([event(1)])
+    assert (_written(runs), _plan["raises"]) == ([1], 0)
 
 
 class MakesAndRaises(NumbersAtTheEnd):

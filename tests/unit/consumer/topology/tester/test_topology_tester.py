@@ -317,12 +317,12 @@ class CountsPieces(Bolt):
 @pytest.mark.promise("process-number-open-trees")
 @pytest.mark.parametrize(
     ("most", "of_task_0", "of_task_1"),
-    [(None, [b"3"], [b"2"]), (2, [b"2", b"3", b"2"], [b"2", b"0", b"2"])],
+    [(None, [b"3"], [b"2"]), (2, [b"2", b"2", b"3"], [b"0", b"2", b"2"])],
 )
-def test_an_end_without_an_event_stands_at_the_time_of_the_step(
+def test_an_end_without_an_event_stands_between_those_of_other_pieces(
     most: int | None, of_task_0: list[bytes], of_task_1: list[bytes]
 ) -> None:
-    """Each piece of a batch has an end; one without events may stand behind later pieces."""
+    """Each piece of a batch has an end, which stands where its task made it."""
     builder = TopologyBuilder("t")
     builder.set_spout("events")
     builder.set_bolt("counts", CountsPieces(), 2).fields_grouping("events", "key")
