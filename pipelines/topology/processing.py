@@ -29,6 +29,7 @@ from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopology,
     create_states,
     give_up,
+    writes_states_only,
 )
 from sequitur.errors import CheckpointError, StateUnavailableError
 from sequitur.pipelines._stop import StopRequestedError
@@ -163,6 +164,13 @@ class Transactions:
         # They grow within a life, and from one to the next: that has a larger owner generation.
         attempt_id = attempts_of_life(self._life) + next(self._attempts)
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
+
+    def settles_untouched(self, last: TransactionAttempt) -> bool:
+        """Have tries up to this one write nothing more; whether it is known that none has.
+
+        What a committer without states of ours has written, nobody knows.
+        """
+        return writes_states_only(self._topology) and self.give_up(last)
 
     def give_up(self, last: TransactionAttempt) -> bool:
         """Have databases refuse what tries up to this one write late."""
@@ -339,6 +347,10 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
             return False
         self._checkpoint.drop_prepared(self._step, prepared.attempt)
         return True
+
+    def settles_untouched(self, attempt: TransactionAttempt) -> bool:
+        """See `TransactionTries`."""
+        return self._transactions.settles_untouched(attempt)
 
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         """See `TransactionTries`."""

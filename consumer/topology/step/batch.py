@@ -19,7 +19,10 @@ from sequitur.consumer.topology.engine.plan import STAGE_BITS, TASK_BITS
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
 from sequitur.consumer.topology.settling.root import first_offset
 from sequitur.consumer.topology.transactional.attempt import Phase
-from sequitur.consumer.topology.transactional.builder import TransactionalTopology
+from sequitur.consumer.topology.transactional.builder import (
+    TransactionalTopology,
+    writes_states_only,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -305,11 +308,9 @@ class StepBatch(ABC):
 
     @property
     def can_try_commit(self) -> bool:
-        """Whether all committers keep states of ours: what others write cannot be taken back."""
+        """Whether all that committers write can be taken back."""
         topology = self.topology
-        return isinstance(topology, TransactionalTopology) and all(
-            topology.states.get(one) for one in topology.committers
-        )
+        return isinstance(topology, TransactionalTopology) and writes_states_only(topology)
 
     @property
     def writers(self) -> int:

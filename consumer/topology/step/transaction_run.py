@@ -518,7 +518,9 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
     """Carries a transaction through.
 
     As long as no state can have been written, a batch that a bolt fails is processed anew, and may
-    come to something else. From then on the same is committed again.
+    come to something else. From then on the same is committed again. Where that is not known, since
+    another life may have tried, or a database went away, it is settled before something is refused
+    for good: else one event would end the job at every start.
     """
 
     def __init__(self, name: str, policy: RetryPolicy) -> None:
@@ -546,6 +548,10 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
         """Forget what is prepared, if nothing of it was committed, and nothing will be."""
 
     @abstractmethod
+    def settles_untouched(self, attempt: TransactionAttempt) -> bool:
+        """Have tries up to this one write nothing more; whether it is known that none has."""
+
+    @abstractmethod
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         """Wait before the next try."""
 
@@ -555,6 +561,8 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
         """Try until it is committed."""
         failed, counted = Counter[Phase](), Counter[Phase]()
         tries_commit = False
+        if may_have_committed:
+            may_have_committed = not self.settles_untouched(self.new_attempt())
         while True:
             attempt = self.new_attempt()
             phase = Phase.PROCESSING if prepared is None else Phase.COMMIT
@@ -568,6 +576,8 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
                 return prepared, self.commit(prepared, attempt, is_new=is_new)
             except BatchFailedError as error:
                 may_have_committed = may_have_committed or error.may_have_committed
+                if may_have_committed and error.cause is Cause.REFUSED:
+                    may_have_committed = not self.settles_untouched(attempt)
                 failed[phase] += 1
                 is_first = error.cause is Cause.REFUSED and not (tries_commit or may_have_committed)
                 tries_commit = tries_commit or is_first

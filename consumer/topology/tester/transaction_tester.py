@@ -275,6 +275,11 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         self._forget()
         return True
 
+    def settles_untouched(self, attempt: TransactionAttempt) -> bool:
+        """See `TransactionTries`; databases are asked in a job alone."""
+        del attempt
+        return False
+
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         self._failed(self.attempt, seconds, error)
 

@@ -222,6 +222,11 @@ class TransactionalTopology(Topology):
         return isinstance(self.source, OrderedStreamSpout)
 
 
+def writes_states_only(topology: TransactionalTopology) -> bool:
+    """Whether all committers keep states of ours: what others write is not known here."""
+    return all(topology.states.get(one) for one in topology.committers)
+
+
 def create_states(topology: TransactionalTopology, epoch: str, least_attempt: int = 0) -> None:
     """Make what the states of a topology need in their databases, or check that it is there."""
     for store, owners in _states_by_store(topology).items():

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _POLICY = RetryPolicy(max_attempts=5)
 
 
-def _failed(*, may_have_committed: bool = False) -> BatchFailedError:
-    raised = BatchFailure("bolt", Cause.RAISED, "cannot")
-    return BatchFailedError([raised], may_have_committed=may_have_committed)
+def _failed(cause: Cause = Cause.RAISED, *, may_have_committed: bool = False) -> BatchFailedError:
+    failure = BatchFailure("bolt", cause, "cannot")
+    return BatchFailedError([failure], may_have_committed=may_have_committed)
 
 
 class _Planned(TransactionTries[int, int]):
@@ -41,10 +41,12 @@ class _Planned(TransactionTries[int, int]):
         commit: Sequence[BatchFailedError | None],
         *,
         forgets: bool = True,
+        is_untouched: bool = False,
     ) -> None:
         super().__init__("transaction 1", _POLICY)
         self._plans = {"process": list(processing), "commit": list(commit)}
         self._forgets = forgets
+        self._is_untouched = is_untouched
         self._attempt = 0
         self.done: list[str] = []
 
@@ -73,6 +75,11 @@ class _Planned(TransactionTries[int, int]):
         assert prepared <= attempt.attempt_id
         self.done.append("discard")
         return self._forgets
+
+    def settles_untouched(self, attempt: TransactionAttempt) -> bool:
+        assert attempt.attempt_id == self._attempt
+        self.done.append("settle")
+        return self._is_untouched
 
     def wait(self, seconds: float, error: BatchFailedError) -> None:
         del seconds, error
@@ -108,6 +115,27 @@ def test_what_may_be_committed_is_not_even_asked_for() -> None:
     tries = _Planned([None], [_failed(may_have_committed=True), _failed(), None])
     tries.carry_out()
     assert tries.done == ["process", "commit", "commit", "commit"]
+
+
+@pytest.mark.promise("state-state-database-refuses")
+def test_what_is_refused_behind_a_commit_without_an_answer_is_searched_for() -> None:
+    """The database has nothing of it: else what it refuses would end the job at every start."""
+    away = _failed(Cause.UNAVAILABLE, may_have_committed=True)
+    tries = _Planned([None, None], [away, _failed(Cause.REFUSED), None], is_untouched=True)
+    tries.carry_out()
+    again = ["commit", "commit", "settle", "discard", "process", "commit"]
+    assert tries.done == ["process", *again]
+
+
+@pytest.mark.promise("state-state-database-refuses")
+@pytest.mark.parametrize("is_untouched", [True, False])
+def test_what_another_life_has_prepared_is_as_new_if_nothing_is_written(
+    is_untouched: bool,
+) -> None:
+    tries = _Planned([None], [_failed(), None], is_untouched=is_untouched)
+    tries.carry_out(0, may_have_committed=True)
+    again = ["discard", "process"] if is_untouched else []
+    assert tries.done == ["settle", "commit", *again, "commit"]
 
 
 _LAST_STAGE, _LAST_TASK, _WAVES = 1023, 4095, 30_000
