@@ -129,15 +129,15 @@ def _watch(
     first = threading.main_thread().ident
     look_s = max(_MOST_OFTEN_S, timeout_s / _LOOKS)
     last_resort_s = max(_LAST_RESORT_S, _LAST_RESORT * timeout_s) + look_s
-    call, since_s = users.call, time.monotonic()
+    call, again, since_s = users.call, users.again, time.monotonic()
     try:
         while True:
             faulthandler.dump_traceback_later(last_resort_s, exit=True)
             if is_over.wait(look_s):
                 return
             now_s = time.monotonic()
-            if users.call is not call:
-                call, since_s = users.call, now_s
+            if users.call is not call or users.again != again:
+                call, again, since_s = users.call, users.again, now_s
             elif users.running is not None and now_s - since_s > last_resort_s:
                 faulthandler.dump_traceback()
                 os._exit(1)

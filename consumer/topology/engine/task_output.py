@@ -68,10 +68,11 @@ class UserCode:
     which counts the time since the one before for the call that it finds.
     """
 
-    __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "call", "overdue", "running")
+    __slots__ = ("_left", "_looked_s", "_own_s", "_seen", "again", "call", "overdue", "running")
 
     def __init__(self) -> None:
         self.call: Any = None
+        self.again = 0  # how often a call was made again for what it was made for before
         self.running: Any = None
         self.overdue: Any = None
         self._seen: Any = None
@@ -94,6 +95,11 @@ class UserCode:
             # A bolt that goes on all the same is interrupted again.
             self._own_s = 0.0
             raise BoltTimeoutError
+
+    def begin_again(self) -> None:
+        """A call is made again for the same: it has its time from the beginning."""
+        self.again += 1
+        self._seen = self.overdue = None
 
     def leave(self) -> None:
         """Leave the call for others, which end before it goes on."""

@@ -303,6 +303,7 @@ class TransactionRunner(_InTransaction):
             return
         if copies is not None:
             self._go_back(copies)
+        self._users.begin_again()
         super().run(given)
 
     def _is_repeated(self, given: TrackedTuple, error: BaseException, most: int) -> bool:
@@ -335,6 +336,7 @@ class TransactionRunner(_InTransaction):
     def _passes_again(self, given: TrackedTuple) -> bool:
         """Call the bolt for a tuple that it was given before; whether it passes."""
         users = self._users
+        users.begin_again()
         users.call, self._is_again = given, True
         try:
             users.running = given
@@ -404,7 +406,7 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
         passes = not isinstance(call.error, Exception) or isinstance(call.error, FailBatch)
         if passes or call.is_given_up or keeps_of_batch(self.bolt):
             return False
-        call.error = None
+        call.begun_s, call.error = self._clock(), None
         call.noted.clear()
         call.emitted.clear()
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,12 @@ from tests.support.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BaseBolt, BasicOutputCollector, Tuple
+    from sequitur.consumer.topology.engine.executor import Executor
+    from sequitur.consumer.topology.engine.task_output import UserCode
 
 _KB = 1 << 10
 _503 = ConnectionError("503")
@@ -436,7 +439,7 @@ def no_calls() -> None:
 
 
 def _behind_a_committer(
-    journal: Journal, folder: Path, behind: Any, *, concurrency: int
+    journal: Journal, folder: Path, behind: Any, *, concurrency: int = 1
 ) -> TransactionTester:
     builder = TransactionalTopologyBuilder("behind", "spout")
     states = {"count": TransactionalState(store_in(folder), "counts")}
@@ -541,3 +544,88 @@ def test_side_by_side_a_call_that_was_given_up_is_not_repeated(
     hung.pop().join(60)
     assert len(made) == 2 + 2
     assert "took longer than call_timeout" in tester.failed_tries[0].detail
+
+
+_LOOKED_AT: list[UserCode] = []
+
+
+@contextlib.contextmanager
+def _watched(_batch: InMemoryBatch, executor: Executor) -> Iterator[None]:
+    _LOOKED_AT[:] = [executor.user_code]
+    yield
+
+
+class TakesTwentySeconds(CallsBesides):
+    """Fails twice in the commit, each time after 20 s."""
+
+    now_s = 0.0
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        made.append(text(tuple["value"]))
+        for seconds in (0.0, 20.0):
+            TakesTwentySeconds.now_s += seconds
+            _LOOKED_AT[0].look(TakesTwentySeconds.now_s, 30.0)
+        if len(made) in {2, 3}:
+            raise _503
+        collector.emit((tuple["transaction"], text(tuple["value"])))
+
+
+@pytest.mark.promise("state-calls-fail-chance")
+def test_a_call_that_is_repeated_has_its_time_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes less than `call_timeout`, and all together take longer."""
+    monkeypatch.setattr(InMemoryBatch, "watched", _watched)
+    tester = _behind_a_committer(Journal(), tmp_path, TakesTwentySeconds(Journal()))
+    tester.run(events("x"))
+    assert len(made) == 1 + 3
+    assert not tester.failed_tries
+
+
+looks = threading.Semaphore(0)
+
+
+class TakesTwentySecondsBesides(CallsBesides):
+    """Likewise; its last call lasts until it was looked for calls that overrun."""
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        made.append(text(tuple["value"]))
+        advance[0](20)
+        if len(made) in {2, 3}:
+            raise _503
+        while looks.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert looks.acquire(timeout=60)
+        collector.emit((tuple["transaction"], text(tuple["value"])))
+
+
+class AwaitsTwentySeconds(TakesTwentySecondsBesides):
+    """Likewise in a call that is awaited."""
+
+    async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
+        super().process(tuple, collector)
+
+
+def _telling_looks(batch: InMemoryBatch) -> Callable[[], float]:
+    def now_s() -> float:
+        if threading.current_thread() is threading.main_thread():
+            looks.release()
+        return batch.now_s()
+
+    return now_s
+
+
+@pytest.mark.promise("state-calls-fail-chance")
+@pytest.mark.parametrize("kind", [TakesTwentySecondsBesides, AwaitsTwentySeconds])
+def test_side_by_side_a_call_that_is_repeated_has_its_time_from_the_beginning(
+    kind: type[CallsBesides], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InMemoryBatch, "runs_inline", False)
+    monkeypatch.setattr(InMemoryBatch, "clock", property(_telling_looks))
+    tester = _behind_a_committer(Journal(), tmp_path, kind(Journal()), concurrency=2)
+    advance[:] = [tester.advance]
+    tester.run(events("x"))
+    advance.clear()
+    assert len(made) == 1 + 3
+    assert not tester.failed_tries
