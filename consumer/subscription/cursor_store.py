@@ -56,13 +56,13 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.kafka.error_codes import Request, action_of
+from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from confluent_kafka import KafkaError
+    from confluent_kafka import KafkaError, Message
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.compacted_topic import KeptRecord
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
 """Between two attempts that fail."""
+_KEPT_MS: Final = 3_000
 _AGAIN_S: Final = 86_400.0
 _TOLD_EACH_S: Final = 3_600.0
 CLOSE_S: Final = 20.0
@@ -94,19 +95,40 @@ class GroupOffsets:
         self._waiting: dict[tuple[str, int], TopicPartition] = {}
         self._sent: dict[tuple[str, int], TopicPartition] = {}
         self._not_before_s = 0.0
+        self._is_refused = self._is_hidden = False
         self._told_s: float | None = None
         self._all_since_s = clock()
 
+    def consumer(
+        self, kafka: KafkaSettings, group: str, options: Mapping[str, object] | None = None
+    ) -> Consumer:
+        """Return one that may send them; it is no member of the group."""
+        return Consumer(
+            {
+                **kafka.librdkafka(),
+                "group.id": group,
+                "on_commit": self.answered,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # So long librdkafka keeps what was sent while the group has no coordinator, or one
+                # that may not be seen; to close it waits for that.
+                "session.timeout.ms": _KEPT_MS,
+                **(options or {}),
+            }
+        )
+
     @property
     def is_settled(self) -> bool:
-        """Whether the group has all of them."""
+        """Whether the group has all of them, or refuses the newest: no wait changes that."""
         with self._lock:
-            return not self._waiting and not self._sent
+            is_open = self._sent or (self._waiting and not self._is_refused)
+            return self._is_hidden or not is_open
 
     def set(self, offsets: Iterable[TopicPartition]) -> None:
         """Have offsets set, soon; newer ones of a partition replace those that wait."""
         with self._lock:
             newest = {(one.topic, one.partition): one for one in offsets}
+            self._is_refused = self._is_refused and not newest
             self._waiting |= newest
             self._all |= newest
 
@@ -141,12 +163,34 @@ class GroupOffsets:
         with self._lock:
             sent, self._sent = self._sent, {}
             if error is None:
+                self._is_refused = self._is_hidden = False
                 return
+            passes = action_of(Request.GROUPS, error.code()).is_waited_for
+            self._is_refused = not passes and not self._waiting
             again = {where: one for where, one in sent.items() if where in self._all}
             self._waiting = {**again, **self._waiting}
             self._not_before_s = now_s + _PAUSE_S
-            is_told = self._told_s is not None and now_s - self._told_s < _TOLD_EACH_S
-            if is_told or action_of(Request.GROUPS, error.code()).is_waited_for:
+        if not passes:
+            self._tell_refusal(error, now_s)
+
+    def hides(self, message: Message) -> bool:
+        """Tell whether a consumer says that its group may not be seen, and take note of it.
+
+        It says so once; what was sent has no answer until librdkafka gives it up.
+        """
+        error = message.error()
+        if error is None or message.topic() is not None:
+            return False
+        if action_of(Request.POSITION, error.code()) is not Action.GO_WITHOUT:
+            return False
+        with self._lock:
+            self._is_hidden = True
+        self._tell_refusal(error, self._clock())
+        return True
+
+    def _tell_refusal(self, error: KafkaError, now_s: float) -> None:
+        with self._lock:
+            if self._told_s is not None and now_s - self._told_s < _TOLD_EACH_S:
                 return
             self._told_s = now_s
         self._tell(
@@ -170,20 +214,12 @@ class OwnersThread:
         self._renew = renew
         self._tell = tell
         self._ends = threading.Event()
-        self._consumer = Consumer(
-            {
-                **kafka.librdkafka(),
-                "group.id": group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "on_commit": offsets.answered,
-            }
-        )
+        self._consumer = offsets.consumer(kafka, group)
         self._thread = threading.Thread(target=self._run, name="subscription-owner", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End, once the group has its offsets, if that takes no longer than 20 s."""
+        """End, once the group has its offsets or refuses them, after 20 s at most."""
         self._ends.set()
         self._thread.join()
 
@@ -208,7 +244,8 @@ class OwnersThread:
 
     def _work(self) -> None:
         self._offsets.send(self._consumer)
-        self._consumer.poll(_POLL_S)
+        if (message := self._consumer.poll(_POLL_S)) is not None:
+            self._offsets.hides(message)
 
 
 # Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer.subscription.cursor_store import CLOSE_S, GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError
@@ -60,19 +60,16 @@ class PartitionReader:
         self._offsets = offsets or GroupOffsets(len)
         self._next: dict[SourcePartition, int] = {}
         self._lost: set[SourcePartition] = set()
-        self._consumer = Consumer(
+        self._consumer = self._offsets.consumer(
+            kafka,
+            group,
             {
-                **kafka.librdkafka(),
-                "group.id": group,
-                "on_commit": self._offsets.answered,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": _FETCH_WAIT_MS,
                 "queued.max.messages.kbytes": _MOST_READ_AHEAD_KB,
-            }
+            },
         )
 
     def add(self, positions: Mapping[SourcePartition, int]) -> None:
@@ -99,6 +96,8 @@ class PartitionReader:
         together: tuple[str, int, int] | None = None
         for message in messages:
             reason, offset = message.error(), cast("int", message.offset())
+            if reason is not None and self._offsets.hides(message):
+                continue
             topic, partition = cast("str", message.topic()), cast("int", message.partition())
             if together == (topic, partition, offset) and reason is None:
                 arrivals[-1].messages.append(message)
@@ -125,7 +124,7 @@ class PartitionReader:
         self._offsets.send(self._consumer)
 
     def close(self) -> None:
-        """Let go of the connection, once the group has its offsets, if that is soon."""
+        """Let go of the connection, once the group has or refuses its offsets, if that is soon."""
         deadline_s = time.monotonic() + CLOSE_S
         self._consumer.unassign()
         while not self._offsets.is_settled and time.monotonic() < deadline_s:

@@ -246,7 +246,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
         },
         hint=": the right WRITE is missing",
     ),
-    30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {}),
+    # Whoever reads under a group's name reads on without it.
+    30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: Request.POSITION}),
     31: Meaning(
         "CLUSTER_AUTHORIZATION_FAILED",
         Answer.FORBIDDEN,
@@ -345,6 +346,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
     # A call that timed out before goes on in the background.
     -173: _of_no_batch("_CONFLICT", {_RETRY: Request.TRANSACTION}),
     -177: _of_no_batch("_PREV_IN_PROGRESS", {_RETRY: Request.TRANSACTION}),
+    # A group has no coordinator that answers, or none is told.
+    -180: _of_no_batch("_WAIT_COORD", {_RETRY: Request.GROUPS}),
     -185: _of_no_batch("_TIMED_OUT", {_RETRY: _ADMIN | _CREATION}),
     -187: _of_no_batch("_ALL_BROKERS_DOWN", {_RETRY: _ADMIN | _CREATION}),
     -188: _of_no_batch("_UNKNOWN_TOPIC", {Action.RETRY_BRIEFLY: _ADMIN}),

@@ -19,7 +19,7 @@ from tests.support.subscribed_topics import wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AUTHORIZER", "AclOperation", "TopicRights"]
+__all__ = ["AUTHORIZER", "AclOperation", "ResourceType", "TopicRights"]
 
 AUTHORIZER: Final[Mapping[str, str]] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -31,16 +31,20 @@ _TIMEOUT_S = 60.0
 
 
 class TopicRights:
-    """The rules of one topic.
+    """The rules of one topic, or of what else `kind` says.
 
     Args:
         bootstrap_servers: The broker.
-        topic: The topic.
+        topic: The topic, or the name of what `kind` says.
+        kind: What the rules are of.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, kind: ResourceType = ResourceType.TOPIC
+    ) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self._topic = topic
+        self._kind = kind
 
     def deny(self, *operations: AclOperation) -> None:
         """Allow anybody all but these; return once the broker goes by it."""
@@ -61,14 +65,12 @@ class TopicRights:
     def _rule(self, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
         literal = ResourcePatternType.LITERAL
         user = "User:ANONYMOUS"
-        return AclBinding(
-            ResourceType.TOPIC, self._topic, literal, user, "*", operation, permission
-        )
+        return AclBinding(self._kind, self._topic, literal, user, "*", operation, permission)
 
     def _every(self) -> AclBindingFilter:
         anything: Any = None  # as its documentation says, and its types do not
         return AclBindingFilter(
-            ResourceType.TOPIC, self._topic, ResourcePatternType.LITERAL, anything, anything,
+            self._kind, self._topic, ResourcePatternType.LITERAL, anything, anything,
             AclOperation.ANY, AclPermissionType.ANY,
         )  # fmt: skip
 

@@ -18,13 +18,14 @@ from sequitur.consumer.subscription import consumption
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.cursor import PartitionCursor
-from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.cursor_store import CLOSE_S, CursorStore
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.errors import (
     SubscriptionError,
 )
 from sequitur.producer import KafkaSettings
+from tests.support.acls import AUTHORIZER, AclOperation, ResourceType, TopicRights
 from tests.support.open_subscriptions import (
     OFTEN,
     TIMEOUT_S,
@@ -127,6 +128,32 @@ def test_deleted_records_count_as_lost(
         assert (found.mark_delete, found.lost, found.absent) == (3, 4, 0)
         subscription.acknowledge_cumulative("0:9")
         assert subscription.stats().backlog == 0
+
+
+def test_a_group_that_may_not_be_seen_hinders_no_subscription(
+    make_broker: MakeBroker, name: str
+) -> None:
+    """Its offsets are for Kafka's tools: acks are stored all the same, and nobody waits for it."""
+    broker = make_broker(AUTHORIZER)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    _create(AdminClient(kafka.librdkafka()), "open", {})
+    fill(kafka, "open", 10)
+    for denied in ((AclOperation.READ,), (AclOperation.DESCRIBE, AclOperation.READ)):
+        mine = f"{name}-{len(denied)}"
+        with Subscription(kafka, mine, "open", position="earliest"):
+            pass
+        group = TopicRights(broker.bootstrap_servers, f"sequitur-{mine}", ResourceType.GROUP)
+        group.deny(*denied)
+        subscription = Subscription(kafka, mine, "open")
+        for message in receive(subscription, 10):
+            subscription.acknowledge(message)
+        subscription.flush()
+        assert subscription.receive(1) is None
+        begun_s = time.monotonic()
+        subscription.close()
+        assert time.monotonic() - begun_s < CLOSE_S / 2
+        with Subscription(kafka, mine, "open") as subscription:
+            assert subscription.stats().backlog == 0
 
 
 def test_topic_that_was_created_anew(

@@ -66,10 +66,10 @@ _FOLLOWS: dict[Request, dict[Action, set[int]]] = {
     Request.POSITION: {
         Action.RETRY: _ADMIN,
         Action.RETRY_BRIEFLY: {3, -188, -190},
-        Action.GO_WITHOUT: {1, -140},
+        Action.GO_WITHOUT: {1, 30, -140},
     },
     Request.GROUPS: {
-        Action.RETRY: {*_ADMIN, 16},
+        Action.RETRY: {*_ADMIN, 16, -180},
         Action.RETRY_BRIEFLY: {-188, -190},
         Action.GO_WITHOUT: {69},
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from sequitur.consumer.subscription.cursor_store import GroupOffsets
 
@@ -24,6 +24,9 @@ class _Group:
         self.offsets.set(
             TopicPartition("t", int(number[1:]), offset) for number, offset in partitions.items()
         )
+
+    def is_settled(self) -> bool:
+        return self.offsets.is_settled
 
     def answers(self, error: int | None = None) -> int:
         """Answer what is sent now; return how many partitions that was."""
@@ -81,12 +84,56 @@ def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
     assert group.has == {0: 2, 1: 1}
 
 
-@pytest.mark.parametrize("error", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, 16])
+@pytest.mark.parametrize("error", [_UNKNOWN_MEMBER_ID, KafkaError.GROUP_AUTHORIZATION_FAILED])
+def test_whoever_closes_waits_for_no_group_that_refuses(error: int) -> None:
+    """It would wait for 20 s; offsets that are newer than the refusal are tried once, though."""
+    group = _Group()
+    group.set(p0=1)
+    assert group.answers(error) == 1
+    assert group.is_settled()
+    group.set(p0=2)
+    assert not group.is_settled()
+    group.now_s += 1
+    sent = group.offsets.due()
+    assert not group.is_settled()
+    group.set(p1=1)
+    group.offsets.answered(KafkaError(error), sent)
+    assert not group.is_settled()
+    group.now_s += 1
+    assert group.answers() == 2
+    assert group.is_settled()
+    assert group.has == {0: 2, 1: 1}
+
+
+def test_whoever_closes_waits_for_no_group_that_may_not_be_seen() -> None:
+    """What was sent has no answer until librdkafka gives it up; errors of topics say nothing."""
+    group = _Group()
+    group.set(p0=1)
+    sent = group.offsets.due()
+    error = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    assert not group.offsets.hides(Message(topic="t", partition=0, error=error))
+    assert not group.offsets.hides(Message(error=KafkaError(KafkaError._TRANSPORT)))
+    assert not group.is_settled()
+    assert group.offsets.hides(Message(error=error))
+    assert group.is_settled()
+    assert len(group.told) == 1
+    group.offsets.answered(KafkaError(KafkaError._WAIT_COORD), sent)
+    group.now_s += 1
+    assert group.is_settled()
+    assert group.answers() == 1
+    group.set(p0=2)
+    assert not group.is_settled()
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._WAIT_COORD, 16]
+)
 def test_brokers_that_are_away_are_not_worth_a_line(error: int) -> None:
     group = _Group()
     group.set(p0=1)
     assert group.answers(error) == 1
     assert group.told == []
+    assert not group.offsets.is_settled
     group.now_s += 1
     assert group.answers() == 1
 
