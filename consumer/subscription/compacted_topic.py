@@ -312,11 +312,18 @@ class FencedWriter:
     def _produce(self, one: TopicWrite) -> None:
         try:
             self._producer.produce(one.topic, value=one.value, key=one.key, partition=one.partition)
-        except KafkaException:
+        except KafkaException as error:
+            refused = error
+        else:
+            return
+        # No longer handled: what the client raises meanwhile would keep it for good; see `Retry`.
+        try:
             # Where a record before has met what ends the client, this tells what it was.
             self._producer.purge()
             self._producer.abort_transaction(_CALL_S)
-            raise
+            raise refused
+        finally:
+            del refused
 
     def _again(self, call: Callable[[], object]) -> None:
         """Make a call until it is carried out: of one that timed out nobody knows what it did."""

@@ -597,14 +597,12 @@ class CursorOwner:
                     self.confirm()
                     self._is_proven = True
                 begun_s = self.lease.now_s()
-                try:
+                with contextlib.suppress(SubscriptionFencedError):
                     self._writer.write([*records, *(self._next_claim() if claims else ())])
-                except SubscriptionFencedError:
-                    # By another process, or by a broker that ended what took too long.
-                    self.confirm()
-                else:
                     self.lease.renewed(begun_s)
                     return
+                # By another process, or by a broker that ended what took too long.
+                self.confirm()
 
         self._outages.outlast(
             attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
@@ -634,8 +632,13 @@ class CursorOwner:
         and takes the transactional id back, since brokers end transactions in the same way. This
         process came later: it begins again.
         """
-        attempts = _RETRY.attempts(time.monotonic)
-        while True:
+        before: Claim | None = None
+
+        def attempt() -> None:
+            nonlocal before
+            if self._writer.is_over:
+                self._writer.close()
+                self._writer = self._new_writer()
             # Behind the id: what former owners write from now on is refused, and is not missed.
             found = StoredRecords(followed.read())
             known = StoredRecords({}) if to_remove else found
@@ -649,22 +652,19 @@ class CursorOwner:
             if not self._claim.count:
                 self._claim = Claim.begin(self.lease.lease_s, before)
             begun_s = self.lease.now_s()
-            try:
-                self._writer.write(self._next_claim())
-            except (SubscriptionFencedError, UnansweredError) as error:
-                pause_s = attempts.pause_s(str(error))
-                # What another process has fenced is ended, and hides no claim.
-                is_fenced = watch is None and isinstance(error, SubscriptionFencedError)
-                if pause_s is None or (is_fenced and self._is_claimed_anew(followed, before)):
-                    raise
-                time.sleep(pause_s)
-                self._writer.close()
-                self._writer = self._new_writer()
-            else:
-                self.lease.renewed(begun_s)
-                if self.lease.lease_s:  # nobody may have looked after them for a week
-                    self._offsets.set(known.offsets(self.subscription))
-                return
+            self._writer.write(self._next_claim())
+            self.lease.renewed(begun_s)
+            if self.lease.lease_s:  # nobody may have looked after them for a week
+                self._offsets.set(known.offsets(self.subscription))
+
+        def passes(error: Exception) -> str | None:
+            is_fenced = isinstance(error, SubscriptionFencedError)
+            # What another process has fenced is ended, and hides no claim.
+            if is_fenced and watch is None and self._is_claimed_anew(followed, before):
+                return None
+            return str(error) if is_fenced or isinstance(error, UnansweredError) else None
+
+        _RETRY.run(attempt, passes)
 
     def _is_claimed_anew(self, followed: FollowedPartition, before: Claim | None) -> bool:
         """Tell whether somebody else has become the owner since a claim was read."""

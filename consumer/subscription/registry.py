@@ -551,13 +551,13 @@ class BacklogStates:
         ]
         if not records:
             return
-        try:
+        with contextlib.suppress(UnansweredError):
             self._writer.write(records)
-        except UnansweredError:
-            # The client may be over; one that was fenced is not replaced.
-            self._writer.close()
-            self._writer = self._new_writer()
-            self._writer.write(records)
+            return
+        # The client may be over; one that was fenced is not replaced.
+        self._writer.close()
+        self._writer = self._new_writer()
+        self._writer.write(records)
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -28,10 +29,12 @@ class _Client:
         self.failures = failures
         self.calls: list[str] = []
         self.places: list[tuple[object, object]] = []
+        self.handled: set[BaseException | None] = set()
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: object, **fields: object) -> None:
             self.calls.append(name)
+            self.handled.add(sys.exc_info()[1])
             if name == "produce":
                 self.places.append((arguments[0], fields["partition"]))
             if name in self.failures:
@@ -89,6 +92,7 @@ def test_what_ended_a_client_is_told_where_the_next_record_meets_it() -> None:
     client = _Client(produce=_error(KafkaError._STATE), abort_transaction=fenced)
     with pytest.raises(SubscriptionFencedError):
         _writer(client).write([_RECORD])
+    assert client.handled == {None}  # else what it raises keeps the error before it for good
 
 
 def test_commit_that_timed_out_is_made_again_by_the_same_client() -> None:
