@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -211,6 +211,33 @@ class FollowedPartition(FollowedTopic):
     ) -> None:
         super().__init__(topic, partition, clock)
         self.partition = partition
+
+
+class TopicStore:
+    """What is kept in the one topic of its kind that a cluster has."""
+
+    _name: ClassVar[str]
+    _partitions: ClassVar[int]
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        *,
+        replication_factor: int = -1,
+        outages: Outages | None = None,
+        topics: KafkaTopics | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._outages = outages
+        self._replication_factor = replication_factor
+        self._topic = CompactedTopic(
+            kafka, self._name, partitions=self._partitions, outages=outages, topics=topics
+        )
+        self._followed = FollowedTopic(self._topic)
+
+    def ensure(self) -> None:
+        """Create the topic if it is missing."""
+        self._topic.ensure(replication_factor=self._replication_factor)
 
 
 # Writes to compacted topics, all or nothing, and only as long as nobody else has begun to.

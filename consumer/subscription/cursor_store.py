@@ -13,7 +13,7 @@ import math
 import random
 import threading
 import time
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -25,7 +25,7 @@ from sequitur.consumer.subscription.compacted_topic import (
     CompactedTopic,
     FencedWriter,
     FollowedPartition,
-    FollowedTopic,
+    TopicStore,
     TopicWrite,
 )
 from sequitur.consumer.subscription.position import Position
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.compacted_topic import KeptRecord
     from sequitur.consumer.subscription.cursor import PartitionCursor
     from sequitur.consumer.subscription.stored_records import KnownCursors, SubscriptionState
-    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
 
 
@@ -275,25 +274,14 @@ def transactional_id(subscription: str) -> str:
     return f"sequitur-subscription/{subscription}"
 
 
-class CursorStore:
+class CursorStore(TopicStore):
     """The cursors of all subscriptions of a cluster."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        *,
-        replication_factor: int = -1,
-        outages: Outages | None = None,
-        topics: KafkaTopics | None = None,
-    ) -> None:
-        self._kafka = kafka
-        self._outages = outages
-        self._replication_factor = replication_factor
-        self._topic = CompactedTopic(
-            kafka, CURSOR_TOPIC, partitions=_PARTITIONS, outages=outages, topics=topics
-        )
-        self._followed = FollowedTopic(self._topic)
-        self._known: KnownCursors = {}
+    _name, _partitions = CURSOR_TOPIC, _PARTITIONS
+
+    @cached_property
+    def _known(self) -> KnownCursors:
+        return {}
 
     def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
         """Return what is stored of a subscription; None if nothing is."""
@@ -377,7 +365,7 @@ class CursorStore:
 
     def follow(self, subscription: str, *, partition: int | None = None) -> FollowedPartition:
         """Return the partition of a subscription's records, to be read on; see `read`."""
-        self._topic.ensure(replication_factor=self._replication_factor)
+        self.ensure()
         if partition is None:
             return FollowedPartition(self._topic, self._place(subscription, None)[0])
         return FollowedPartition(self._topic, self._home(subscription, partition))
@@ -394,7 +382,7 @@ class CursorStore:
         to_remove: bool = False,
     ) -> CursorOwner:
         """Become the owner of a subscription; whoever was is fenced."""
-        self._topic.ensure(replication_factor=self._replication_factor)
+        self.ensure()
         if followed is not None:
             followed.read()
         return CursorOwner(

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.consumer.subscription.compacted_topic import (
-    CompactedTopic,
     FencedWriter,
-    FollowedTopic,
+    TopicStore,
     TopicWrite,
 )
 from sequitur.consumer.subscription.policies import (
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.policies import PoliciesInForce
-    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.control import BacklogState
     from sequitur.kafka.settings import KafkaSettings
 
@@ -435,29 +433,11 @@ _RETRY: Final = Retry(
 )
 
 
-class RegistryStore:
+class RegistryStore(TopicStore):
     """The registry of a cluster."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        *,
-        replication_factor: int = -1,
-        outages: Outages | None = None,
-        topics: KafkaTopics | None = None,
-    ) -> None:
-        self._kafka = kafka
-        self._outages = outages
-        self._replication_factor = replication_factor
-        self._topic = CompactedTopic(
-            kafka, CONTROL_TOPIC, partitions=1, outages=outages, topics=topics
-        )
-        self._followed = FollowedTopic(self._topic)
-        self._known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
-
-    def ensure(self) -> None:
-        """Create the topic if it is missing."""
-        self._topic.ensure(replication_factor=self._replication_factor)
+    _name, _partitions = CONTROL_TOPIC, 1
+    _known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
 
     def read(self) -> Registry:
         """Return what is registered; nothing where the topic is not there yet."""
