@@ -425,12 +425,11 @@ class Consumption:
                     self._unread.clear()
                 if new:
                     self._reader.add(new)
-                with suppress(UnansweredError):  # it is asked again
-                    arrivals = self._reader.read(room, _POLL_S)
-                    with self._lock:
-                        moves = self._take_in(arrivals)
-                    for where, offset in moves.items():
-                        self._reader.move(where, offset)
+                arrivals = self._reader.read(room, _POLL_S)
+                with self._lock:
+                    moves = self._take_in(arrivals)
+                for where, offset in moves.items():
+                    self._reader.move(where, offset)
         except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
             self._fail(error)
         finally:

@@ -7,12 +7,13 @@ broker, and some threads.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer.subscription.cursor_store import CLOSE_S, GroupOffsets
-from sequitur.errors import SubscriptionError, TopicError
+from sequitur.errors import SubscriptionError, TopicError, UnansweredError
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.records import arrivals as arrivals_of
@@ -88,7 +89,9 @@ class PartitionReader:
     def read(self, count: int, timeout_s: float) -> list[Arrival]:
         """Return what comes within a time; of each partition in order."""
         self.send_offsets()
-        arrivals = [self._found_again(where) for where in sorted(self._lost)]
+        arrivals: list[Arrival] = []
+        with suppress(UnansweredError):  # it is asked again; what was found does not come again
+            arrivals.extend(self._found_again(where) for where in sorted(self._lost))
         try:
             messages = arrivals_of(self._consumer, count, timeout_s=timeout_s)
         except KafkaException as error:
