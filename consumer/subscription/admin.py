@@ -277,7 +277,7 @@ class CursorMoves:
                     written_ms=wall_clock_ms(),
                     topics={**standing.state.topics, **ids},
                 )
-                owner.write(state, _reset(name, standing, moves))
+                owner.write(state, _reset(name, standing, moves), removed=_of_none(standing))
             else:
                 moved = [one for one in moves if one.target > one.committed]
                 if moved:
@@ -357,6 +357,13 @@ def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[P
             cursors[where] = standing.held(where)
             cursors[where].cursor.rewind()
     return list(cursors.values())
+
+
+def _of_none(standing: Standing) -> list[SourcePartition]:
+    """Return the partitions with cursors that their topics do not have: they had more before."""
+    stored = {} if standing.stored is None else standing.stored.cursors
+    there = {where.topic for where in standing.partitions}
+    return [where for where in stored.keys() - standing.partitions if where.topic in there]
 
 
 def _forwarded(standing: Standing, move: CursorMove) -> PartitionCursor:

@@ -166,21 +166,24 @@ def test_a_skip_that_was_planned_for_other_cursors_is_told(
 def test_positions_of_a_topic_made_anew_leave_nothing_acked(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str
 ) -> None:
-    """A reset of one partition; the other was acked in a topic of the name that is gone."""
+    """A reset of one partition; all were acked in a topic of the name that is gone, and had three.
+
+    The third one's cursor would hold for the partition that is added some day.
+    """
     topic = make_topic(2)
     name = f"{name}-of-two"
     for partition in range(2):
         topics.fill(topic, 20, partition=partition)
     topics.subscribe(name, topic)
     with topics.surveyor.cursors.take(name) as owner:
-        acked = [Cursor(CursorIdentity(name, topic, partition), start=10) for partition in range(2)]
+        acked = [Cursor(CursorIdentity(name, topic, partition), start=10) for partition in range(3)]
         of_another = SubscriptionState(topics={topic: "that-is-gone"})
         owner.write(of_another, [PartitionCursor(one) for one in acked])
     moves = CursorMoves(topics.surveyor)
     plan = moves.plan_reset(name, ToPositions((Position(0, 5),)))
     assert [(one.where.partition, one.target) for one in plan.moves] == [(0, 5), (1, 0)]
     moves.carry_out(plan)
-    assert [topics.committed(name, topic, partition) for partition in range(2)] == [5, 0]
+    assert [topics.committed(name, topic, partition) for partition in range(3)] == [5, 0, None]
 
 
 @pytest.mark.promise("sub-administrators-change-subscription")
