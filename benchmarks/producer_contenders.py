@@ -19,6 +19,7 @@ import os
 import resource
 import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -246,15 +247,36 @@ async def _send_throughput(topic: str, count: int) -> None:
     from sequitur.producer import Persisted  # noqa: PLC0415
 
     async with _sequitur() as producer:
-        deliveries = []
+        sent: deque[Any] = deque()
         for key, value in records(count):
-            deliveries.append(await producer.send(topic, value, key=key, headers=HEADERS))
-            if len(deliveries) >= _CHUNK:
-                outcomes = await asyncio.gather(*deliveries)
-                assert all(isinstance(outcome, Persisted) for outcome in outcomes)
-                deliveries = []
-        outcomes = await asyncio.gather(*deliveries)
-        assert all(isinstance(outcome, Persisted) for outcome in outcomes)
+            sent.append(await producer.send(topic, value, key=key, headers=HEADERS))
+            if len(sent) > _CHUNK:
+                assert isinstance(await sent.popleft(), Persisted)
+        for delivery in sent:
+            assert isinstance(await delivery, Persisted)
+
+
+async def _send_nowait_throughput(topic: str, count: int) -> None:
+    from sequitur.errors import BufferFullError  # noqa: PLC0415
+    from sequitur.producer import Persisted  # noqa: PLC0415
+
+    failed: list[object] = []
+
+    def delivered(outcome: object) -> None:
+        if not isinstance(outcome, Persisted):
+            failed.append(outcome)
+
+    async with _sequitur() as producer:
+        await producer.partitions_for(topic)
+        for number, (key, value) in enumerate(records(count)):
+            try:
+                producer.send_nowait(topic, value, key, headers=HEADERS, on_delivery=delivered)
+            except BufferFullError:
+                await producer.send(topic, value, key, headers=HEADERS)
+            if number & 1023 == 0:
+                await asyncio.sleep(0)
+        await producer.flush()
+    assert not failed, failed[:3]
 
 
 async def _send_latency(topic: str, count: int) -> list[float]:
@@ -294,6 +316,9 @@ CONTENDERS: Final = {
     ),
     "sequitur.send": Contender(
         ("sequitur.producer._client",), _run(_send_throughput), _run_latency(_send_latency)
+    ),
+    "sequitur.send_nowait": Contender(
+        ("sequitur.producer._client",), _run(_send_nowait_throughput), _run_latency(_send_latency)
     ),
     "confluent.Producer": Contender(
         ("confluent_kafka",), _confluent_throughput, _confluent_latency

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sequitur.errors import (
         BacklogQuotaError,
         BrokerError,
+        BufferFullError,
         DeliveryError,
         FatalError,
         JournalError,
@@ -56,6 +57,7 @@ __all__ = [
     "EVENT_ID_HEADER",
     "BacklogQuotaError",
     "BrokerError",
+    "BufferFullError",
     "DaemonReport",
     "Delivery",
     "DeliveryError",
@@ -100,6 +102,7 @@ __all__ = [
 _LOADED_WHEN_USED: Final = {
     "BacklogQuotaError": "sequitur.errors",
     "BrokerError": "sequitur.errors",
+    "BufferFullError": "sequitur.errors",
     "DaemonReport": ".daemon.daemon",
     "Delivery": "._outcome",
     "DeliveryError": "sequitur.errors",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.base.log import Logger
 from sequitur.base.process import StampClock
-from sequitur.errors import ProducerClosedError
+from sequitur.errors import NotAllPersistedError, ProducerClosedError
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.kafka.wire import Wire, close_within
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sequitur.kafka.settings import TokenProvider
-    from sequitur.producer._outcome import Delivery, GivenUp, OnGivenUp
+    from sequitur.producer._outcome import Delivery, GivenUp, OnGivenUp, OnSendFailure
     from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._running import ProducerStatistics
     from sequitur.producer.journal.frames import Position
@@ -70,6 +70,9 @@ class IdempotentProducer(Sending):
             no more, such as those that a broker refused: what must not be lost has to be stored
             elsewhere before it returns. If it raises, the producer ends, and the journal keeps
             them. Events that are only not answered yet at `close` are not among them.
+        on_failure: Called with events of `send_nowait` that have no `on_delivery` and ended badly,
+            but for those that `on_given_up` was given. Without it, or where it raises, they are
+            counted, logged every second by topic and reason, and `close` raises.
         key_serializer: Makes the bytes of each key; None stays None.
         value_serializer: Makes the bytes of each value; None stays None, and is a tombstone.
         partitioner: Chooses the partition of each event that names none, as aiokafka's: it is given
@@ -89,6 +92,7 @@ class IdempotentProducer(Sending):
         settings: ProducerSettings | None = None,
         *,
         on_given_up: OnGivenUp | None = None,
+        on_failure: OnSendFailure | None = None,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         partitioner: Partitioner | None = None,
@@ -98,6 +102,7 @@ class IdempotentProducer(Sending):
         self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
         self._settings = settings or ProducerSettings()
         self._on_given_up = on_given_up
+        self._on_send_failure = on_failure
         journals = self._settings.journaling != "none"
         self._name = self._settings.name or unnamed_producer(
             self._settings.journal if journals else None
@@ -196,6 +201,7 @@ class IdempotentProducer(Sending):
             random=self._random,
             quota=quota,
             on_given_up=None if self._on_given_up is None else self._give_up,
+            on_send_failure=self._on_send_failure,
             on_failure=self._on_failure,
         )
         if quota is not None:
@@ -229,7 +235,11 @@ class IdempotentProducer(Sending):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except NotAllPersistedError:
+            if error is None:  # else that one says more; these were logged
+                raise
 
     async def accept(
         self, topic: str, records: Sequence[Record], position: Position | None = None
@@ -364,6 +374,10 @@ class IdempotentProducer(Sending):
             timeout: When to return at the latest, whatever Kafka does; `close_timeout` by default.
                 What has no outcome by then gets one. A second call with less time hurries the
                 first.
+
+        Raises:
+            NotAllPersistedError: Events of `send_nowait` ended badly, and nobody was told: they had
+                no `on_delivery`, and the producer has no `on_failure`.
         """
         limit_s = (timeout or self._settings.close_timeout).total_seconds()
         wire_s = min(_WIRE_CLOSE_S, limit_s / 5)
@@ -378,6 +392,8 @@ class IdempotentProducer(Sending):
         finally:
             if self._closing.done():
                 hurrying.cancel()
+        if self._running is not None:
+            self._running.accumulator.unawaited.raise_if_untold()
 
     async def _close(self, wire_s: float) -> None:
         if self._running is not None:

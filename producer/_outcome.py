@@ -422,6 +422,60 @@ class DeliveryClaim:
         return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
 
 
+OnDelivery: TypeAlias = Callable[[Outcome], object]
+"""Called once with the outcome of an event, in the event loop."""
+
+
+class Called(msgspec.Struct, gc=False):  # one an event: the collector need not look at them
+    """What is called with an event's outcome, and the timestamp the event was accepted with."""
+
+    on_delivery: OnDelivery
+    timestamp_ms: int
+
+
+class CallClaim:
+    """Events of one batch, one after the other, each with what is called with its outcome.
+
+    The calls of a batch are made together, in the loop's next turn.
+    """
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[Called]) -> None:
+        self.entries = entries
+
+    def persisted(self, at: LogPlace, first: int) -> None:
+        """Set the outcome of events that are in the log, from the `first` of a batch on."""
+        self._call_soon(lambda place, accepted_ms: at.of(first + place, accepted_ms))
+
+    def failed(
+        self, outcome: NotPersisted | PossiblyPersisted, topic: str, unheard: Unheard | None
+    ) -> None:
+        """Set the outcome of events that are not, or only possibly, in the log."""
+        del topic, unheard  # who calls hears
+        self._call_soon(lambda _place, _accepted_ms: outcome)
+
+    def compact(self) -> None:
+        """Take less memory: what is called is its owner's."""
+
+    def cut(self, place: int) -> tuple[CallClaim, CallClaim]:
+        """Return the claim as two, for a batch that is split before `place`."""
+        return CallClaim(self.entries[:place]), CallClaim(self.entries[place:])
+
+    def _call_soon(self, outcome_of: Callable[[int, int], Outcome]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def call() -> None:
+            for place, called in enumerate(self.entries):
+                try:
+                    called.on_delivery(outcome_of(place, called.timestamp_ms))
+                except Exception as error:  # noqa: BLE001 - one that raises keeps none from theirs
+                    what = {"message": "on_delivery raised", "exception": error}
+                    loop.call_exception_handler(what)
+
+        loop.call_soon(call)
+
+
 class TicketClaim:
     """Events of one batch, one after the other, that belong to one ticket."""
 
@@ -455,7 +509,19 @@ class TicketClaim:
         )
 
 
-Claim = DeliveryClaim | TicketClaim
+Claim = DeliveryClaim | CallClaim | TicketClaim
+
+DELIVERIES: Final = object()
+"""The owner of events that were sent one by one, each with a delivery of its own."""
+CALLS: Final = object()
+"""The owner of events that were sent one by one, each with an `on_delivery` of its own."""
+
+
+def claim_of(owner: object) -> Claim:
+    """Begin a claim of an owner: a ticket, `DELIVERIES` or `CALLS`."""
+    if isinstance(owner, Ticket):
+        return TicketClaim(owner)
+    return DeliveryClaim() if owner is DELIVERIES else CallClaim([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +542,84 @@ class GivenUp:
 
 OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
 """Called with events of one batch, before they get their outcome and the journal forgets them."""
+
+
+OnSendFailure: TypeAlias = Callable[[Sequence[GivenUp]], object]
+"""Called with events of `send_nowait` that ended badly, and that nobody else is told of."""
+
+
+class Unawaited(Ticket):
+    """The events of `send_nowait` without `on_delivery`; `untold` of them are lost unseen so far.
+
+    What ends badly is counted, and told every second, unless there is somebody to be given it.
+    """
+
+    __slots__ = ("_on_failure", "_told", "untold")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_failure: OnSendFailure | None = None
+    ) -> None:
+        super().__init__()
+        self.open(loop)
+        self.untold = 0
+        self._on_failure = on_failure
+        self._told = Unheard(loop, every_s=1.0)
+
+    def watch(
+        self,
+        events: int,
+        outcome: NotPersisted | PossiblyPersisted,
+        topic: str,
+        unheard: Unheard | None,
+    ) -> None:
+        """See `Ticket`: whoever settles a batch says by `failed` that nobody else was told."""
+
+    def failed(
+        self,
+        batch: Batch,
+        outcome: NotPersisted | PossiblyPersisted,
+        read: Callable[[Batch], bool],
+    ) -> None:
+        """Tell of the events of a batch that ended badly; `read` gets its bytes if it can."""
+        mine: list[int] = []
+        first = 0
+        for claim in batch.claims:
+            if isinstance(claim, TicketClaim) and claim.ticket is self:
+                mine += range(first, first + len(claim.entries))
+            first += len(claim.entries)
+        if not mine:
+            return
+        if self._on_failure is None or not read(batch):
+            self._count(batch.topic, outcome.reason, len(mine))
+        else:
+            events = events_of(batch, outcome)
+            self.give([events[place] for place in mine])
+
+    def give(self, events: Sequence[GivenUp]) -> None:
+        """Tell of events that ended badly."""
+        if self._on_failure is not None:
+            try:
+                self._on_failure(events)
+            except Exception as error:  # noqa: BLE001 - they are counted instead
+                _log.error("on_failure raised", exc_info=error)
+            else:
+                return
+        for event in events:
+            self._count(event.topic, event.outcome.reason, 1)
+
+    def raise_if_untold(self) -> None:
+        """Tell what was not told yet, and raise if any event ended badly without a hearer.
+
+        Raises:
+            NotAllPersistedError: One has.
+        """
+        self._told.tell()
+        if self.untold:
+            raise NotAllPersistedError(self.result())
+
+    def _count(self, topic: str, reason: str, events: int) -> None:
+        self.untold += events
+        self._told.note(topic, reason, events)
 
 
 def events_of(batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> list[GivenUp]:

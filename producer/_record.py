@@ -63,10 +63,9 @@ def checked(record: Record) -> Record:
         value, key = _bytes_of("value", value), _bytes_of("key", key)
         if value is not record.value or key is not record.key:
             record = msgspec.structs.replace(record, value=value, key=key)
-    if headers is not _NO_HEADERS:
+    if headers is not _NO_HEADERS and not _are_plain(headers):
         record = _with_own_headers(record)
-        headers = record.headers
-        _check_headers(headers)
+        _check_headers(record.headers)
     if record.partition is not None:
         _check_number("partition", record.partition)
     if record.timestamp_ms is not None:
@@ -80,6 +79,19 @@ def _bytes_of(name: str, part: object) -> bytes | None:
     if not isinstance(part, _CHANGEABLE):
         raise TypeError(f"{name} is {_kind(part)}, expected bytes or None")
     return bytes(part)
+
+
+def _are_plain(headers: Any) -> bool:
+    """Whether headers are as nearly all are: tuples of a name and bytes, which nobody changes."""
+    if type(headers) not in _LISTS:
+        return False
+    for header in headers:
+        if type(header) is not tuple or len(header) != _HEADER_PARTS:
+            return False
+        name, value = header
+        if type(name) is not str or type(value) is not bytes:
+            return False
+    return True
 
 
 def _with_own_headers(record: Record) -> Record:
@@ -109,10 +121,6 @@ def _check_headers(headers: Any) -> None:
     ):
         raise TypeError(f"headers is {_kind(headers)}, {_EXPECTED_HEADERS}")
     for header in headers:
-        if type(header) is tuple and len(header) == _HEADER_PARTS:
-            name, value = header
-            if type(name) is str and type(value) is bytes:
-                continue
         _check_header(header)
 
 

@@ -7,13 +7,20 @@ import contextlib
 import re
 import secrets
 import socket
+import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
-from sequitur.errors import BrokerError, JournalError, ProducerClosedError, RetriableError
+from sequitur.errors import (
+    BrokerError,
+    BufferFullError,
+    JournalError,
+    ProducerClosedError,
+    RetriableError,
+)
 from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer._outcome import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
-    from sequitur.producer._outcome import OnGivenUp
+    from sequitur.producer._outcome import OnGivenUp, OnSendFailure
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.batch import Route
     from sequitur.producer.delivery.identities import Identities
@@ -71,8 +78,9 @@ class ProducerStatistics:
         renewals: How often a partition went on under another producer id or epoch.
         requests: Produce requests written.
         unheard: Events that are not, or not surely, in the log, whose delivery or ticket is gone
-            before anybody looked at it; told once a minute, by topic and reason. 0 with
-            `on_given_up`, which is told of each.
+            before anybody looked at it; told once a minute, by topic and reason. With
+            `on_given_up`, which is told of each, none. And those of `send_nowait` that nobody was
+            told of; these every second.
         journal: What the journal holds and has done; None without one.
         quota: What backlog quotas did to sends; None unless `backlog_quota` is set.
     """
@@ -251,9 +259,11 @@ class RunningProducer:
         random: Random,
         quota: QuotaGate | None,
         on_given_up: OnGivenUp | None,
+        on_send_failure: OnSendFailure | None,
         on_failure: Callable[[Exception], None],
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         self.identities = identities
         self.quota = quota
         self._settings = settings
@@ -278,6 +288,7 @@ class RunningProducer:
             on_due=round_due.set,
             clock=clock,
             on_given_up=on_given_up,
+            on_failure=on_send_failure,
             unheard=self.unheard,
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
@@ -300,7 +311,13 @@ class RunningProducer:
             journal_limit=settings.journal_limit,
         )
         self._settlement = Settlement(
-            outstanding, self._counters, self.rounds, on_failure, on_given_up, unheard=self.unheard
+            outstanding,
+            self._counters,
+            self.rounds,
+            on_failure,
+            on_given_up,
+            unheard=self.unheard,
+            unawaited=self.accumulator.unawaited,
         )
         self.sender = Sender(
             wire=wire,
@@ -360,6 +377,32 @@ class RunningProducer:
                 return limited
         waited_for = next(iter(self._routes.unopened.values()), None)
         return self.barred.blocked_reason or waited_for
+
+    def free_route(self, topic: str) -> Route | None:
+        """Return the topic's route if an event may be accepted now; None if it has to wait."""
+        accumulator, quota = self.accumulator, self.quota
+        if (
+            not accumulator.budget.is_free
+            or topic in self.barred.reasons
+            or (quota is not None and quota.limits(topic))
+        ):
+            return None
+        return accumulator.routes.get(topic)
+
+    def full_error(self, topic: str) -> BufferFullError:
+        """Return why an event has to wait.
+
+        Raises:
+            BacklogQuotaError: It would not wait, but be refused.
+        """
+        state = None if self.quota is None else self.quota.refuse_or_state(topic)
+        if state is not None:
+            reason = state.figures
+        elif topic not in self.accumulator.routes:
+            reason = "its partitions are not known yet"
+        else:
+            reason = self.barred.reasons.get(topic, "the buffer is full")
+        return BufferFullError(topic, reason)
 
     async def route_with_room(self, topic: str, *, for_events: bool = True) -> Route:
         """Wait for the topic's route, for its backlog quota, and for budget."""
@@ -441,7 +484,8 @@ class RunningProducer:
             batches_split=counters.batches_split,
             renewals=counters.renewals,
             requests=counters.requests,
-            unheard=0 if self.unheard is None else self.unheard.count,
+            unheard=accumulator.unawaited.untold
+            + (0 if self.unheard is None else self.unheard.count),
             journal=None if self._journal is None else self._journal.statistics(),
             quota=None if self.quota is None else self.quota.statistics(accumulator.routes),
         )

@@ -1,4 +1,4 @@
-"""The calls by which users give events to a producer: `send`, `send_and_wait`, `send_many`.
+"""The calls by which users give events to a producer: `send` and its kin.
 
 Types are checked here, at the call: the outcome of an accepted event is a value, which code written
 for another client may ignore.
@@ -10,9 +10,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable
 from itertools import islice
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.errors import BacklogQuotaError, BrokerError, SendManyError, WrongRecordError
+from sequitur.errors import (
+    BacklogQuotaError,
+    BrokerError,
+    SendManyError,
+    WrongRecordError,
+    WrongThreadError,
+)
 from sequitur.kafka.partition import check_topic_name
 from sequitur.producer._outcome import Delivery, NotPersisted, Ticket
 from sequitur.producer._record import Record, records_of_arrow
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from sequitur.kafka.record_batch import Header
-    from sequitur.producer._outcome import Persisted
+    from sequitur.producer._outcome import OnDelivery, Persisted
     from sequitur.producer._record import RecordMaker
     from sequitur.producer._running import RunningProducer
     from sequitur.producer.batching.batch import Route
@@ -201,22 +208,73 @@ class Sending(ABC):
         """
         running = self._accepting_for(topic)
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
-        accumulator = running.accumulator
-        route = accumulator.routes.get(topic)
-        quota = running.quota
-        if (
-            route is None
-            or not accumulator.budget.is_free
-            or topic in running.barred.reasons
-            or (quota is not None and quota.limits(topic))
-        ):
+        route = running.free_route(topic)
+        if route is None:
             ready = await self._ready(running, topic)
             if isinstance(ready, NotPersisted):
                 return _completed(running, topic, ready)
             route = ready
         if not self._maker.is_plain:
             record = self._maker.placed(record, topic, route.partitions)
-        return accumulator.add(route, record)
+        return running.accumulator.add(route, record)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Accept one event at once, as `send` does where it need not wait.
+
+            try:
+                producer.send_nowait("events", b"value")
+            except BufferFullError:
+                await producer.send("events", b"value")
+
+        Between many of them the event loop needs its turn, or nothing is sent: `send` gives it one
+        while the buffer is full.
+
+        Args:
+            topic: Where it goes.
+            value: See `send`.
+            key: See `send`.
+            headers: See `send`.
+            partition: See `send`.
+            timestamp_ms: See `send`.
+            on_delivery: Called in the event loop with the outcome. Without it an event that ends
+                badly goes to the producer's `on_failure`.
+
+        Raises:
+            BufferFullError: `send` would wait: for room, for the topic, or for its backlog quota.
+                The event is not accepted.
+            WrongThreadError: This is not the thread of the producer's event loop; likewise.
+            ProducerClosedError: As in `send`.
+            BacklogQuotaError: As in `send`.
+            TypeError: As in `send`.
+            ValueError: As in `send`.
+        """
+        running = self._accepting()
+        if get_ident() != running.thread:
+            raise WrongThreadError(
+                "send_nowait belongs to the thread of the producer's event loop: from another, "
+                "loop.call_soon_threadsafe(producer.send_nowait, ...)"
+            )
+        record = self._maker.record(value, key, headers, partition, timestamp_ms)
+        route = running.free_route(topic)
+        if route is None:
+            check_topic_name(topic)
+            raise running.full_error(topic)
+        if not self._maker.is_plain:
+            record = self._maker.placed(record, topic, route.partitions)
+        if on_delivery is None:
+            running.accumulator.add_unawaited(route, record)
+        else:
+            running.accumulator.add_called(route, record, on_delivery)
 
     async def send_and_wait(
         self,
@@ -299,10 +357,8 @@ class Sending(ABC):
 
     async def _ready(self, running: RunningProducer, topic: str) -> Route | NotPersisted:
         """Return the topic's route once there is room, or why there is none."""
-        route, quota = running.accumulator.routes.get(topic), running.quota
-        is_limited = quota is not None and quota.limits(topic)
-        is_limited |= topic in running.barred.reasons
-        if route is not None and running.accumulator.budget.is_free and not is_limited:
+        route = running.free_route(topic)
+        if route is not None:
             return route
         try:
             return await self._route_with_room(running, topic)

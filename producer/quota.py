@@ -174,7 +174,7 @@ class QuotaGate:
 
         The caller accepts it in the same step of the event loop, or the next one goes first.
         """
-        state = self._refuse_or_state(topic)
+        state = self.refuse_or_state(topic)
         line = self._lines.get(topic)
         if line is None:
             if state is None:
@@ -187,7 +187,7 @@ class QuotaGate:
         line.senders += 1
         try:
             async with asyncio.timeout_at(deadline_s), line.turn:
-                while (state := self._refuse_or_state(topic)) is not None:
+                while (state := self.refuse_or_state(topic)) is not None:
                     line.state = state
                     await self._changed.wait()
         except TimeoutError:
@@ -221,7 +221,7 @@ class QuotaGate:
         self._closed = True
         self._look_again()
 
-    def _refuse_or_state(self, topic: str) -> BacklogState | None:
+    def refuse_or_state(self, topic: str) -> BacklogState | None:
         """Return the state that holds the topic; None without one."""
         if self._closed:
             raise RetriableError("the producer was closed")

@@ -22,6 +22,7 @@ __all__ = [
     "BrokerError",
     "BrokerStartError",
     "BrokerUnreachableError",
+    "BufferFullError",
     "CheckpointError",
     "ColumnsError",
     "ConnectorMissingError",
@@ -131,6 +132,7 @@ __all__ = [
     "WrongBatchError",
     "WrongClusterError",
     "WrongRecordError",
+    "WrongThreadError",
 ]
 
 
@@ -174,6 +176,10 @@ class ProducerClosedError(ProducerError):
     """The producer was not started, or is closed; the event was not accepted."""
 
 
+class WrongThreadError(ProducerError, RuntimeError):
+    """The call belongs to the thread of the producer's event loop; the event was not accepted."""
+
+
 class SendManyError(ProducerError):
     """`send_many` ended before the last event; what ended it is chained as the cause.
 
@@ -203,7 +209,7 @@ class PossiblyPersistedError(DeliveryError):
 
 
 class NotAllPersistedError(DeliveryError):
-    """Of a ticket's events not all are surely in the log.
+    """Of a ticket's events, or of those of `send_nowait`, not all are surely in the log.
 
     Attributes:
         result: How many are, and which are not.
@@ -243,6 +249,18 @@ class BacklogQuotaError(RetriableError):
         self.state = state
         waited = ", also after a wait of delivery_timeout" if held else ""
         super().__init__(f"topic {topic} takes no events{waited} ({state.policy}): {state.figures}")
+
+
+class BufferFullError(RetriableError):
+    """`send_nowait` would have to wait: the event was not accepted, and `send` waits for it.
+
+    Attributes:
+        topic: Where it was to go.
+    """
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"an event for {topic} would have to wait ({reason}): await send for it")
+        self.topic = topic
 
 
 class OutcomeUnknownError(BrokerError):

@@ -28,9 +28,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from sequitur.kafka.record_batch import new_builder, seal
 from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.kafka.records import EVENT_ID_HEADER
-from sequitur.producer._outcome import Delivery, GivenUp, NotPersisted
+from sequitur.producer._outcome import (
+    CALLS,
+    DELIVERIES,
+    CallClaim,
+    Called,
+    Delivery,
+    GivenUp,
+    NotPersisted,
+    Unawaited,
+)
 from sequitur.producer._record import checked_all
-from sequitur.producer.batching.batch import DELIVERIES, Batch, BufferBudget, Outstanding
+from sequitur.producer.batching.batch import Batch, BufferBudget, Outstanding
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.process import StampClock
     from sequitur.kafka.record_batch import Builder, Header
-    from sequitur.producer._outcome import OnGivenUp, Ticket, Unheard
+    from sequitur.producer._outcome import OnDelivery, OnGivenUp, OnSendFailure, Ticket, Unheard
     from sequitur.producer._record import Record
     from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.batching.batch import PartitionQueue, Route
@@ -283,6 +292,7 @@ class Accumulator:
         on_due: Callable[[], None],
         clock: StampClock,
         on_given_up: OnGivenUp | None = None,
+        on_failure: OnSendFailure | None = None,
         unheard: Unheard | None = None,
         journal_event_bytes: int | None = None,
     ) -> None:
@@ -300,6 +310,7 @@ class Accumulator:
         self._clock = clock
         self._random = random
         self._on_given_up = on_given_up
+        self.unawaited = Unawaited(loop, on_failure)
         self._unheard = unheard
         self._journal_event_bytes = journal_event_bytes
         self._bulk = BulkAcceptor(
@@ -318,6 +329,42 @@ class Accumulator:
         timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
+        delivery.timestamp_ms = timestamp_ms
+        refused = self._add(route, record, timestamp_ms, DELIVERIES, delivery)
+        if refused is not None:
+            delivery.set_result(refused)
+            if self._unheard is not None:
+                self._unheard.watch(delivery, route.topic)
+        return delivery
+
+    def add_called(self, route: Route, record: Record, on_delivery: OnDelivery) -> None:
+        """Accept one event; of an invalid one it is told soon."""
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.now_ms()
+        called = Called(on_delivery, timestamp_ms)
+        refused = self._add(route, record, timestamp_ms, CALLS, called)
+        if refused is not None:
+            CallClaim([called]).failed(refused, route.topic, None)
+
+    def add_unawaited(self, route: Route, record: Record) -> None:
+        """Accept one event for whose outcome nobody waits."""
+        ticket = self.unawaited
+        index = ticket.accepted
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.now_ms()
+        refused = self._add(route, record, timestamp_ms, ticket, index)
+        ticket.accepted = index + 1
+        if refused is not None:
+            ticket.complete([index], refused)
+            if self._on_given_up is None:
+                ticket.give([self._given_up(route, record, refused)])
+
+    def _add(
+        self, route: Route, record: Record, timestamp_ms: int, owner: object, entry: object
+    ) -> NotPersisted | None:
+        """Accept one event, which its owner knows by `entry`; None, or why it is invalid."""
         try:
             event_id = b"%b%d" % (self._id_prefix, self.next_event)
             headers = [*record.headers, (EVENT_ID_HEADER, event_id)]
@@ -333,20 +380,16 @@ class Accumulator:
             if added is None:
                 queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
         except _INVALID_RECORD as error:
-            delivery.set_result(self._refused(route, record, error))
-            if self._unheard is not None:
-                self._unheard.watch(delivery, route.topic)
-            return delivery
-        entries = queue.entries if queue.owner is DELIVERIES else queue.claim_deliveries()
-        delivery.timestamp_ms = timestamp_ms
-        entries.append(delivery)
+            return self._refused(route, record, error)
+        entries = queue.entries if queue.owner is owner else queue.claim(owner)
+        entries.append(entry)
         if record.timestamp_ms is not None:
             queue.mark_dated()
         self.next_event += 1
         self.budget.take(added.size)
         if added.size > route.batch_bytes:
             self.cutter.seal(queue)
-        return delivery
+        return None
 
     def add_many(
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
@@ -524,18 +567,21 @@ class Accumulator:
     def _refused(self, route: Route, record: Record, error: Exception) -> NotPersisted:
         outcome = _refusal(error)
         if self._on_given_up is not None:
-            given_up = GivenUp(
-                topic=route.topic,
-                partition=record.partition,
-                event_id=None,
-                key=record.key,
-                value=record.value,
-                headers=tuple((name, value) for name, value in record.headers),
-                timestamp_ms=record.timestamp_ms,
-                outcome=outcome,
-            )
-            self._on_given_up([given_up])
+            self._on_given_up([self._given_up(route, record, outcome)])
         return outcome
+
+    @staticmethod
+    def _given_up(route: Route, record: Record, outcome: NotPersisted) -> GivenUp:
+        return GivenUp(
+            topic=route.topic,
+            partition=record.partition,
+            event_id=None,
+            key=record.key,
+            value=record.value,
+            headers=tuple((name, value) for name, value in record.headers),
+            timestamp_ms=record.timestamp_ms,
+            outcome=outcome,
+        )
 
 
 def _refusal(error: Exception) -> NotPersisted:

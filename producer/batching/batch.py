@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 from sequitur.kafka.record_batch import (
@@ -23,13 +23,14 @@ from sequitur.kafka.record_batch import (
 )
 from sequitur.kafka.record_format import HEADER_SIZE
 from sequitur.kafka.records import parse_event_id
-from sequitur.producer._outcome import Claim, DeliveryClaim, Ticket, TicketClaim
+from sequitur.producer._outcome import claim_of
 from sequitur.producer.journal.frames import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.kafka.record_format import Compression
+    from sequitur.producer._outcome import Claim
 
 
 class InJournal(enum.Enum):
@@ -340,9 +341,11 @@ class BufferBudget:
     def take(self, size: int) -> None:
         """Take bytes, whether or not so many are left, and admit the next sender if any are."""
         self.used += size
-        if self.left <= 0 and self._full_since_s is None:
-            self._full_since_s = self._loop.time()
-        self.admit_next()
+        if self.used >= self.limit + self.spared:
+            if self._full_since_s is None:
+                self._full_since_s = self._loop.time()
+        elif self._waiting:
+            self.admit_next()
 
     def give_back(self, size: int) -> None:
         """Give bytes back, and admit the next sender."""
@@ -439,10 +442,6 @@ class Outstanding:
 # A topic and its partitions: the batches of each that take events, or wait to be cut.
 
 
-DELIVERIES: Final = object()
-"""The owner of events that were sent one by one, each with a delivery of its own."""
-
-
 def _no_batch_takes(*_args: object) -> None:
     """Take the place of a builder's `append` while no batch takes records."""
 
@@ -472,11 +471,11 @@ class PartitionQueue:
     # how many events the claims before it have; with the length of `entries`, the offset of the
     # next record
     claimed: int
-    # lists the events of the open batch's newest claim: add an index or a delivery to it for each
-    # record that `append` took
+    # lists the events of the open batch's newest claim: add what its owner knows the event by for
+    # each record that `append` took
     entries: list[Any]
     is_dated: bool  # whether the open batch bears timestamps that its senders gave
-    owner: object  # the ticket of the newest claim, or `DELIVERIES`; None before the first claim
+    owner: object  # that of the newest claim; None before the first
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -525,16 +524,10 @@ class PartitionQueue:
         self.open = batch
         self.append = builder.append
 
-    def claim(self, ticket: Ticket) -> list[Any]:
-        """Begin a claim of a ticket, and return `entries`: the indices of its events."""
-        return self._begin(TicketClaim(ticket), ticket)
-
-    def claim_deliveries(self) -> list[Any]:
-        """Begin a claim of events sent one by one, and return `entries`: their deliveries."""
-        return self._begin(DeliveryClaim(), DELIVERIES)
-
-    def _begin(self, claim: Claim, owner: object) -> list[Any]:
+    def claim(self, owner: object) -> list[Any]:
+        """Begin a claim, and return `entries`."""
         assert self.open is not None
+        claim = claim_of(owner)
         self.open.claims.append(claim)
         self.claimed += len(self.entries)
         self.owner = owner

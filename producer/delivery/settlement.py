@@ -17,7 +17,7 @@ from sequitur.producer.delivery.sequencer import State, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._outcome import OnGivenUp, Unheard
+    from sequitur.producer._outcome import OnGivenUp, Unawaited, Unheard
     from sequitur.producer._running import Counters
     from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.rounds import RoundMaker
@@ -38,8 +38,10 @@ class Settlement:
         on_given_up: OnGivenUp | None = None,
         *,
         unheard: Unheard | None = None,
+        unawaited: Unawaited | None = None,
     ) -> None:
         self._unheard = unheard
+        self._unawaited = unawaited
         self._outstanding = outstanding
         self._rounds = rounds
         self._counters = counters
@@ -92,7 +94,7 @@ class Settlement:
                 self._outstanding.release(batch)
                 self._on_failure(error)
                 raise
-        self._forget(batch, outcome)
+        self._forget(batch, outcome, is_told=self._on_given_up is not None)
 
     def fail_unread(self) -> None:
         """Give up what could not be read when it was to be given up."""
@@ -101,12 +103,17 @@ class Settlement:
 
     def _is_at_hand(self, batch: Batch) -> bool:
         """Return whether a batch can be given up now: are wanted bytes in memory?"""
-        spill = self._rounds.spill
-        return self._on_given_up is None or spill is None or spill.read_now(batch)
+        return self._on_given_up is None or self._read(batch)
 
-    def _forget(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
+    def _read(self, batch: Batch) -> bool:
+        spill = self._rounds.spill
+        return spill is None or spill.read_now(batch)
+
+    def _forget(
+        self, batch: Batch, outcome: NotPersisted | PossiblyPersisted, *, is_told: bool = False
+    ) -> None:
         def end() -> None:
-            self.complete(batch, outcome)
+            self.complete(batch, outcome, is_told=is_told)
             self._outstanding.release(batch)
 
         batch.end()
@@ -121,10 +128,17 @@ class Settlement:
             )
         self._rounds.mark(batch, reason=outcome.reason, then=end)
 
-    def complete(self, batch: Batch, outcome: NotPersisted | PossiblyPersisted) -> None:
-        """Give the events of a batch their outcome, and keep the batch: it may be in flight."""
+    def complete(
+        self, batch: Batch, outcome: NotPersisted | PossiblyPersisted, *, is_told: bool = False
+    ) -> None:
+        """Give the events of a batch their outcome, and keep the batch: it may be in flight.
+
+        Of events that `on_given_up` was given others are told already.
+        """
         if batch.completed:
             return
+        if self._unawaited is not None and not is_told:
+            self._unawaited.failed(batch, outcome, self._read)
         for claim in batch.claims:
             claim.failed(outcome, batch.topic, self._unheard)
         if isinstance(outcome, NotPersisted):

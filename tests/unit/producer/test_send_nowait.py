@@ -1,0 +1,343 @@
+"""`send_nowait`: what it refuses instead of waiting, and who hears of the outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequitur.errors import (
+    BufferFullError,
+    NotAllPersistedError,
+    ProducerClosedError,
+    WrongThreadError,
+)
+from sequitur.producer import (
+    IdempotentProducer,
+    NotPersisted,
+    Persisted,
+    PossiblyPersisted,
+    ProducerSettings,
+    Record,
+)
+from sequitur.producer.batching.batch import InMemory
+from tests.support.fake_wire import DROPPED, FakeWire
+from tests.support.outcomes import InLog
+from tests.support.producers import FAST, make_producer, use, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sequitur.kafka.record_batch import StoredRecord
+    from sequitur.producer import Outcome
+    from sequitur.producer._outcome import GivenUp
+
+_REFUSED = 44  # POLICY_VIOLATION
+_TOO_LARGE = 10
+_DENIED = 29
+_WHY = NotPersisted("POLICY_VIOLATION")
+
+
+def _refuse_bad(wire: FakeWire) -> None:
+    wire.fault = lambda records: _REFUSED if (records[0].value or b"")[:3] == b"bad" else None
+
+
+def _producer(**options: Any) -> IdempotentProducer:
+    """Make one each of whose batches has one event."""
+    return IdempotentProducer("unused:1", ProducerSettings(batch_size=1, **FAST), **options)
+
+
+async def _open(producer: IdempotentProducer, *topics: str) -> None:
+    for topic in topics or ("t",):
+        await producer.partitions_for(topic)
+
+
+async def test_on_delivery_is_called_once_with_each_outcome(wire: FakeWire) -> None:
+    """By then the event has its place in the log, which is that of its call among all sends."""
+    outcomes: list[Outcome] = []
+    async with make_producer() as producer:
+        await _open(producer)
+        producer.send_nowait("t", b"0", on_delivery=outcomes.append)
+        delivery = await producer.send("t", b"1")
+        producer.send_nowait("t", b"2")
+        for number in (3, 4):
+            producer.send_nowait("t", b"%d" % number, on_delivery=outcomes.append)
+        ticket = await producer.send_many("t", [b"5"])
+        producer.send_nowait("t", b"6", timestamp_ms=7, on_delivery=outcomes.append)
+        assert outcomes == []
+        await producer.flush()
+        assert outcomes == [InLog(0, offset) for offset in (0, 3, 4, 6)]
+        assert isinstance(last := outcomes[-1], Persisted)
+        assert (last.timestamp_ms, last.topic) == (7, "t")
+        assert await delivery == InLog(0, 1)
+        assert (await ticket).persisted == 1
+    assert values_of(wire) == [b"%d" % number for number in range(7)]
+
+
+async def test_what_on_delivery_raises_keeps_no_outcome_from_others(wire: FakeWire) -> None:
+    del wire
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: raised.append(what))
+    outcomes: list[Outcome] = []
+    async with make_producer() as producer:
+        await _open(producer)
+        for on_delivery in (outcomes.append, lambda _: 1 / 0, outcomes.append):
+            producer.send_nowait("t", b"", on_delivery=on_delivery)
+    assert outcomes == [InLog(0, 0), InLog(0, 2)]
+    assert [type(what["exception"]) for what in raised] == [ZeroDivisionError]
+
+
+async def test_where_send_would_wait_it_raises(wire: FakeWire) -> None:
+    """Nothing of it is accepted, and `send` takes the event once there is room."""
+    async with make_producer(buffer_size=200) as producer:
+        with pytest.raises(BufferFullError, match=r"event for t .*partitions are not known yet"):
+            producer.send_nowait("t", b"")
+        await _open(producer)
+        wire.reachable = wire.connected = False
+        while producer.statistics().buffered_bytes < 200:
+            producer.send_nowait("t", b"x" * 50)
+        accepted = producer.statistics().accepted
+        with pytest.raises(BufferFullError, match="the buffer is full"):
+            producer.send_nowait("t", b"y")
+        waiting = asyncio.create_task(producer.send("t", b"y"))
+        await asyncio.sleep(0)
+        wire.reachable = wire.connected = True
+        with pytest.raises(BufferFullError, match="the buffer is full"):
+            producer.send_nowait("t", b"z")
+        assert await (await waiting) == InLog(0, accepted)
+        producer.send_nowait("t", b"z")
+    assert values_of(wire)[accepted:] == [b"y", b"z"]
+    with pytest.raises(ProducerClosedError):
+        producer.send_nowait("t", b"")
+
+
+async def test_a_barred_topic_is_named(wire: FakeWire) -> None:
+    refused = asyncio.Queue[bytes | None]()
+
+    def refuse(records: list[StoredRecord]) -> int | None:
+        if records[0].value != b"t":
+            return None
+        refused.put_nowait(records[0].value)
+        return _DENIED
+
+    async with _producer() as producer:
+        await _open(producer, "u")
+        await producer.send_and_wait("t", b"first")
+        wire.fault = refuse
+        producer.send_nowait("t", b"t")
+        for _ in range(2):  # by the second the first has been answered
+            await refused.get()
+        with pytest.raises(BufferFullError, match="the right WRITE is missing"):
+            producer.send_nowait("t", b"t")
+        producer.send_nowait("u", b"")
+        wire.fault = lambda _records: None
+    assert values_of(wire) == [b"first", b"t"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("t", "text"), TypeError),
+        (("t", b"", 5), TypeError),
+        ((b"t", b""), TypeError),
+        (("no topic", b""), ValueError),
+        ((["t"], b""), TypeError),
+    ],
+)
+async def test_a_wrong_argument_is_an_error_at_the_call(
+    wire: FakeWire, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    del wire
+    async with make_producer() as producer:
+        await _open(producer)
+        with pytest.raises(error):
+            producer.send_nowait(*arguments)
+        assert producer.statistics().accepted == 0
+
+
+async def test_another_thread_is_told_how_to_call_it(wire: FakeWire) -> None:
+    async with make_producer() as producer:
+        await _open(producer)
+        loop = asyncio.get_running_loop()
+        with pytest.raises(WrongThreadError, match=r"loop\.call_soon_threadsafe"):
+            await asyncio.to_thread(producer.send_nowait, "t", b"wrong")
+        given = threading.Thread(
+            target=loop.call_soon_threadsafe, args=(producer.send_nowait, "t", b"right")
+        )
+        given.start()
+        await asyncio.to_thread(given.join)
+        await asyncio.sleep(0)
+    assert values_of(wire) == [b"right"]
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+async def test_what_nobody_is_told_of_is_logged_and_raised_at_the_end(wire: FakeWire) -> None:
+    """By topic and reason; the others are in the log."""
+    _refuse_bad(wire)
+    outcomes: list[Outcome] = []
+    producer = _producer()
+    await producer.start()
+    await _open(producer, "t", "u")
+    with structlog.testing.capture_logs() as lines:
+        for topic, value in (("t", b"bad"), ("t", b"good"), ("u", b"bad"), ("t", b"bad2")):
+            producer.send_nowait(topic, value)
+        producer.send_nowait("t", b"bad", on_delivery=outcomes.append)
+        producer.send_nowait("t", b"", partition=9)
+        await producer.flush()
+        assert producer.statistics().unheard == 4
+        for _ in range(2):  # who calls it again hears it again
+            with pytest.raises(NotAllPersistedError, match="of 5 events 4 are not persisted") as at:
+                await producer.close()
+    assert outcomes == [_WHY]
+    assert at.value.result.persisted == 1
+    assert [failure.index for failure in at.value.result.failures] == [0, 2, 3, 4]
+    told = {(line["topic"], line["reason"]): line["events"] for line in lines if "events" in line}
+    assert told == {
+        ("t", "POLICY_VIOLATION"): 2,
+        ("u", "POLICY_VIOLATION"): 1,
+        ("t", "partition 9: topic t has 0 to 0"): 1,
+    }
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+async def test_on_failure_is_given_what_ends_badly(wire: FakeWire) -> None:
+    _refuse_bad(wire)
+    failed: list[GivenUp] = []
+    async with _producer(on_failure=failed.extend) as producer:
+        await _open(producer)
+        producer.send_nowait("t", b"bad", b"key", headers=[("trace", b"1")])
+        producer.send_nowait("t", b"good")
+        await (await producer.send("t", b"bad"))
+        producer.send_nowait("t", b"", partition=9)
+        await producer.flush()
+        assert producer.statistics().unheard == 0
+    assert [(one.value, one.key, one.headers, one.outcome) for one in failed] == [
+        (b"bad", b"key", (("trace", b"1"),), _WHY),
+        (b"", None, (), NotPersisted("partition 9: topic t has 0 to 0")),
+    ]
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+async def test_what_on_failure_does_not_take_counts_as_untold(wire: FakeWire) -> None:
+    _refuse_bad(wire)
+
+    def refuse(events: Sequence[GivenUp]) -> None:
+        raise OSError(len(events))
+
+    producer = _producer(on_failure=refuse)
+    await producer.start()
+    await _open(producer)
+    producer.send_nowait("t", b"bad")
+    with pytest.raises(NotAllPersistedError, match="of 1 events 1 are not"):
+        await producer.close()
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+async def test_what_is_given_up_is_told_once(wire: FakeWire) -> None:
+    """By `on_given_up`; the rest, not answered at the end, by `on_failure`, or by an error."""
+    _refuse_bad(wire)
+    given_up: list[GivenUp] = []
+    failed: list[GivenUp] = []
+    options = {"on_given_up": given_up.extend}
+    async with _producer(**options, on_failure=failed.extend) as producer:
+        await _open(producer)
+        producer.send_nowait("t", b"bad")
+        producer.send_nowait("t", b"", partition=9)
+    assert ([one.value for one in given_up], failed) == ([b"", b"bad"], [])
+    producer = _producer(**options)
+    await producer.start()
+    await _open(producer)
+    producer.send_nowait("t", b"bad")
+    await producer.flush()
+    wire.fault = lambda _records: DROPPED
+    producer.send_nowait("t", b"lost")
+    with pytest.raises(NotAllPersistedError, match=r"of 2 events 1 are not .* 1 only possibly"):
+        await producer.close(timedelta(milliseconds=50))
+    assert [one.value for one in given_up] == [b"", b"bad", b"bad"]
+
+
+async def test_an_error_in_a_with_block_counts_more(wire: FakeWire) -> None:
+    _refuse_bad(wire)
+
+    async def use_it() -> None:
+        async with _producer() as producer:
+            await _open(producer)
+            producer.send_nowait("t", b"bad")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await use_it()
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+@pytest.mark.parametrize("is_readable", [True, False])
+async def test_what_only_the_journal_has_is_read_for_on_failure(
+    wire: FakeWire,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., IdempotentProducer],
+    *,
+    is_readable: bool,
+) -> None:
+    """And counted where it cannot be read now."""
+    failed: list[GivenUp] = []
+    producer = make(batch_size=1)
+    producer._on_send_failure = failed.extend
+    await producer.start()
+    await _open(producer)
+    wire.reachable = wire.connected = False
+    producer.send_nowait("t", b"value")
+    running = producer._running
+    assert running is not None
+    await running.rounds.kept(running.rounds.next_cut)
+    (batch,) = running.accumulator.outstanding.batches
+    batch.unload()
+    if not is_readable:
+        monkeypatch.setattr(running.rounds.spill, "read_now", lambda _batch: False)
+    running._settlement.complete(batch, PossiblyPersisted("late"))
+    assert [one.value for one in failed] == ([b"value"] if is_readable else [])
+    assert producer.statistics().unheard == (0 if is_readable else 1)
+    assert batch.in_memory is (InMemory.READ_BACK if is_readable else InMemory.AWAY)
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["call", "none", "send", "many", "dated"]), max_size=30),
+    most=st.integers(1, 8),
+)
+def test_halves_give_each_event_its_own_outcome(kinds: list[str], most: int) -> None:
+    """However calls, deliveries and tickets alternate in the batch that is cut."""
+
+    async def run() -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            wire = FakeWire(fault=lambda records: _TOO_LARGE if len(records) > most else None)
+            use(wire, patched)
+            called: dict[int, Outcome] = {}
+            deliveries: dict[int, Any] = {}
+            async with make_producer() as producer:
+                await _open(producer)
+                for number, kind in enumerate(kinds):
+                    value = b"%d" % number
+                    if kind == "send":
+                        deliveries[number] = await producer.send("t", value)
+                    elif kind == "many":
+                        await producer.send_many("t", [Record(value)])
+                    else:
+                        call = None if kind == "none" else partial(called.__setitem__, number)
+                        dated_ms = number if kind == "dated" else None
+                        producer.send_nowait("t", value, timestamp_ms=dated_ms, on_delivery=call)
+                await producer.flush()
+            assert values_of(wire) == [b"%d" % number for number in range(len(kinds))]
+            outcomes = called | {number: await one for number, one in deliveries.items()}
+            assert outcomes == {
+                number: InLog(0, number)
+                for number, kind in enumerate(kinds)
+                if kind not in {"none", "many"}
+            }
+
+    asyncio.run(run())
