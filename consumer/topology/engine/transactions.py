@@ -237,9 +237,8 @@ class _InTransaction(Runner):
         return ()
 
     def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
-        """See `Runner`."""
+        """See `Runner`; no bolt goes on from a try that failed (`Instances`)."""
         del reason
-        self.is_broken = True
         self._outcome.fail(self._component, Cause.RAISED, detail)
 
     def _fail(self, given: TrackedTuple, reason: FailReason, detail: str) -> None:
