@@ -166,19 +166,23 @@ class Transactions:
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
 
     def settles_untouched(self, last: TransactionAttempt) -> bool:
-        """Have tries up to this one write nothing more; whether it is known that none has.
+        """Have tries up to this one write nothing more; whether none has written for good.
 
         What a committer without states of ours has written, nobody knows.
         """
         return writes_states_only(self._topology) and self.give_up(last)
 
     def give_up(self, last: TransactionAttempt) -> bool:
-        """Have databases refuse what tries up to this one write late."""
+        """Have databases refuse what tries up to this one write late.
+
+        Returns whether the transaction may be another batch from here on.
+        """
         try:
-            return give_up(self._topology, self.epoch, last)
+            is_untouched = give_up(self._topology, self.epoch, last)
         except StateUnavailableError as error:
             self._outages.tell(f"state of topology {self._topology.name!r}: {error}")
             return False
+        return is_untouched or self.may_be_another_batch(last.transaction_id)
 
     def may_be_another_batch(self, transaction_id: int) -> bool:
         """Tell whether a transaction may have been committed with another batch.

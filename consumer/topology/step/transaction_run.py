@@ -549,7 +549,7 @@ class TransactionTries(ABC, Generic[_Prepared, _Committed]):
 
     @abstractmethod
     def settles_untouched(self, attempt: TransactionAttempt) -> bool:
-        """Have tries up to this one write nothing more; whether it is known that none has."""
+        """Have tries up to this one write nothing more; whether none has written for good."""
 
     @abstractmethod
     def wait(self, seconds: float, error: BatchFailedError) -> None:

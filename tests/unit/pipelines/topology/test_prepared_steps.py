@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,8 @@ from sequitur.consumer.topology import ProcessSettings, TransactionalTopologyBui
 from sequitur.consumer.topology.state import OpaqueState, State, TransactionalState
 from sequitur.consumer.topology.step.transaction_run import CommitRun
 from sequitur.errors import TopologyTaskError
+from sequitur.pipelines.store.documents import FormerJob
+from sequitur.pipelines.topology.processing import Processing
 from sequitur.testing import ReorderTester
 from tests.support.transactions import (
     Gather,
@@ -95,6 +99,29 @@ def test_what_a_state_refuses_of_a_prepared_step_is_given_up(
         tester.drain()
         assert counts(store, "counts") == {"a": 1, "b": 1, "c": 1}
         assert sorted(one.key or b"" for one in tester.records("counts")) == [b"a", b"b", b"c"]
+        assert _dead(tester) == [_BAD]
+
+
+@pytest.mark.promise("state-state-database-refuses")
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_what_a_state_refuses_of_the_batch_after_a_lost_checkpoint_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
+) -> None:
+    """The database has the transaction with another batch, and opaque states are computed anew."""
+    store = faulty_store(tmp_path, "db", Journal())
+    with _tester(Journal(), store, OpaqueState, tasks) as tester:
+        _run(tester, "a", "b", "c")
+    with closing(sqlite3.connect(tmp_path / "db.db")) as database:
+        (epoch,) = database.execute("SELECT epoch FROM sequitur_topologies").fetchone()
+    former = FormerJob(lives=5, transaction=0, transactions=epoch)
+    took_up = Processing.open
+    monkeypatch.setattr(
+        Processing, "open", lambda self, done, newest, _: took_up(self, done, newest, former)
+    )
+    with _tester(Journal(), store, OpaqueState, tasks) as tester:
+        _run(tester, "a", _BAD, "b")
+        assert counts(store, "counts") == {"a": 1, "b": 1}
+        assert sorted(one.key or b"" for one in tester.records("counts")) == [b"a", b"b"]
         assert _dead(tester) == [_BAD]
 
 
