@@ -146,7 +146,7 @@ class BoltCopies:
 
 
 _REPEATS: Final = 7
-_ENDS_THE_JOB = (StateOwnerError, StateOvertakenError)
+ENDS_THE_JOB: Final = (StateOwnerError, StateOvertakenError)
 """Somebody else's transactions stand in the database: no further try can change that."""
 
 
@@ -215,7 +215,7 @@ class _InTransaction(Runner):
 
     def finish_raised(self, error: BaseException) -> None:
         """See `Runner`."""
-        if isinstance(error, _ENDS_THE_JOB):
+        if isinstance(error, ENDS_THE_JOB):
             raise error
         self._end_the_job_by(error)
         cause = Cause.RAISED

@@ -18,7 +18,7 @@ import numpy as np
 
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
-from sequitur.consumer.topology.engine.transactions import writer_of
+from sequitur.consumer.topology.engine.transactions import ENDS_THE_JOB, writer_of
 from sequitur.consumer.topology.settling.outcomes import EventOutcome
 from sequitur.consumer.topology.state.map_state import check_session
 from sequitur.consumer.topology.step.batch import EventVerdict
@@ -32,9 +32,8 @@ from sequitur.consumer.topology.transactional.attempt import (
 )
 from sequitur.errors import (
     ConservationError,
-    StateConflictError,
+    StateError,
     StateUnavailableError,
-    StateValueError,
     TransactionError,
 )
 
@@ -88,7 +87,9 @@ class WriteTask:
                 session.close()
         except StateUnavailableError as error:
             outcome.fail(self.component, Cause.UNAVAILABLE, str(error))
-        except (StateConflictError, StateValueError) as error:
+        except ENDS_THE_JOB:
+            raise
+        except StateError as error:
             outcome.fail(self.component, Cause.RAISED, str(error))
         return outcome
 

@@ -17,7 +17,7 @@ from sequitur.consumer.topology import (
     TransactionError,
     TransactionTester,
 )
-from sequitur.consumer.topology.state import SQLStore, TransactionalState
+from sequitur.consumer.topology.state import SQLStore, StateError, TransactionalState
 from tests.support.transactions import (
     Gather,
     GatherAndPassOn,
@@ -259,6 +259,27 @@ def test_what_is_asked_for_and_what_is_away_are_not_counted(tmp_path: Path) -> N
     tester = TransactionTester(_topology(journal, store), ProcessSettings(max_attempts=1))
     tester.run(events("x"))
     assert len(tester.failed_tries) == 18
+    assert counts(store, "counts") == {"x": 1}
+
+
+@pytest.mark.promise("state-commit-fails-failbatch")
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("point", ["db.commit", "db.committed"])
+def test_what_a_database_says_that_is_no_value_s_fault_is_tried_again(
+    point: str, tasks: int, tmp_path: Path
+) -> None:
+    """As often as what a bolt raises, whether one task writes or several."""
+    journal = Journal()
+    store = faulty_store(tmp_path, "db", journal)
+    journal.faults[point] = [StateError("permission denied")] * 4
+    builder = TransactionalTopologyBuilder("batches", "spout")
+    states = {"count": TransactionalState(store, "counts")}
+    declarer = builder.set_bolt("sum", Gather(journal), tasks, states=states)
+    declarer.fields_grouping("spout", "value")
+    tester = TransactionTester(builder.build())
+    tester.run(events("x"))
+    assert all("sum: permission denied" in one.detail for one in tester.failed_tries)
+    assert tester.failed_tries
     assert counts(store, "counts") == {"x": 1}
 
 
