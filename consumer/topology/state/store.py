@@ -55,11 +55,7 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
             )
         return
     if found.newest > txid:
-        raise StateOwnerError(
-            f"{store} has transaction {found.newest} of {who}, and this is transaction {txid}: "
-            "transaction ids went back. If the checkpoint is an older copy, give the newest one; "
-            "if this is an old process, end it"
-        )
+        raise went_back(who, found.newest, txid, store)
     if found.newest < txid - 1:
         raise StateOwnerError(
             f"{store} has transaction {found.newest} of {who} as the newest, and this is "
@@ -78,6 +74,15 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
         raise other_batch(writer, store)
     if found.own is not None and found.own > (txid, attempt):
         raise overtaken_by(writer, found.own, store)
+
+
+def went_back(who: str, newest: int, txid: int, store: str) -> StateOwnerError:
+    """Return the error about a database that is ahead of the checkpoint."""
+    return StateOwnerError(
+        f"{store} has transaction {newest} of {who}, and this is transaction {txid}: transaction "
+        "ids went back. If the checkpoint is an older copy, give the newest one; if this is an old "
+        "process, end it"
+    )
 
 
 def check_host(writer: Writer, host: str, store: str) -> None:
@@ -594,7 +599,8 @@ class StateStore(ABC):
     def give_up(self, topology: str, epoch: str, last: TransactionAttempt) -> bool:
         """Refuse from now on what tries at a transaction up to this one have not committed yet.
 
-        What is being committed is waited for.
+        What is being committed is waited for. If a task has committed, nothing is written: the
+        transaction goes on.
 
         Args:
             topology: The topology's name.
@@ -606,7 +612,8 @@ class StateStore(ABC):
 
         Raises:
             StateOvertakenError: A newer life of the job is at work.
-            StateOwnerError: The topology's rows are another checkpoint's, or are gone.
+            StateOwnerError: The topology's rows are another checkpoint's or of a later transaction,
+                or are gone.
             StateUnavailableError: The database does not serve just now.
         """
 

@@ -236,11 +236,10 @@ def create_states(topology: TransactionalTopology, epoch: str, least_attempt: in
 def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttempt) -> bool:
     """Have databases refuse what tries at a transaction up to this one have not committed yet.
 
-    Returns whether nothing of it is committed.
+    Where one has committed something of it, the others are not asked.
     """
     stores = _states_by_store(topology)
-    committed = [store.give_up(topology.name, epoch, last) for store in stores]
-    return not any(committed)
+    return not any(store.give_up(topology.name, epoch, last) for store in stores)
 
 
 def _states_by_store(

@@ -30,6 +30,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    func,
     insert,
     inspect,
     select,
@@ -68,6 +69,7 @@ from sequitur.consumer.topology.state.store import (
     other_epoch,
     refusal,
     taken_over,
+    went_back,
 )
 from sequitur.errors import StateOwnerError, StateUnavailableError, StateValueError
 
@@ -189,16 +191,19 @@ def give_up(store: SQLStore, topology: str, epoch: str, last: TransactionAttempt
 
     Each commit holds a shared lock on the topology's row, so that this waits for it.
     """
+    txid, least_attempt = last.transaction_id, last.attempt_id + 1
+    newest_of = select(func.max(TRANSACTIONS.c.txid)).where(TRANSACTIONS.c.topology == topology)
 
     def given_up(connection: Connection) -> bool:
-        row = TOPOLOGIES.c.topology == topology
-        if connection.scalar(select(TOPOLOGIES.c.epoch).where(row)) is None:
+        if not _is_registered(connection, store, topology, epoch, least_attempt):
             raise lost_topology(topology, store.title)
-        _register_topology(connection, store, topology, epoch, last.attempt_id + 1)
-        is_its = (TRANSACTIONS.c.topology == topology) & (
-            TRANSACTIONS.c.txid == last.transaction_id
-        )
-        return connection.scalar(select(TRANSACTIONS.c.task).where(is_its).limit(1)) is not None
+        newest = connection.scalar(newest_of) or 0
+        if newest > txid:  # an older copy of the checkpoint must not fence the newest one
+            raise went_back(f"topology {topology!r}", newest, txid, store.title)
+        if newest == txid:
+            return True
+        _register_topology(connection, store, topology, epoch, least_attempt)
+        return bool(connection.scalar(newest_of) == txid)
 
     return _in_transaction(store, given_up)
 
@@ -236,19 +241,30 @@ def _version(connection: Connection, store: SQLStore) -> int | None:
 def _register_topology(
     connection: Connection, store: SQLStore, topology: str, epoch: str, least_attempt: int
 ) -> None:
-    row = TOPOLOGIES.c.topology == topology
-    known = connection.execute(
-        select(TOPOLOGIES.c.epoch, TOPOLOGIES.c.least_attempt).where(row)
-    ).one_or_none()
-    if known is None:
+    if _is_registered(connection, store, topology, epoch, least_attempt):
+        row = TOPOLOGIES.c.topology == topology
+        connection.execute(update(TOPOLOGIES).where(row).values(least_attempt=least_attempt))
+    else:
         values = {"topology": topology, "epoch": epoch, "least_attempt": least_attempt}
         connection.execute(insert(TOPOLOGIES).values(values))
-    elif known.epoch != epoch:
+
+
+def _is_registered(
+    connection: Connection, store: SQLStore, topology: str, epoch: str, least_attempt: int
+) -> bool:
+    """Return whether a database knows a topology; check that it is this checkpoint's and life's."""
+    known = connection.execute(
+        select(TOPOLOGIES.c.epoch, TOPOLOGIES.c.least_attempt).where(
+            TOPOLOGIES.c.topology == topology
+        )
+    ).one_or_none()
+    if known is None:
+        return False
+    if known.epoch != epoch:
         raise other_epoch(topology, known.epoch, epoch, store.title)
-    elif known.least_attempt > least_attempt:
+    if known.least_attempt > least_attempt:
         raise taken_over(f"topology {topology!r}", least_attempt, store.title)
-    else:
-        connection.execute(update(TOPOLOGIES).where(row).values(least_attempt=least_attempt))
+    return True
 
 
 def _register(

@@ -455,11 +455,15 @@ def test_tries_that_were_given_up_commit_nothing_more(store: SQLStore) -> None:
 
 
 def test_a_transaction_that_a_task_has_committed_is_not_given_up(store: SQLStore) -> None:
-    """It is said so, and a later try commits the rest; other checkpoints ask in vain."""
+    """It is said so, and nothing is written; other and older checkpoints ask in vain."""
     counts = TransactionalState(store, "counts")
     create(counts)
     assert add(writer(1, 5), counts, ["a"]) == [1]
+    fences = _sql(store, "SELECT least_attempt FROM sequitur_topologies")
     assert store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(1, 5))
+    with pytest.raises(StateOwnerError, match="ids went back"):
+        store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(0, 9))
+    assert _sql(store, "SELECT least_attempt FROM sequitur_topologies") == fences
     assert not store.give_up(TOPOLOGY, EPOCH, TransactionAttempt(2, 6))
     with pytest.raises(StateOwnerError, match="belongs to checkpoint"):
         store.give_up(TOPOLOGY, "other", TransactionAttempt(2, 7))
