@@ -29,9 +29,10 @@ from sequitur.producer.quota import ControlReader, QuotaGate, QuotaStatistics
 from tests.support.control_topic import ControlTopic, key_of
 from tests.support.daemon_health import DaemonHealth
 from tests.support.daemon_process import read_partitions
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.conftest import MakeBroker, MakeTopic
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
 pytestmark = pytest.mark.own_broker
-
-
-_POLL_S = 0.01
 
 
 @pytest.fixture
@@ -81,11 +79,6 @@ def _quota(producer: IdempotentProducer) -> QuotaStatistics:
     return quota
 
 
-async def _until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110 - nothing tells when it does
-        await asyncio.sleep(_POLL_S)
-
-
 async def _send(producer: IdempotentProducer, topic: str, value: bytes = b"event") -> None:
     assert isinstance(await (await producer.send(topic, value)), Persisted)
 
@@ -94,7 +87,7 @@ async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[None]:
     """Return a send that waits for the quota."""
     before = _gate(producer).statistics([]).held
     sending = asyncio.create_task(_send(producer, topic))
-    await _until(lambda: _gate(producer).statistics([]).held > before)
+    await until(lambda: _gate(producer).statistics([]).held > before)
     return sending
 
 
@@ -106,7 +99,7 @@ async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
     for lift in (partial(control.write, topic, None), partial(control.lift, topic)):
         await _send(producer, topic)
         control.write(topic, "producer_request_hold")
-        await _until(producer.blocked_reason)
+        await until(producer.blocked_reason)
         delivered = producer.statistics().persisted
         held = await _held(producer, topic)
         await asyncio.sleep(0.5)
@@ -124,7 +117,7 @@ async def test_a_hold_ends_with_the_time_for_delivery(
     async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
         await _send(producer, topic)
         control.write(topic, "producer_request_hold")
-        await _until(producer.blocked_reason)
+        await until(producer.blocked_reason)
         with pytest.raises(BacklogQuotaError, match="12 MiB of at most 10 MiB"):
             await producer.send(topic, b"refused")
         assert producer.statistics().accepted == 1
@@ -136,7 +129,7 @@ async def test_a_record_has_sends_raise_until_it_is_lifted(
 ) -> None:
     await _send(producer, topic)
     control.write(topic, "producer_exception", age_s=90.5, limit_s=60)
-    await _until(producer.blocked_reason)
+    await until(producer.blocked_reason)
     with pytest.raises(BacklogQuotaError) as refused:
         await producer.send(topic, b"refused")
     state = refused.value.state
@@ -157,11 +150,11 @@ async def test_a_proximity_is_told_before_the_quota_is_reached(
 ) -> None:
     await _send(producer, topic)
     control.write(topic, None, backlog_bytes=6 << 20)
-    await _until(lambda: _quota(producer).proximity)
+    await until(lambda: _quota(producer).proximity)
     assert _quota(producer).proximity == 0.6
     await _send(producer, topic)
     control.write(topic, None, backlog_bytes=4 << 20)
-    await _until(lambda: _quota(producer).proximity is None)
+    await until(lambda: _quota(producer).proximity is None)
 
 
 @pytest.mark.promise("in-whoever-checks-quotas")
@@ -175,7 +168,7 @@ async def test_a_record_counts_for_its_time_alone(
     reader = ControlReader(kafka, gate, client_id="test", random=Random(1))
     reader.start()
     control.write(topic, "producer_request_hold", valid_for_ms=10_000)
-    await _until(lambda: gate.limits(topic))
+    await until(lambda: gate.limits(topic))
     waiting = asyncio.create_task(gate.lifted(topic))
     now_ms += 10_000
     await asyncio.sleep(1)
@@ -192,7 +185,7 @@ async def test_a_held_send_goes_on_when_the_record_is_stale(
 ) -> None:
     """As when the one who checks quotas has died."""
     control.write(topic, "producer_request_hold", valid_for_ms=3_000)
-    await _until(lambda: _gate(producer).limits(topic))
+    await until(lambda: _gate(producer).limits(topic))
     await (await _held(producer, topic))
     assert _quota(producer).held == 1
 
@@ -210,7 +203,7 @@ async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -
         assert "sequitur-subscriptions" not in admin.list_topics(timeout=30).topics
         control.create()
         control.write("t", "producer_request_hold")
-        await _until(producer.blocked_reason)
+        await until(producer.blocked_reason)
         held = await _held(producer, "t")
         control.lift("t")
         await held
@@ -227,7 +220,7 @@ async def test_a_bad_record_is_passed_over(
     control.write_raw(b'["backlog"]', value)
     control.write_raw(b"\xff", value)
     control.write(f"{topic}-behind", "producer_request_hold")
-    await _until(lambda: _gate(producer).limits(f"{topic}-behind"))
+    await until(lambda: _gate(producer).limits(f"{topic}-behind"))
     held = await _held(producer, topic)
     control.lift(f"{topic}-behind")
     control.lift(topic)
@@ -242,7 +235,7 @@ async def test_records_of_aborted_transactions_are_not_read(
     with control.aborted():
         control.write(topic, "producer_exception")
     control.write(f"{topic}-behind", "producer_request_hold")
-    await _until(lambda: _gate(producer).limits(f"{topic}-behind"))
+    await until(lambda: _gate(producer).limits(f"{topic}-behind"))
     assert not _gate(producer).limits(topic)
     control.lift(f"{topic}-behind")
 
@@ -263,7 +256,7 @@ async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     reader = ControlReader(kafka, Gate(), client_id="test", random=Random(1))
     reader.start()
-    await _until(lambda: taken)
+    await until(lambda: taken)
     assert [key for key, _ in taken[0]].count(key_of(topic)) == 2
     await reader.close(1)
 
@@ -276,7 +269,7 @@ async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) ->
     async with _producer(broker) as producer:
         await _send(producer, "t")
         control.write("t", "producer_request_hold")
-        await _until(producer.blocked_reason)
+        await until(producer.blocked_reason)
         held = await _held(producer, "t")
         broker.stop()
         await asyncio.sleep(1)
@@ -284,7 +277,7 @@ async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) ->
         assert not held.done()
         broker.start()
         control.write("other", "producer_request_hold")
-        await _until(lambda: _gate(producer).limits("other"))
+        await until(lambda: _gate(producer).limits("other"))
         assert not held.done()
         control.lift("t")
         await held
@@ -297,13 +290,13 @@ async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeB
     control = ControlTopic(broker.bootstrap_servers)
     async with _producer(broker) as producer:
         control.write("t", "producer_exception")
-        await _until(lambda: _gate(producer).limits("t"))
+        await until(lambda: _gate(producer).limits("t"))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
         admin.delete_topics(["sequitur-subscriptions"])["sequitur-subscriptions"].result(30)
         await asyncio.sleep(1)
         control.create()
         control.write("other", "producer_exception")
-        await _until(lambda: _gate(producer).limits("other"))
+        await until(lambda: _gate(producer).limits("other"))
         assert not _gate(producer).limits("t")
 
 
@@ -312,7 +305,7 @@ async def test_a_producer_closes_while_a_send_is_held(
 ) -> None:
     accepted = await producer.send(topic, b"before")
     control.write(topic, "producer_request_hold")
-    await _until(lambda: _gate(producer).limits(topic))
+    await until(lambda: _gate(producer).limits(topic))
     held = await _held(producer, topic)
     await producer.close()
     with pytest.raises(ProducerClosedError):

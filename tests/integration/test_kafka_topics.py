@@ -24,10 +24,9 @@ from sequitur.pipelines.ordering import query as row_probe
 from sequitur.pipelines.ordering.job import check_before_start
 from sequitur.pipelines.ordering.query import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -36,14 +35,6 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = (1 << 63) - 1
 """What a broker says where there is none."""
-_TIMEOUT_S = 60.0
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it does not come about"
-        time.sleep(0.05)
 
 
 @pytest.mark.promise("order-partitions-added-job")
@@ -84,9 +75,9 @@ def test_a_topic_that_is_made_anew_has_another_id(broker: Broker, topic: str) ->
     assert topics.ids([topic]) == before
     admin = AdminClient(kafka.librdkafka())
     admin.delete_topics([topic])[topic].result(30)
-    _wait_until(lambda: not topics.ids([topic]))
+    wait_until(lambda: not topics.ids([topic]))
     admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
-    _wait_until(lambda: bool(topics.ids([topic])))
+    wait_until(lambda: bool(topics.ids([topic])))
     assert topics.ids([topic]) != before
 
 

@@ -35,7 +35,7 @@ from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
 from tests.support.job_output import JobOutput, Life, expected, laid_out, numbered
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import random
 import threading
 import time
@@ -30,6 +31,7 @@ from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support import waiting
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 _TEST_TIMEOUT_S = 900
 """Ends a hang, also on a slow machine; a test's own mark counts before it."""
 _END_TIMEOUT_S = 300.0
-_WAIT_TIMEOUT_S = 300.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,17 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition, and fail when it does not come about."""
-    deadline = time.monotonic() + _WAIT_TIMEOUT_S
-    while True:
-        begun = time.monotonic()
-        if holds():
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {_WAIT_TIMEOUT_S:g} s")
-        # A look may read topics whole: most of the machine is left to what is waited for.
-        time.sleep(max(0.05, 2 * (time.monotonic() - begun)))
+wait_until = functools.partial(waiting.wait_until, timeout_s=300.0)
+"""On a machine that has other things to do."""
 
 
 @dataclass(slots=True)

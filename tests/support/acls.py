@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     ResourceType,
 )
 
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,21 +38,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.policies import TopicPolicies
     from sequitur.consumer.subscription.registry import Changes, Registry
 
-_TIMEOUT_S = 60.0
 SHORT_LEASE_S = 2.0
 """It is renewed three times in that."""
 MINUTE_MS = 60_000
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while True:
-        begun_s = time.monotonic()
-        if holds():
-            return
-        assert time.monotonic() < deadline_s, "it does not come about"
-        # A look may read topics whole: most of the machine is left to what is waited for.
-        time.sleep(max(0.05, 2 * (time.monotonic() - begun_s)))
 
 
 def is_group_deleted(admin: AdminClient, group: str) -> bool:

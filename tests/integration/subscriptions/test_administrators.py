@@ -29,12 +29,13 @@ from sequitur.errors import (
     SubscriptionConnectedError,
     SubscriptionFencedError,
 )
-from tests.support.subscribed_topics import SubscribedTopics, wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.admin import Moved, Plan
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
+    from tests.support.subscribed_topics import SubscribedTopics
 
 _HOLDS = BacklogQuota(100, None, BacklogPolicy.PRODUCER_REQUEST_HOLD)
 

@@ -37,7 +37,8 @@ from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.job_subscription import JobSubscription, SubscriptionChecks
 from sequitur.producer import KafkaSettings
-from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics, wait_until
+from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.checks import CheckRound

@@ -21,7 +21,8 @@ from sequitur.consumer.subscription.retention import run_retention
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionConnectedError, SubscriptionError, SubscriptionExistsError
 from tests.support.open_subscriptions import commit, committed, group_commit, places, receive
-from tests.support.subscribed_topics import is_group_deleted, wait_until
+from tests.support.subscribed_topics import is_group_deleted
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -46,7 +46,8 @@ from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
 from tests.support.golden import golden_records
 from tests.support.open_subscriptions import group_commit
-from tests.support.subscribed_topics import SHORT_LEASE_S, SubscribedTopics, wait_until
+from tests.support.subscribed_topics import SHORT_LEASE_S, SubscribedTopics
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

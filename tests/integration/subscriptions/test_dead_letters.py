@@ -16,7 +16,7 @@ from sequitur.cli.dead_letters import DeadLetter
 from sequitur.cli.topic_reader import read_topic
 from sequitur.errors import TopicError
 from tests.support.open_subscriptions import SOON, TIMEOUT_S, fill, receive
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from sequitur.producer import KafkaSettings

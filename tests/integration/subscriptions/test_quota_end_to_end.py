@@ -16,13 +16,14 @@ import pytest
 
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.producer import BacklogQuotaError, IdempotentProducer, Persisted, ProducerSettings
-from tests.support.subscribed_topics import SubscribedTopics, wait_until
+from tests.support.waiting import until, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sequitur.producer.quota import QuotaStatistics
     from tests.conftest import MakeTopic
+    from tests.support.subscribed_topics import SubscribedTopics
 
 _LIMIT = 50_000
 _EVENT = Random(1).randbytes(1_000)  # does not get smaller
@@ -88,11 +89,6 @@ def _quota(producer: IdempotentProducer) -> QuotaStatistics:
     return quota
 
 
-async def _until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110 - nothing tells when it does
-        await asyncio.sleep(_POLL_S)
-
-
 async def _send(producer: IdempotentProducer, topic: str) -> int:
     outcome = await (await producer.send(topic, _EVENT))
     assert isinstance(outcome, Persisted)
@@ -105,7 +101,7 @@ async def _send_until_held(producer: IdempotentProducer, topic: str) -> asyncio.
     before = _quota(producer).held
     while True:
         sending = asyncio.create_task(_send(producer, topic))
-        await _until(lambda: sending.done() or _quota(producer).held > before)  # noqa: B023 - awaited here
+        await until(lambda: sending.done() or _quota(producer).held > before)  # noqa: B023 - awaited here
         if not sending.done():
             return sending
         await sending

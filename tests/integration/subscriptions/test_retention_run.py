@@ -23,7 +23,8 @@ from sequitur.consumer.subscription.retention import Holder, RetentionRun, run_r
 from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import TopicError
-from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted, wait_until
+from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer import SourcePartition

@@ -52,7 +52,8 @@ from tests.support.open_subscriptions import (
     places,
     receive,
 )
-from tests.support.subscribed_topics import SubscribedTopics, wait_until
+from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.survey import DueAck

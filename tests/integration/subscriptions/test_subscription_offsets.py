@@ -35,7 +35,7 @@ from tests.support.open_subscriptions import (
     places,
     receive,
 )
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic

@@ -31,8 +31,8 @@ from tests.support.open_subscriptions import (
     places,
     receive,
 )
-from tests.support.subscribed_topics import wait_until
 from tests.support.subscription_process import SubscriptionProcess
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.errors import UnansweredError
 from sequitur.producer import KafkaSettings
-from tests.support.subscribed_topics import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Collection
