@@ -390,9 +390,13 @@ class _Recorded:
         write_aside(self.path, pickle.dumps(self.task()))
 
     def result(self) -> Any:
-        """Its result; None as long as it has none."""
+        """Its result; it is done, so a file that is gone is somebody else's work."""
+        return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
+
+    def result_if_done(self) -> Any:
+        """Its result; None if a process died first."""
         try:
-            return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
+            return self.result()
         except FileNotFoundError:
             return None
 
@@ -423,7 +427,8 @@ class SurvivingTasks:
             return [one.result() for one in recorded]
         # Spark does not say whose process it was, so each is on its own from here on.
         return [
-            one.result() or self._alone(task) for one, task in zip(recorded, tasks, strict=True)
+            one.result_if_done() or self._alone(task)
+            for one, task in zip(recorded, tasks, strict=True)
         ]
 
     def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:

@@ -74,6 +74,24 @@ def test_no_event_is_given_up_for_deaths_that_pass(tmp_path: Path) -> None:
     assert [answer.taken for answer in tasks.run([_Task()])] == [5]
 
 
+@pytest.mark.parametrize("run", [SurvivingTasks.run, SurvivingTasks.once, SurvivingTasks.repeat])
+def test_a_result_that_somebody_has_taken_away_is_named(
+    tmp_path: Path, run: Callable[[SurvivingTasks, Sequence[Any]], Any]
+) -> None:
+    """As a newer life of the job does: it was no task that died, and nothing goes on without it."""
+
+    class TakenAway(SurvivingTasks):
+        def _survives(self, recorded: Sequence[Any]) -> bool:
+            for one in recorded:
+                one()
+                one.path.unlink()
+            return True
+
+    tasks = TakenAway(ThisProcess(lambda task: task), tmp_path, max_crashes=2)
+    with pytest.raises(FileNotFoundError, match="result-"):
+        run(tasks, [_Task()])
+
+
 @pytest.mark.promise("process-process-dies-event")
 @pytest.mark.parametrize("killers", [{0}, {3}, {1, 4}, {0, 1, 2, 3, 4}])
 def test_each_event_that_kills_is_found(tmp_path: Path, killers: set[int]) -> None:
