@@ -20,7 +20,6 @@ import signal
 import tempfile
 import time
 import uuid
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,7 +39,7 @@ from tests.support.brokers import (
 )
 from tests.support.postgres import PostgresServer
 from tests.support.promised import Promised
-from tests.support.scheduling import SESSION_FOLDER, Groups, write_groups
+from tests.support.scheduling import IN_SESSION, SESSION_FOLDER, Groups, write_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -152,19 +151,14 @@ def _place(item: pytest.Item) -> tuple[bool, ...]:
 def _group(items: list[pytest.Item]) -> dict[str, str]:
     """Name a group for each test that goes to one process with others; the rest goes anywhere.
 
-    Spark's session is in two processes, each with half of the files that need it; a broker to
-    disturb and what is made once for a file are in one.
+    A file that needs Spark's session is one; a broker to disturb and what is made once for a file
+    are in one process.
     """
-    in_session = Counter(item.path for item in items if "shared_session" in _fixtures(item))
-    sizes = [0, 0]
-    halves = {}
-    for path, count in sorted(in_session.items(), key=lambda pair: (-pair[1], pair[0])):
-        halves[path] = sizes.index(min(sizes))
-        sizes[halves[path]] += count
+    in_session = {item.path for item in items if "shared_session" in _fixtures(item)}
     groups = {}
     for item in items:
-        if item.path in halves:
-            name = f"spark {halves[item.path] + 1}"
+        if item.path in in_session:
+            name = f"{IN_SESSION}{item.path.name}"
         elif item.get_closest_marker("own_broker"):
             name = "own broker"
         elif item.get_closest_marker("one_process"):
