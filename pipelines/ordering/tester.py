@@ -252,24 +252,9 @@ class ReorderTester:
         if self._engine is not None and self._engine.failure is None:
             return self._engine
         self._end()
-        settings, workers = self._settings, ThisProcess(_copied)
         with contextlib.ExitStack() as opened:
             checkpoint = opened.enter_context(contextlib.closing(Checkpoint(self._storage)))
-            job = JobContext(
-                kafka=KafkaSettings(bootstrap_servers="localhost:1"),
-                settings=settings,
-                topics=self._topics,
-                source=_ListSource(self._topics, workers, settings),
-                workers=workers,
-                sink=_ListSink(self._topics, workers, settings, checkpoint),
-                checkpoint=checkpoint,
-                outages=Outages(0.0, 0, wait=lambda _: False, tell=lambda _: None),
-                now_ms=lambda: self.now_ms,
-                on_done=lambda *_: None,
-                is_bounded=self._is_bounded,
-                fold_limits=FOLD_LIMITS,
-                on_step=self._on_step,
-            )
+            job = self._context(checkpoint)
             engine = open_engine(job, self._stage, ends=False)
             opened.callback(engine.close)
             opened.enter_context(checkpoint.while_owned())
@@ -278,6 +263,24 @@ class ReorderTester:
             self._life = opened.pop_all()
         self._engine = engine
         return engine
+
+    def _context(self, checkpoint: Checkpoint) -> JobContext:
+        settings, workers = self._settings, ThisProcess(_copied)
+        return JobContext(
+            kafka=KafkaSettings(bootstrap_servers="localhost:1"),
+            settings=settings,
+            topics=self._topics,
+            source=_ListSource(self._topics, workers, settings),
+            workers=workers,
+            sink=_ListSink(self._topics, workers, settings, checkpoint),
+            checkpoint=checkpoint,
+            outages=Outages(0.0, 0, wait=lambda _: False, tell=lambda _: None),
+            now_ms=lambda: self.now_ms,
+            on_done=lambda *_: None,
+            is_bounded=self._is_bounded,
+            fold_limits=FOLD_LIMITS,
+            on_step=self._on_step,
+        )
 
     def _end(self) -> None:
         self._engine = None

@@ -10,60 +10,21 @@ from hypothesis import strategies as st
 
 from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
+    EventClock,
     Fold,
     FoldLimits,
     KeyState,
     Run,
-    SourcePartition,
     StepEntry,
     StepKind,
     Totals,
 )
-from tests.support.reorder_model import ReorderModel, Row
+from tests.support.events import T0
+from tests.support.reorder_reference import Record, Reference
 
-_A = SourcePartition("readings", 0)
-_rows = st.tuples(st.integers(0, 80), st.sampled_from(["a", "b", "c", None]))
+_PLACE = ("readings", 0)
+_rows = st.tuples(st.integers(T0, T0 + 80), st.sampled_from(["a", "b", "c", None]))
 _batches = st.lists(st.lists(_rows, max_size=6), max_size=25)
-
-
-def _numbered(batches: list[list[tuple[int, str | None]]]) -> list[list[Row]]:
-    offset, numbered = 0, []
-    for batch in batches:
-        numbered.append(
-            [Row(time, _A, offset + number, key) for number, (time, key) in enumerate(batch)]
-        )
-        offset += len(batch)
-    return numbered
-
-
-def _model(*, delay_ms: int, ttl_ms: int) -> ReorderModel:
-    ends = {_A: 1 << 40}  # never idle
-    return ReorderModel(
-        delay_ms=delay_ms, idle_timeout_ms=0, ends=ends, rescue=True, key_ttl_ms=ttl_ms
-    )
-
-
-@pytest.mark.promise("order-event-arrives-later")
-@given(_batches, st.integers(0, 30), st.integers(1, 60))
-def test_rescue_keeps_the_order_of_each_key(
-    batches: list[list[tuple[int, str | None]]], delay_ms: int, ttl_ms: int
-) -> None:
-    """No key goes back in time, and a late row has something newer of its key before it."""
-    model = _model(delay_ms=delay_ms, ttl_ms=ttl_ms)
-    for batch in _numbered(batches):
-        frontier_ms, released, late = model.clock.frontier_ms, len(model.released), len(model.late)
-        model.batch(batch, now_ms=0)
-        out = model.released[:released]
-        for row in model.late[late:]:
-            assert row.event_time_ms < frontier_ms
-            newer = [r for r in out if r.key == row.key and r.event_time_ms > row.event_time_ms]
-            assert newer or row.key is None or row.event_time_ms < frontier_ms - ttl_ms
-    model.drain()
-    for key in "abc":
-        times = [row.event_time_ms for row in model.released if row.key == key]
-        assert sorted(times) == times
-    read = [row for batch in _numbered(batches) for row in batch]
-    assert sorted(read) == sorted(model.released + model.late)
 
 
 @dataclass(slots=True)
@@ -74,7 +35,7 @@ class _Kept:
     limits: FoldLimits
     keys: KeyState = field(default_factory=KeyState)
     runs: tuple[Run, ...] = ()
-    rows: dict[int, list[Row]] = field(default_factory=dict)
+    rows: dict[int, list[tuple[int, str | None]]] = field(default_factory=dict)
     folds: dict[int, dict[str | None, int]] = field(default_factory=dict)
 
     def begin(self, step: int, entry: StepEntry | None) -> None:
@@ -89,7 +50,7 @@ class _Kept:
         self.runs, self.keys = before.kept_runs, before.keys
         upkeep = before.keys.upkeep(before.folding_runs, self.limits)
         if upkeep is not None:
-            seen = [(row.key, row.event_time_ms) for r in upkeep.runs for row in self.rows[r.step]]
+            seen = [(key, time) for run in upkeep.runs for time, key in self.rows[run.step]]
             seen += [pair for fold in upkeep.folds for pair in self.folds[fold.step].items()]
             last = {
                 key: max(time for other, time in seen if other == key)
@@ -104,19 +65,19 @@ class _Kept:
         self.folds = {fold.step: self.folds[fold.step] for fold in self.keys.folds}
 
     def last_released(self, key: str | None, frontier_ms: int) -> int:
-        seen = [row for rows in self.rows.values() for row in rows if row.key == key]
-        times = [row.event_time_ms for row in seen if row.event_time_ms <= frontier_ms]
+        seen = [time for rows in self.rows.values() for time, other in rows if other == key]
+        times = [time for time in seen if time <= frontier_ms]
         times += [fold[key] for fold in self.folds.values() if key in fold]
         return max(times, default=BEFORE_ALL_TIME_MS)
 
 
-def _entry(model: ReorderModel, runs: tuple[Run, ...]) -> StepEntry:
+def _entry(frontier_ms: int, runs: tuple[Run, ...]) -> StepEntry:
     return StepEntry(
         step=0,
         kind=StepKind.BATCH,
         batch_id=0,
         previous_frontier_ms=0,
-        clock=model.clock,
+        clock=EventClock(frontier_ms=frontier_ms),
         runs=runs,
         before=Totals(),
         logged_ms=0,
@@ -129,32 +90,39 @@ def test_what_is_kept_decides_as_if_all_were_kept(
     batches: list[list[tuple[int, str | None]]], delay_ms: int, ttl_ms: int, folded_runs: int
 ) -> None:
     """Folds, merges and forgetting change no decision, and old runs and folds are let go."""
-    limits = FoldLimits(runs=folded_runs)
-    model, kept, entry = _model(delay_ms=delay_ms, ttl_ms=ttl_ms), _Kept(ttl_ms, limits), None
-    for step, batch in enumerate(_numbered(batches)):
+    reference = Reference(
+        delay_ms=delay_ms,
+        idle_timeout_ms=1,
+        max_future_skew_ms=0,
+        rescue=True,
+        key_ttl_ms=ttl_ms,
+    )
+    kept, entry = _Kept(ttl_ms, FoldLimits(runs=folded_runs)), None
+    for step, batch in enumerate(batches):
         kept.begin(step, entry)
-        frontier_ms, late_before = model.clock.frontier_ms, len(model.late)
-        behind = [row for row in batch if row.event_time_ms < frontier_ms]
-        rescued = [
-            row
-            for row in behind
-            if row.key is not None
-            and row.event_time_ms >= kept.keys.horizon_ms
-            and row.event_time_ms >= kept.last_released(row.key, frontier_ms)
+        frontier_ms, late_before = reference.frontier_ms, len(reference.late)
+        behind = [row for row in batch if row[0] < frontier_ms]
+        late = [
+            key
+            for time, key in behind
+            if key is None
+            or time < kept.keys.horizon_ms
+            or time < kept.last_released(key, frontier_ms)
         ]
-        model.batch(batch, now_ms=0)
-        late = model.late[late_before:]
-        assert sorted(set(behind) - set(late)) == sorted(rescued)
-        on_time = [row.event_time_ms for row in batch if row.event_time_ms >= frontier_ms]
+        values = [(key, b'{"at":%d}' % time) for time, key in batch]
+        records = [Record(*_PLACE, n, key, value) for n, (key, value) in enumerate(values)]
+        reference.step(records, [_PLACE], now_ms=T0 + 80, unread=[_PLACE])
+        assert [record.key for record in reference.late[late_before:]] == late
+        on_time = [time for time, _ in batch if time >= frontier_ms]
         run = Run(
             step,
             len(on_time),
             min(on_time, default=-1),
             max(on_time, default=-1),
             behind=len(behind),
-            max_behind_ms=max((row.event_time_ms for row in behind), default=-1),
+            max_behind_ms=max((time for time, _ in behind), default=-1),
         )
         kept.rows[step] = batch
         kept.runs = (*kept.runs, run)
-        entry = _entry(model, kept.runs)
+        entry = _entry(reference.frontier_ms, kept.runs)
         assert len(entry.folding_runs) <= folded_runs

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import REASON_HEADER
+from sequitur.consumer import REASON_HEADER, FoldLimits
 from sequitur.errors import StepFunctionError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.testing import ReorderTester
 from tests.support.examples import examples
 from tests.support.job_on_lists import PLACE, job_on_lists, rows_of
+from tests.support.list_job import list_job
 from tests.support.reorder_histories import PARTITIONS, History, histories
 from tests.support.reorder_reference import Record, Reference
 
@@ -53,27 +55,47 @@ _SMALL_ROWS = st.sampled_from([_BY_TASKS, 4, _IN_DRIVER])
 """Up to how many rows the driver stages a batch."""
 
 
-@given(histories(max_steps=5, max_sent=12), st.booleans(), st.integers(1, 3), _SMALL_ROWS)
+@pytest.mark.promise("order-random-disorder-silence")
+@pytest.mark.promise("order-event-arrives-later", "order-key-silent-longer")
+@given(
+    history=histories(max_steps=5, max_sent=12),
+    rescue=st.booleans(),
+    key_ttl_ms=st.integers(1, 60),
+    folded_runs=st.integers(1, 4),
+    output_partitions=st.integers(1, 3),
+    small_rows=_SMALL_ROWS,
+)
 def test_the_job_on_lists_puts_out_what_the_reference_does(
-    history: History, rescue: bool, output_partitions: int, small_rows: int
+    *,
+    history: History,
+    rescue: bool,
+    key_ttl_ms: int,
+    folded_runs: int,
+    output_partitions: int,
+    small_rows: int,
 ) -> None:
+    """Folds, merges and forgetting of keys change no decision; no key goes back in time."""
     reference = Reference(
         delay_ms=history.delay_ms,
         idle_timeout_ms=history.idle_timeout_ms,
         max_future_skew_ms=500,
         rescue=rescue,
+        key_ttl_ms=key_ttl_ms,
         is_bounded=True,
     )
-    job = job_on_lists(
+    reorder = job_on_lists(
         history,
         rescue=rescue,
+        key_ttl=timedelta(milliseconds=key_ttl_ms),
         output_partitions=output_partitions,
         small_batch_rows=small_rows,
     )
     dying, now_ms = _Dying(), history.start_ms
-    with ReorderTester(
-        job, partitions=len(PARTITIONS), on_step=dying, now_ms=now_ms, available_now=True
-    ) as tester:
+    with contextlib.ExitStack() as opened:
+        job = list_job(reorder, opened, partitions=len(PARTITIONS))
+        job.fold_limits, job.on_step, tester = FoldLimits(runs=folded_runs), dying, job.tester
+        tester.now_ms = now_ms
+        tester.begin(job)
         sent: dict[tuple[str, int], int] = dict.fromkeys(_PLACES, 0)
         for number, step in enumerate(history.steps):
             now_ms += step.passed_ms
@@ -96,6 +118,9 @@ def test_the_job_on_lists_puts_out_what_the_reference_does(
             sorted((_place_of(record), reason) for record, reason in reference.quarantined)
         )
         assert tester.totals.held == 0
+        for key in ("a", "b", "c"):
+            times = [json.loads(one.value)["at"] for one in reference.released if one.key == key]
+            assert sorted(times) == times or not rescue
 
 
 @settings(max_examples=examples(0.3))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sequitur.cli.dead_letters import Selection, request_rows
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.storage import files_in
 from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
     from tests.support.hdfs_cluster import HdfsCluster
     from tests.support.s3_server import S3Server
-
-T0: Final = 1_700_000_000_000
 
 
 def hold_rows_for_a_later_life(far: Job, server: S3Server | HdfsCluster) -> None:

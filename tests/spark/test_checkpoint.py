@@ -19,8 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.consumer import StepKind
-from sequitur.consumer.topology import TopologyBuilder
-from sequitur.errors import CheckpointError, OwnershipError, TopologyFileError
+from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.store.hadoop_folder import open_storage
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage
@@ -28,37 +27,28 @@ from tests.spark import bolts
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.conftest import Job, wait_until
 from tests.spark.submitted_job import SubmittedJob
-from tests.support.events import event, time_of
-from tests.support.output_reading import read_output
+from tests.support.deaths import DiedError, dying_before
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer.topology import Topology
     from sequitur.pipelines.store.storage import Storage
-    from tests.conftest import MakeTopic
     from tests.spark.conftest import HadoopFolder
 
 pytestmark = pytest.mark.spark
 
-T0 = 1_700_000_000_000
-
-
-class _Crash(Exception):  # noqa: N818 - it stands for a kill
-    """The process dies here."""
-
 
 @contextlib.contextmanager
-def _dying_at(place: str) -> Iterator[None]:
-
-    def crash(*_: object, **__: object) -> None:
-        raise _Crash
+def _dying_before_its_query() -> Iterator[None]:
+    def die(*_: object, **__: object) -> None:
+        raise DiedError
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(place, crash)
-        with pytest.raises(_Crash):
+        patched.setattr("sequitur.pipelines.ordering.query.start_query", die)
+        with pytest.raises(DiedError):
             yield
 
 
@@ -111,12 +101,10 @@ def test_batch_that_is_planned_anew_is_refused(
 def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     """Cut short in a step or behind the reset, it loses and doubles nothing, and goes on."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
-    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
+    with dying_before("plans/"):
         job.with_settings(delay="0 s").run()
     shutil.rmtree(_folder(job) / "spark")
-    with _dying_at(
-        "sequitur.pipelines.ordering.query.start_query"
-    ):  # the reset is logged, and nothing is read yet
+    with _dying_before_its_query():  # the reset is logged, and nothing is read yet
         job.run(reset_input=True)
     assert job.kinds()[-1] is StepKind.RESET
     for life in range(1, 3):
@@ -126,43 +114,12 @@ def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     assert not (_folder(job) / "spark").exists()
 
 
-@pytest.mark.promise("order-file-rows-held")
-def test_file_of_held_rows_that_is_lost_is_refused_at_the_start(job: Job) -> None:
-    """Also while another run is half out, so that counts alone would not tell."""
-    for life in range(2):
-        job.produce([event(T0 + 700 * life + 100 * n, partition=n % 4) for n in range(20)])
-        job.run()
-    lost = min(_folder(job).glob("runs/*/*.parquet"))
-    aside = lost.rename(_folder(job).parent / "aside")
-    with pytest.raises(CheckpointError, match=rf"{lost.name}, with \d+ rows .* is gone"):
-        job.run()
-    aside.rename(lost)
-    report = job.run(drain=True)
-    assert report.totals.read == report.totals.released + report.totals.late == 40
-
-
-@pytest.mark.promise("order-marks-gone-newest")
-def test_step_whose_done_mark_is_lost_is_finished_again(
-    job: Job, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Spark has committed its batch and will not repeat it; what is out is left out."""
-    job.produce([event(T0 + 100 * n, partition=n % 4) for n in range(20)])
-    out = job.run().totals.released
-    assert 0 < out < 20
-    done = sorted(_folder(job).glob("done/0*"))
-    done[-1].unlink()
-    report = job.run(drain=True)
-    assert (report.totals.read, report.totals.released, report.totals.held) == (20, 20, 0)
-    assert sorted(_times(job)) == [100 * n for n in range(20)]
-    assert "has no done mark" in capfd.readouterr().err
-
-
 @pytest.mark.promise("order-job-ends-spark")
 def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
     """Spark refuses what it had begun of its first plan: the next start of the job goes on."""
     begun = _folder(job) / "spark" / "offsets"
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
-    with _dying_at("sequitur.pipelines.ordering.query.start_query"):
+    with _dying_before_its_query():
         job.run()
     begun.mkdir(parents=True)
     (begun / ".0.5f.tmp").touch()
@@ -284,18 +241,6 @@ def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
     assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
 
 
-@pytest.mark.promise("process-bolt-keeps-state")
-def test_state_of_a_step_that_is_processed_and_not_done_is_checked(job: Job) -> None:
-    """The parallelism of a bolt that keeps state has to stay, however the job has died."""
-    job = job.with_settings(delay="0 s")
-    job.produce([event(T0, key="k", partition=p) for p in range(4)])
-    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
-        job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=2)).run()
-    other = job.running_topology(bolts.one_bolt(bolts.Forgetful(), tasks=3))
-    with pytest.raises(TopologyFileError, match="2 tasks of bolt 'only', which has 3"):
-        other.run()
-
-
 def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: HadoopFolder) -> None:
     with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it has to be a folder that all"):
         job.with_settings(checkpoint=hadoop_only.uri).run()
@@ -333,29 +278,3 @@ def test_storage_creates_once_and_replaces_what_nothing_rests_on(
     for name in ("f/one", "f/one", "f"):
         storage.delete(name)
     assert storage.names("") == []
-
-
-@pytest.mark.promise("process-output-added-topology")
-def test_an_output_may_be_added_while_a_step_is_processed_and_not_done(
-    job: Job, make_topic: MakeTopic
-) -> None:
-    """Nothing of that step goes there. One that is taken away is asked back, until it is done."""
-
-    def topology(*topics: str) -> Topology:
-        builder = TopologyBuilder("outputs")
-        builder.set_spout("events")
-        for number, topic in enumerate(topics):
-            builder.set_output(f"out {number}", topic).local_grouping("events")
-        return builder.build()
-
-    first, second = make_topic(2), make_topic(2)
-    job = job.with_settings(delay="0 s")
-    job.produce([event(T0, key="k", partition=p) for p in range(4)])
-    with _dying_at("sequitur.pipelines.sink.sink.TopicSink.write"):
-        job.running_topology(topology(first)).run()
-    with pytest.raises(TopologyFileError, match=f"{first!r}, to which no output goes any more"):
-        job.running_topology(topology(second)).run()
-    both = job.running_topology(topology(first, second))
-    both.run(drain=True)
-    counts = [len(read_output(job.kafka, topic)) for topic in (first, second)]
-    assert counts == [4, 0]

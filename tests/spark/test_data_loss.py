@@ -18,14 +18,12 @@ from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-T0 = 1_700_000_000_000
 
 
 def _admin(job: Job) -> AdminClient:

@@ -24,7 +24,7 @@ from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, wait_until
 from tests.support.document_folder import DocumentFolder
-from tests.support.events import by_partition, event, time_of
+from tests.support.events import T0, by_partition, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.spark_cluster import SparkCluster, small_application
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-T0 = 1_700_000_000_000
 _ROWS = 5000
 _SUBMIT_TIMEOUT_S = 600
 

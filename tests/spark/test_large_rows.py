@@ -27,7 +27,7 @@ from sequitur.pipelines.store.storage import open_file
 from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.kill_rounds import BY_TASKS
-from tests.support.events import Event, event, time_of
+from tests.support.events import T0, Event, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-T0 = 1_700_000_000_000
 _ARROW_BYTES = 16 << 20
 _ROW_BYTES = 900_000
 _ROWS = 24

@@ -20,7 +20,7 @@ from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings
 from tests.spark.kill_rounds import BY_TASKS
 from tests.support.document_folder import DocumentFolder
-from tests.support.events import Event, event, time_of
+from tests.support.events import T0, Event, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
 pytestmark = pytest.mark.spark
-
-T0 = 1_700_000_000_000
 
 
 def _die_at_first() -> None:

@@ -43,56 +43,6 @@ def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
     assert row["topic"] == job.topic
 
 
-class _Crash(Exception):  # noqa: N818 - it stands for a kill
-    """The process dies here."""
-
-
-@pytest.mark.promise("on-step-job-killed-step")
-@pytest.mark.parametrize(
-    ("place", "calls"),
-    [
-        ("sequitur.pipelines.ordering.step.GivenSteps.give", 0),
-        ("sequitur.pipelines.store.checkpoint.Checkpoint.write_done", 1),
-    ],
-)
-def test_a_step_is_given_again_after_a_crash(
-    job: Job, monkeypatch: pytest.MonkeyPatch, place: str, calls: int
-) -> None:
-    """What dies before the done mark comes again as it was; nothing is left out."""
-    job.produce(numbered_events(200))
-    job.on_step = taken = Taken()
-
-    def crash(*_: object) -> None:
-        raise _Crash
-
-    with monkeypatch.context() as patched:
-        patched.setattr(place, crash)
-        with pytest.raises(_Crash):
-            job.run()
-    assert len(taken.steps) == calls
-    job.run(drain=True)
-    if calls:
-        assert (taken.steps[0], taken.rows[0]) == (taken.steps[1], taken.rows[1])
-    assert taken.all(slice(calls, None)) == released_rows(job)
-
-
-@pytest.mark.promise("on-step-job-begun-anew")
-def test_another_checkpoint_has_other_ids(job: Job, tmp_path: Path) -> None:
-    """A job that begins anew counts steps from 0 again; what it gives is not taken for the old."""
-    job.produce(numbered_events(100))
-    job.on_step = taken = Taken()
-    job.run(drain=True)
-    other = job.with_settings(
-        checkpoint=str(tmp_path / "another"),
-        output_topic=f"{job.topic}.again",
-        app=job.settings.app_name,
-    )
-    other.on_step = again = Taken()
-    other.run(drain=True)
-    assert again.all() == taken.all()
-    assert not {name for name, _, _ in taken.steps} & {name for name, _, _ in again.steps}
-
-
 def test_the_job_starts_from_a_program(job: Job) -> None:
     """`reorder` needs nothing but settings: it takes the session that is there."""
     job.produce(numbered_events(100))

@@ -15,14 +15,12 @@ from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, wait_until
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-T0 = 1_700_000_000_000
 
 
 @pytest.mark.promise("order-kafka-away-minutes")

@@ -13,14 +13,12 @@ from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
 from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_TASKS
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.spark
-
-T0 = 1_700_000_000_000
 
 
 class _Crash(Exception):  # noqa: N818 - it stands for a kill

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.submitted_job import SHORT_LIVED
-from tests.support.events import Event
+from tests.support.events import T0, Event
 from tests.support.output_reading import read_output
 from tests.support.tree import EXAMPLES, ROOT
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
 
-T0 = 1_700_000_000_000
 _TIMEOUT_S = 600
 
 

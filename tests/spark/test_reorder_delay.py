@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import LATE_BY_HEADER
-from tests.support.events import Event, event, time_of
+from tests.support.events import T0, event
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
-T0 = 1_700_000_000_000
 _AUTO = {
     "delay": "auto",
     "late_target": 0.01,
@@ -25,58 +22,13 @@ _AUTO = {
 }
 
 
-def _disordered(*ways_ms: int, each: int, seed: int = 1) -> list[Event]:
-    """Events 10 ms apart, `each` of them with a way of up to so long, in the order they arrive."""
-    rng = random.Random(seed)
-    arrivals: list[tuple[int, int]] = []
-    for number, way_ms in enumerate(ways_ms):
-        times = range(T0 + 10 * each * number, T0 + 10 * each * (number + 1), 10)
-        arrivals += [(time_ms + rng.randrange(way_ms), time_ms) for time_ms in times]
-    arrivals.sort()
-    return [
-        event(time_ms, partition=place % 2, n=time_ms)
-        for place, (_, time_ms) in enumerate(arrivals)
-    ]
-
-
-@pytest.mark.promise("order-events-take-longer")
-def test_learned_delay_follows_the_disorder_and_keeps_its_promise(job: Job) -> None:
-    """It shrinks from the longest to what the rows need, grows with them, and few rows are late."""
-    job = job.with_settings(**_AUTO)
-    events = _disordered(200, 2000, each=2000)
-    steps = []
-    for start in range(0, 4000, 400):
-        job.produce(events[start : start + 400])
-        job.run()
-        steps.append(job.steps[-1][0])
-    delays = [max(clock.delay_ms for clock in entry.clock.partitions.values()) for entry in steps]
-    assert len(delays) == 10
-    # Nothing to be behind of yet; then what 1 % of the rows need; then with longer ways.
-    assert delays[0] == 20_000
-    assert 50 <= delays[4] <= 220
-    assert 1000 <= delays[9] <= 2200
-    frontiers = [entry.frontier_ms for entry in steps]
-    assert sorted(frontiers) == frontiers
-    report = job.run(drain=True)
-    assert report.totals.read == report.totals.released + report.totals.late == 4000
-    learned = job.steps[-1][0].learned
-    assert learned is not None
-    assert learned.late_target == 0.01
-    rescued = sum(entry.rescued or 0 for entry, _ in job.steps)
-    behind = sum(found.late for found in learned.partitions.values())
-    assert behind == report.totals.late + rescued > 0
-    released = [time_of(record) for record in job.released()]
-    assert len(released) == report.totals.released
-    assert all(record.header(LATE_BY_HEADER) for record in job.late())
-
-
 @pytest.mark.promise("order-events-take-longer")
 def test_learned_delay_survives_a_restart(job: Job) -> None:
     """The next life begins with what this one learned, also when a fixed delay came between."""
     job = job.with_settings(**_AUTO)
-    events = _disordered(300, each=2000)
-    for half in (events[:1000], events[1000:]):
-        job.produce(half)
+    for start in range(0, 2000, 1000):
+        times = range(T0 + 10 * start, T0 + 10 * start + 10_000, 10)
+        job.produce([event(at ^ 128, partition=n % 2, n=n) for n, at in enumerate(times)])
         job.run()
     entry = job.steps[-1][0]
     assert entry.learned is not None

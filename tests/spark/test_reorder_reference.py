@@ -2,8 +2,8 @@
 
 Beside it the job on lists, which decides each step alike.
 
-Random histories, few of them: each step is a life of the job. The pure parts meet many more in
-tests/property/test_reorder_model.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
+Random histories, few of them: each step is a life of the job. The job on lists meets many more in
+tests/property/test_reorder_tester.py. `SEQUITUR_REFERENCE_EXAMPLES=50` meets more here, too, and
 in HDFS as well.
 """
 
@@ -26,6 +26,7 @@ from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.testing import ReorderTester
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
+from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.events import Event
 from tests.support.job_on_lists import decided, decided_in, done_in
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, histories
@@ -48,20 +49,6 @@ _EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", str(_USUAL)))
 _STORAGES: Final = ["local", "s3", *(["hdfs"] if _EXAMPLES > _USUAL else [])]
 _PARTITIONS: Final = 4  # one more than the histories use: it is never seen
 _PLACE: Final = "place"
-_DEATHS: Final = (
-    "sequitur.pipelines.store.checkpoint.Checkpoint.write_staged",  # nothing is logged
-    "sequitur.pipelines.store.checkpoint.Checkpoint.write_entry",  # the rows are staged
-    "sequitur.pipelines.sink.sink.TopicSink.write",  # the step is logged
-    "sequitur.pipelines.store.checkpoint.Checkpoint.write_done",  # the outputs are out
-)
-
-
-class _Death(Exception):  # noqa: N818 - it stands for a kill
-    """The process dies here."""
-
-
-def _die(*_: object, **__: object) -> None:
-    raise _Death
 
 
 class _Lives:
@@ -105,17 +92,15 @@ class _Lives:
             available_now=True,
         )
 
-    def live(self, step: HistoryStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def live(self, step: HistoryStep) -> None:
         """One step: a life, or two when the first one dies in it."""
         self._now_ms += step.passed_ms
         records = self._send(step)
         if step.dies:
-            with monkeypatch.context() as patched:
-                patched.setattr(_DEATHS[self._deaths % len(_DEATHS)], _die)
+            # Nothing is written where nothing is due: then this death does not come.
+            with contextlib.suppress(DiedError), deadly(DOCUMENTS[self._deaths % len(DOCUMENTS)]):
                 self._deaths += 1
-                # Nothing is written where nothing is due: then this death does not come.
-                with contextlib.suppress(_Death):
-                    self._run()
+                self._run()
         self._run()
         self.on_lists.now_ms = self._now_ms
         self.on_lists.restart()
@@ -182,10 +167,9 @@ def test_the_job_puts_out_what_the_reference_does(
     """Each output partition holds the reference's rows in its order; so do the side topics."""
     checkpoint = f"{storage.uri}-{uuid4().hex}"
     lives = _Lives(job, make_topic(partitions=_PARTITIONS), checkpoint, history)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for step in history.steps:
-            lives.live(step, monkeypatch)
-            assert _by_partition(lives.job.released()) == _expected(lives.reference.released)
+    for step in history.steps:
+        lives.live(step)
+        assert _by_partition(lives.job.released()) == _expected(lives.reference.released)
     lives.drain()
     job, reference = lives.job, lives.reference
     assert _by_partition(job.released()) == _expected(reference.released)

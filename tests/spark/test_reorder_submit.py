@@ -16,7 +16,7 @@ import pytest
 from sequitur.consumer import parse_event_time_spec
 from sequitur.pipelines.ordering.job import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
-
-T0 = 1_700_000_000_000
 
 
 def _ctrl_c(process: subprocess.Popen[str]) -> None:

@@ -15,7 +15,7 @@ from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
 from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
-from tests.support.events import event, time_of
+from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.spark
-
-T0 = 1_700_000_000_000
 
 
 def _read(job: Job) -> int:

@@ -12,7 +12,7 @@ import pytest
 from sequitur.consumer.topology import ProcessSettings
 from tests.spark.kill_rounds import BY_TASKS
 from tests.spark.submitted_job import SubmittedJob
-from tests.support.events import event
+from tests.support.events import T0, event
 from tests.support.spark_cluster import SparkCluster, small_application
 from tests.support.tree import EXAMPLES
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 
-T0 = 1_700_000_000_000
 _ENDS_WITHIN_S = 30
 """On a machine that has other things to do; else it takes 4 s."""
 

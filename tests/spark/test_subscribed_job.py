@@ -31,7 +31,7 @@ from sequitur.errors import (
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Job, wait_until
-from tests.support.events import Event, event, time_of
+from tests.support.events import T0, Event, event, time_of
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
 
-T0 = 1_700_000_000_000
 _S = 1_000
 
 

@@ -27,7 +27,7 @@ from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.pipelines.ordering.step import Steps
 from tests.spark.conftest import Job, wait_until
-from tests.support.events import Event, event, time_of
+from tests.support.events import T0, Event, event, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
 
-T0 = 1_700_000_000_000
 _S = 1_000
 
 

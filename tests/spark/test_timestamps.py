@@ -24,10 +24,9 @@ from sequitur.consumer import (
     SOURCE_OFFSET_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     LatePolicy,
-    OutputTimestamp,
 )
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
-from tests.support.events import Event, by_partition, event, time_of
+from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-_FLOOR_MS = 6 * 3_600_000
 _MINUTE_MS = 60_000
 
 
@@ -52,6 +50,9 @@ def _told(record: TopicRecord) -> int:
     """The event time as any reader has it: from the header, else from the timestamp."""
     header = record.header(EVENT_TIME_HEADER)
     return record.timestamp_ms if header is None else int(header)
+
+
+_FLOOR_MS = 6 * 3_600_000
 
 
 def _first_from(job: Job, partition: int, time_ms: int) -> int:
@@ -121,37 +122,6 @@ def test_backfill_stays_within_the_floor(job: Job) -> None:
 
 
 @pytest.mark.promise("order-consumer-seeks-time")
-def test_kafka_timestamps_are_not_lost(job: Job) -> None:
-    stamped = job.with_settings(event_time="kafka-timestamp")
-    begin = _now_ms() - _MINUTE_MS
-    job.produce([Event(value=b"%d" % n, partition=0, timestamp_ms=begin + n) for n in range(100)])
-    stamped.run(drain=True)
-    assert [record.timestamp_ms for record in stamped.released()] == [begin + n for n in range(100)]
-
-
-def test_timestamps_of_the_source_and_of_now(job: Job) -> None:
-    """What the setting names; the event time is then in the header."""
-    begin = _now_ms() - 30 * _MINUTE_MS
-    events = [
-        Event(value=event(begin + n).value, key=b"k", partition=0, timestamp_ms=begin + 7_000 + n)
-        for n in range(20)
-    ]
-    job.produce(events)
-    source = job.with_settings(output_timestamp=OutputTimestamp.SOURCE)
-    source.run(drain=True)
-    assert [record.timestamp_ms for record in job.released()] == [
-        begin + 7_000 + n for n in range(20)
-    ]
-    assert [_told(record) for record in job.released()] == [begin + n for n in range(20)]
-    job.produce([event(begin + _MINUTE_MS, partition=0)])
-    before = _now_ms()
-    job.with_settings(output_timestamp=OutputTimestamp.NOW).run(drain=True)
-    last = job.released()[-1]
-    assert last.timestamp_ms >= before
-    assert _told(last) == begin + _MINUTE_MS
-
-
-@pytest.mark.promise("order-consumer-seeks-time")
 def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic: MakeTopic) -> None:
     """With `message.timestamp.type = LogAppendTime` ours are thrown away."""
     output = make_topic(partitions=2, message_timestamp_type="LogAppendTime")
@@ -199,7 +169,6 @@ def test_clock_that_was_ahead_and_is_put_right_stops_nothing(
     assert "timestamps go back to it" in capfd.readouterr().err
 
 
-T0: Final = 1_700_000_000_000
 _FAR: Final = T0 * 1_000_000
 """T0 in nanoseconds, which a broker takes for milliseconds."""
 

@@ -19,7 +19,7 @@ from sequitur.errors import TopologyFileError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.store.ownership import step_name
 from tests.spark import bolts
-from tests.support.events import by_partition, event, time_of
+from tests.support.events import T0, by_partition, event, time_of
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-T0: Final = 1_700_000_000_000
 _HAD: Final = 4
 _HAS: Final = 6
 

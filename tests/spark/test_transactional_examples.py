@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.consumer.topology import ProcessSettings
 from tests.spark.submitted_job import SubmittedJob
-from tests.support.events import Event
+from tests.support.events import T0, Event
 from tests.support.output_reading import read_output
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.tree import EXAMPLES
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
 
-T0 = 1_700_000_000_000
 _SENTENCES = ("to be or not to be", "that is the question", "to do is to be", "be " * 25)
 
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
-import sqlite3
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from sequitur.consumer.topology import TopologyBuilder
-from sequitur.consumer.topology.state import StateOwnerError
-from sequitur.consumer.topology.step.transaction_run import CommitRun, ProcessingRun
-from sequitur.errors import TopologyFileError, TopologyTaskError
-from tests.spark import bolts as plain_bolts
+from sequitur.errors import TopologyTaskError
 from tests.spark import transactional_bolts as bolts
 from tests.spark.conftest import Job, wait_until
-from tests.support.events import event
-from tests.support.golden import make_prepared_old
+from tests.support.events import T0, event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,22 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-T0 = 1_700_000_000_000
-
-
-def _row(folder: Path) -> tuple[Any, ...]:
-    """Value, previous value and transaction id of the count of all."""
-    with sqlite3.connect(folder / "state.db") as database:
-        ((value, previous, txid),) = database.execute(
-            "SELECT value, previous, txid FROM global_count"
-        )
-    return value, previous, txid
-
-
-def _written(job: Job) -> list[dict[str, int]]:
-    found = [json.loads(record.value or b"") for record in job.released()]
-    return sorted(found, key=lambda one: one["number"])
-
 
 def test_each_step_is_a_transaction(job: Job, tmp_path: Path) -> None:
     """Ids count from 1 over restarts; each batch is one write, and goes out once."""
@@ -54,26 +31,24 @@ def test_each_step_is_a_transaction(job: Job, tmp_path: Path) -> None:
     for batch, events in enumerate((40, 2, 7), 1):
         job.produce(event(T0 + 10_000 * batch + n, key=f"k{n}") for n in range(events))
         job.run(drain=True)
-    found = _written(job)
+    found = bolts.written(job)
     assert [one["number"] for one in found] == list(range(1, len(found) + 1))
     assert found[-1]["count"] == 49
     assert job.processed()["outputs"] == len(found)
     for earlier, later in itertools.pairwise(found):
         assert later["before"] == earlier["count"]
-    assert _row(tmp_path) == (49, found[-1]["before"], len(found))
+    assert bolts.count_in(tmp_path) == (49, found[-1]["before"], len(found))
 
 
 @pytest.mark.promise("state-commit-fails-failbatch")
-@pytest.mark.parametrize("how", ["fail", "raise", "die"])
-def test_a_commit_that_fails_is_tried_again(job: Job, tmp_path: Path, how: str) -> None:
-    """Whatever ends a committer's `finish_batch`: the batch is there once, in state and topic."""
+def test_a_commit_whose_process_dies_is_tried_again(job: Job, tmp_path: Path) -> None:
     job = job.running_topology(bolts.global_count(tmp_path), retry_delay="10 ms")
-    (tmp_path / how).touch()
+    (tmp_path / "die").touch()
     job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
     job.run(drain=True)
-    assert not (tmp_path / how).exists()
-    assert _written(job)[-1]["count"] == 30
-    assert _row(tmp_path)[0] == 30
+    assert not (tmp_path / "die").exists()
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
 
 
 @pytest.mark.promise("state-batch-keeps-failing")
@@ -88,8 +63,8 @@ def test_job_stops_while_a_batch_keeps_failing(job: Job, tmp_path: Path) -> None
     assert job.released() == []
     (tmp_path / "fails").unlink()
     job.run(drain=True)
-    assert _written(job)[-1]["count"] == 30
-    assert _row(tmp_path)[0] == 30
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
 
 
 @pytest.mark.promise("state-answer-commit-lost")
@@ -110,7 +85,7 @@ def test_database_that_is_away_at_the_start_is_waited_for(
         server.start()
         wait_until(lambda: len(job.released()) > 0)
     job.run(drain=True)
-    assert _written(job)[-1]["count"] == 30
+    assert bolts.written(job)[-1]["count"] == 30
     assert server.sql("SELECT value FROM global_count") == [(30,)]
 
 
@@ -133,23 +108,8 @@ def test_job_stops_while_a_commit_waits(
         assert "lock timeout" not in server.said()
         stranger.rollback()
     job.run(drain=True)
-    assert _written(job)[-1]["count"] == 31
+    assert bolts.written(job)[-1]["count"] == 31
     assert server.sql("SELECT value FROM global_count") == [(31,)]
-
-
-@pytest.mark.promise("state-database-checkpoint-lost")
-def test_new_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:
-    job = job.running_topology(bolts.global_count(tmp_path))
-    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
-    job.run(drain=True)
-    other = job.with_settings(
-        checkpoint=f"{job.settings.checkpoint}-2",
-        app=f"{job.settings.app}-2",
-        output_topic=f"{job.settings.output_topic}-2",
-    )
-    with pytest.raises(StateOwnerError, match="belongs to checkpoint"):
-        other.run(drain=True)
-    assert _row(tmp_path)[0] == 30
 
 
 @pytest.mark.promise("state-database-checkpoint-lost")
@@ -160,31 +120,16 @@ def test_older_copy_of_a_checkpoint_is_refused_by_the_database(job: Job, tmp_pat
     job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
     job.run(drain=True)
     shutil.copytree(checkpoint, copy)
-    transactions = _row(tmp_path)[2]
+    transactions = bolts.count_in(tmp_path)[2]
     job.produce([event(T0 + 60_000, key="a")])
     job.run(drain=True)
-    assert _row(tmp_path) == (31, 30, transactions + 1)
+    assert bolts.count_in(tmp_path) == (31, 30, transactions + 1)
     shutil.rmtree(checkpoint)
     shutil.copytree(copy, checkpoint)
     job.produce([event(T0 + 70_000, key="b"), event(T0 + 70_001, key="c")])
     with pytest.raises(TopologyTaskError, match="with another batch than the checkpoint"):
         job.run(drain=True)
-    assert _row(tmp_path) == (31, 30, transactions + 1)
-
-
-@pytest.mark.promise("state-event-fails-batch")
-def test_failed_event_is_taken_out_of_its_batch(job: Job, tmp_path: Path) -> None:
-    """The batch is committed without it; it is in that of a later try, or dead-lettered."""
-    job = job.running_topology(bolts.global_count(tmp_path), retry_delay="10 ms", max_attempts=3)
-    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
-    job.produce([event(T0 + 5, key="again", fails=2), event(T0 + 6, key="never", fails=99)])
-    job.run(drain=True)
-    found = _written(job)
-    assert found[-1]["count"] == 31
-    assert _row(tmp_path)[::2] == (31, len(found))
-    assert len(job.dead_letters()) == 1
-    counts = job.processed()
-    assert (counts["acked"], counts["dead"], counts["pending"]) == (31, 1, 0)
+    assert bolts.count_in(tmp_path) == (31, 30, transactions + 1)
 
 
 @pytest.mark.promise("state-later-batches-processed")
@@ -204,7 +149,7 @@ def test_later_batches_are_processed_beside_a_commit(
         (tmp_path / how).touch()
     job.produce(event(T0 + 100 * n, key=f"k{n}") for n in range(100))
     job.run(drain=True)
-    found = _written(job)
+    found = bolts.written(job)
     assert len(found) >= 4
     assert [one["number"] for one in found] == list(range(1, len(found) + 1))
     assert found[-1]["count"] == 100
@@ -212,78 +157,4 @@ def test_later_batches_are_processed_beside_a_commit(
     assert not [one for one in threading.enumerate() if one.name == "ahead"]
     committed = [int(line) for line in (tmp_path / "commits").read_text().split()]
     assert committed == sorted(committed)
-    assert _row(tmp_path)[::2] == (100, len(found))
-
-
-class _DeathError(Exception):
-    """Stands for the end of the driver."""
-
-
-def _dies_in_commit(
-    job: Job, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None
-) -> None:
-    """Run a life of the job that ends when its first step is prepared."""
-
-    def run(_: CommitRun) -> None:
-        before()
-        raise _DeathError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CommitRun, "run", run)
-        with pytest.raises(_DeathError):
-            job.run(drain=True)
-
-
-def test_what_an_older_life_discards_late_is_prepared_still(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A life commits what it has written down itself: half of that may be in databases already.
-
-    The older one, whose own try at the commit failed, was paused before it discards its batch.
-    """
-    job = job.running_topology(bolts.global_count(tmp_path))
-    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
-    _dies_in_commit(job, monkeypatch)
-    (first,) = (tmp_path / "checkpoint" / "prepared").iterdir()
-    _dies_in_commit(job, monkeypatch, first.unlink)
-    with monkeypatch.context() as patched:
-        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
-        job.run(available_now=True)
-    job.run(drain=True)
-    assert _written(job)[-1]["count"] == 30
-    assert _row(tmp_path)[0] == 30
-
-
-@pytest.mark.promise("state-version-changed-step")
-def test_a_prepared_step_of_fb84216_goes_on(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its database: attempts had other numbers then."""
-    job = job.running_topology(bolts.global_count(tmp_path))
-    job.produce([event(T0, key="first")])
-    job.run(drain=True)
-    job.produce(event(T0 + 10_000 + n, key=f"k{n}") for n in range(30))
-    _dies_in_commit(job, monkeypatch)
-    make_prepared_old(tmp_path / "checkpoint", tmp_path / "state.db")
-    with monkeypatch.context() as patched:
-        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
-        job.run(available_now=True)
-    job.run(drain=True)
-    assert _written(job)[-1]["count"] == 31
-    assert _row(tmp_path)[0] == 31
-
-
-def test_prepared_step_is_not_given_to_a_plain_topology(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also the first: its transaction may be in a database in part."""
-    job = job.running_topology(bolts.global_count(tmp_path))
-    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
-    _dies_in_commit(job, monkeypatch)
-    builder = TopologyBuilder("global-count")
-    builder.set_spout("events")
-    builder.set_bolt("split", plain_bolts.Split()).shuffle_grouping("events")
-    with pytest.raises(TopologyFileError, match="prepared and not committed everywhere"):
-        job.running_topology(builder.build()).run(drain=True)
-    job.run(drain=True)
-    assert _row(tmp_path)[0] == 30
+    assert bolts.count_in(tmp_path)[::2] == (100, len(found))

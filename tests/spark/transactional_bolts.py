@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.topology.state.sql.store import SQLStore
@@ -15,13 +16,15 @@ from sequitur.consumer.topology.transactional.builder import (
     TransactionalTopologyBuilder,
 )
 from sequitur.errors import FailBatch
-from tests.spark.conftest import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.topology.api.tuple import Tuple
     from sequitur.consumer.topology.transactional.builder import TransactionalTopology
+    from tests.spark.conftest import Job
+    from tests.support.list_job import ListJob
 
 
 class CountBatch(BaseTransactionalBolt):
@@ -75,7 +78,8 @@ class UpdateCount(BaseTransactionalBolt, Committer):
     def finish_batch(self) -> None:
         number = self.transaction.transaction_id
         if number == 1 and self._holds_until:
-            wait_until((self._folder / f"processed-{self._holds_until}").exists)
+            held_back = self._folder / f"processed-{self._holds_until}"
+            wait_until(held_back.exists, timeout_s=300)
         ((before, after),) = self.context.state("count").multi_update(
             ["all"], lambda _, count: (count or 0) + self._count
         )
@@ -127,3 +131,17 @@ def global_count(
     if is_told:
         builder.set_output("counts", key=None, value=None).local_grouping("sum")
     return builder.build()
+
+
+def count_in(folder: Path) -> tuple[Any, ...]:
+    """Value, previous value and transaction id of the count of all."""
+    with sqlite3.connect(folder / "state.db") as database:
+        ((value, previous, txid),) = database.execute(
+            "SELECT value, previous, txid FROM global_count"
+        )
+    return value, previous, txid
+
+
+def written(job: Job | ListJob) -> list[dict[str, int]]:
+    found = [json.loads(record.value or b"") for record in job.released()]
+    return sorted(found, key=lambda one: one["number"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+T0: Final = 1_700_000_000_000
 Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -18,6 +20,9 @@ class Written(Protocol):
 
     @property
     def partition(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
 
     @property
     def value(self) -> bytes | None: ...
@@ -51,3 +56,21 @@ def by_partition(records: Iterable[R]) -> dict[int, list[R]]:
     for record in records:
         found[record.partition].append(record)
     return dict(found)
+
+
+def shuffled(count: int, *, seed: int, start_ms: int = T0, disorder_ms: int = 900) -> list[Event]:
+    """Events 10 ms apart in an order that is wrong by less than the job's delay."""
+    rng = random.Random(seed)
+    times = [start_ms + 10 * number for number in range(count)]
+    times.sort(key=lambda time_ms: time_ms + rng.randrange(disorder_ms))
+    return [event(time_ms, key=f"k{time_ms % 29}", n=n) for n, time_ms in enumerate(times)]
+
+
+def contents(records: Iterable[Event | Written]) -> list[tuple[Any, Any]]:
+    return sorted((record.key, record.value) for record in records)
+
+
+def assert_ordered(records: Iterable[Written]) -> None:
+    for partition in by_partition(records).values():
+        times = [time_of(record) for record in partition]
+        assert sorted(times) == times

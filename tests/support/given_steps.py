@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from tests.support.events import Event, by_partition, event
+from tests.support.events import T0, Event, by_partition, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sequitur.spark import OrderedStep
-
-T0: Final = 1_700_000_000_000
 
 
 def numbered_events(count: int, *, start: int = 0) -> list[Event]:

@@ -1,7 +1,7 @@
 """What the reorder job must put out, in plain Python that shares nothing with it.
 
-Written from what the job promises and not from how it does it: no runs, no log, no engine. Both the
-pure parts (tests/property) and the job on Spark (tests/spark) are held to it, row for row.
+Written from what the job promises and not from how it does it: no runs, no log, no engine. The job
+on lists (tests/property) and that on Spark (tests/spark) are held to it, row for row.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Record(NamedTuple):
     offset: int
     key: str | None
     value: bytes
+    event_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -33,10 +34,13 @@ class Reference:
         idle_timeout_ms: As in the settings.
         max_future_skew_ms: As in the settings.
         rescue: As in the settings.
+        key_ttl_ms: As in the settings; None keeps all keys.
+        duplicate_window_ms: As in the settings; None keeps repeats.
         is_bounded: Whether runs end when they have read what is there: then a partition that has
             given nothing, and has nothing more, is not waited for.
         released: Records in the order in which they go out; a partition of the output has its part.
         late: Records that are too late, in the order in which they were read.
+        repeats: Records of an event of which another is out or goes out, in order.
         quarantined: Records without a usable event time, and why.
         frontier_ms: Event time up to which everything on time is out; -1 before any.
     """
@@ -45,9 +49,12 @@ class Reference:
     idle_timeout_ms: int
     max_future_skew_ms: int
     rescue: bool
+    key_ttl_ms: int | None = None
+    duplicate_window_ms: int | None = None
     is_bounded: bool = False
     released: list[Record] = field(default_factory=list)
     late: list[Record] = field(default_factory=list)
+    repeats: list[Record] = field(default_factory=list)
     quarantined: list[tuple[Record, str]] = field(default_factory=list)
     frontier_ms: int = -1
     _held: list[tuple[int, Record]] = field(default_factory=list)
@@ -56,6 +63,8 @@ class Reference:
     _end_then: dict[tuple[str, int], int] = field(default_factory=dict)
     _read: dict[tuple[str, int], int] = field(default_factory=dict)
     _out_ms: dict[str, int] = field(default_factory=dict)
+    _forgotten_ms: int = -1
+    _ids: list[tuple[int, str | None]] = field(default_factory=list)
 
     def step(
         self,
@@ -73,7 +82,8 @@ class Reference:
             now_ms: The wall clock.
             unread: The source partitions that have one more record than was read.
         """
-        due: list[tuple[int, Record]] = []
+        behind: list[tuple[int, Record]] = []
+        times: list[tuple[int, str | None]] = []
         heard = set(partitions) - self._heard_ms.keys()
         for record in sorted(records, key=_place):
             place = (record.topic, record.partition)
@@ -83,13 +93,12 @@ class Reference:
                 self.quarantined.append((record, reason))
                 continue
             heard.add(place)
+            times.append((time_ms, record.event_id))
             self._newest_ms[place] = max(time_ms, self._newest_ms.get(place, -1))
             if time_ms >= self.frontier_ms:
                 self._held.append((time_ms, record))
-            elif self._is_rescued(record.key, time_ms):
-                due.append((time_ms, record))
             else:
-                self.late.append(record)
+                behind.append((time_ms, record))
         for place in heard:
             self._heard_ms[place] = now_ms
             self._end_then[place] = self._read.get(place, 0) + (place in unread)
@@ -98,7 +107,8 @@ class Reference:
             self._end_then[place] = min(self._end_then[place], end)
         live = [place for place in partitions if self._is_awaited(place, now_ms)]
         reached = (self._newest_ms.get(place, -1) - self.delay_ms for place in live)
-        self._release(due, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
+        self._release(behind, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
+        self._ids += times
 
     def drain(self) -> None:
         self._release([], max(self.frontier_ms, self._greatest_ms))
@@ -111,20 +121,50 @@ class Reference:
         return now_ms - self._heard_ms[place] < self.idle_timeout_ms
 
     def _is_rescued(self, key: str | None, time_ms: int) -> bool:
-        return self.rescue and key is not None and time_ms >= self._out_ms.get(key, -1)
+        if not self.rescue or key is None:
+            return False
+        return time_ms >= max(self._forgotten_ms, self._out_ms.get(key, -1))
+
+    def _repeats_of(self, rows: Iterable[tuple[int, Record]]) -> list[Record]:
+        if self.duplicate_window_ms is None:
+            return []
+        oldest_ms = self.frontier_ms - self.duplicate_window_ms
+        seen = {name for ms, name in self._ids if oldest_ms <= ms <= self.frontier_ms}
+        repeats = []
+        for _, record in sorted(rows, key=_in_order):
+            if record.event_id is not None and record.event_id in seen:
+                repeats.append(record)
+            seen.add(record.event_id)
+        return repeats
 
     @property
     def _greatest_ms(self) -> int:
         return max(self._newest_ms.values(), default=-1)
 
-    def _release(self, due: list[tuple[int, Record]], frontier_ms: int) -> None:
-        due = due + [(ms, record) for ms, record in self._held if ms <= frontier_ms]
+    def _release(self, behind: list[tuple[int, Record]], frontier_ms: int) -> None:
+        due = [(ms, record) for ms, record in self._held if ms <= frontier_ms]
         self._held = [(ms, record) for ms, record in self._held if ms > frontier_ms]
+        repeats = self._repeats_of([*behind, *due])
+        self.repeats += repeats
+        if self.key_ttl_ms is not None:
+            self._forgotten_ms = max(self._forgotten_ms, self.frontier_ms - self.key_ttl_ms)
+        due = [(ms, record) for ms, record in due if record not in repeats]
+        for ms, record in behind:
+            if record in repeats:
+                continue
+            if self._is_rescued(record.key, ms):
+                due.append((ms, record))
+            else:
+                self.late.append(record)
         self.frontier_ms = frontier_ms
-        for ms, record in sorted(due, key=lambda found: (found[0], *_place(found[1]))):
+        for ms, record in sorted(due, key=_in_order):
             self.released.append(record)
             if record.key is not None:
                 self._out_ms[record.key] = max(ms, self._out_ms.get(record.key, -1))
+
+
+def _in_order(row: tuple[int, Record]) -> tuple[int, str, int, int]:
+    return row[0], *_place(row[1])
 
 
 def _place(record: Record) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""The steps of the reorder job: what is released when, and that nothing goes missing unnoticed."""
+"""The log of the reorder job's steps: what it says, and that nothing goes missing unnoticed."""
 
 from __future__ import annotations
 
@@ -24,83 +24,8 @@ from sequitur.consumer import (
     Totals,
     finish,
 )
-from tests.support.reorder_model import ReorderModel, Row
 
 A = SourcePartition("readings", 0)
-
-
-def _model(*, slack_ms: int) -> ReorderModel:
-    return ReorderModel(delay_ms=slack_ms, idle_timeout_ms=1000, ends={A: 1 << 40})
-
-
-def _play(model: ReorderModel, times: list[int], *, at_once: int = 1) -> list[int]:
-    rows = [Row(time, A, offset) for offset, time in enumerate(times)]
-    for start in range(0, len(rows), at_once):
-        model.batch(rows[start : start + at_once], now_ms=0)
-    return [row.event_time_ms for row in model.released]
-
-
-def test_shuffled_times_come_out_in_order() -> None:
-    """The classic example: slack covers the disorder, so everything comes out, in order."""
-    model = _model(slack_ms=4)
-    _play(model, [1, 4, 3, 5, 6, 9, 7, 8, 10, 13])
-    model.drain()
-    assert [row.event_time_ms for row in model.released] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 13]
-    assert model.late == []
-
-
-def test_only_what_exceeds_the_slack_is_late() -> None:
-    model = _model(slack_ms=2)
-    assert _play(model, [1, 2, 4, 3, 7, 7, 5, 8, 20, 9]) == [1, 2, 3, 4, 5, 7, 7, 8]
-    assert [row.event_time_ms for row in model.late] == [9]
-    model.drain()
-    assert [row.event_time_ms for row in model.released][-1] == 20
-
-
-@pytest.mark.parametrize(("time_ms", "released", "late"), [
-    (89, [], [89]),   # frontier - 1
-    (90, [90], []),   # the frontier: on time, and due at once
-    (91, [], []),     # frontier + 1: held
-])  # fmt: skip
-def test_boundary_at_the_frontier(time_ms: int, released: list[int], late: list[int]) -> None:
-    """A row at the frontier is released, one behind it is late, one ahead of it is held."""
-    model = _model(slack_ms=10)
-    _play(model, [100])
-    assert model.clock.frontier_ms == 90
-    model.batch([Row(time_ms, A, 1)], now_ms=0)
-    assert [row.event_time_ms for row in model.released] == released
-    assert [row.event_time_ms for row in model.late] == late
-
-
-def test_row_at_the_frontier_goes_out_once() -> None:
-    """Rows at the frontier, staged before and after it was reached, each go out exactly once."""
-    model = _model(slack_ms=10)
-    assert _play(model, [90, 100, 90, 90, 101]) == [90, 90, 90]
-
-
-def test_ties_are_ordered_by_source() -> None:
-    """Equal event times come out by topic, partition and offset, whatever order they arrived in."""
-    b, other = SourcePartition("readings", 1), SourcePartition("other", 5)
-    rows = [Row(5, b, 0), Row(5, A, 1), Row(5, A, 0), Row(5, other, 9)]
-    model = ReorderModel(delay_ms=0, idle_timeout_ms=0, ends={A: 2, b: 1, other: 10})
-    model.batch(rows, now_ms=0)
-    assert [(row.source, row.offset) for row in model.released] == [
-        (other, 9),
-        (A, 0),
-        (A, 1),
-        (b, 0),
-    ]
-
-
-def test_tick_releases_what_silence_made_due() -> None:
-    """A topic that falls silent keeps its last rows for the idle time-out, and no longer."""
-    model = ReorderModel(delay_ms=10, idle_timeout_ms=100, ends={A: 1})
-    model.batch([Row(50, A, 0)], now_ms=0)
-    model.tick(now_ms=99)
-    assert model.released == []
-    model.tick(now_ms=100)
-    assert [row.event_time_ms for row in model.released] == [50]
-    assert model.totals.held == 0
 
 
 def _entry(**changes: Any) -> StepEntry:
@@ -211,6 +136,16 @@ def test_run_may_release_while_the_frontier_moves_through_it() -> None:
     run = Run(0, rows=2, min_event_time_ms=5, max_event_time_ms=9)
     moves = [(1, 4), (1, 5), (5, 8), (8, 9), (9, 10), (7, 7)]
     assert [run.may_release(*move) for move in moves] == [False, True, True, True, False, False]
+
+
+def test_runs_that_a_step_releases_from() -> None:
+    """Of earlier steps those through which the frontier moves; its own from its first row on."""
+    through, ahead, own = Run(1, 5, 11, 60), Run(2, 5, 51, 60), Run(3, 4, 50, 70)
+    entry = _entry(runs=(through, ahead, own))
+    assert (entry.releasing_earlier, entry.releasing_own) == ((through,), own)
+    for none in (replace(own, min_event_time_ms=51), replace(own, rows=0)):
+        assert replace(entry, runs=(through, none)).releasing_own is None
+    assert replace(entry, runs=(through,)).releasing_own is None
 
 
 def test_step_accounts_for_its_rows() -> None:

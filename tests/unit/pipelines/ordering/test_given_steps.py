@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import StepFunctionError
-from tests.support.events import event
-from tests.support.given_steps import T0, Taken, numbered_events, released_rows
-from tests.support.list_job import ListJob, job
+from tests.support.deaths import dying_before
+from tests.support.events import T0, event
+from tests.support.given_steps import Taken, numbered_events, released_rows
 
 if TYPE_CHECKING:
     from sequitur.spark import OrderedStep
-
-__all__ = ["job"]
+    from tests.support.list_job import ListJob
 
 
 def test_rows_on_time_are_given_up_to_the_frontier(job: ListJob) -> None:
@@ -77,3 +76,38 @@ def test_late_rows_are_given_where_they_are_released(job: ListJob, policy: str) 
     assert len(job.late()) == (policy == "topic")
     assert taken.all() == released_rows(job)
     assert sum(map(len, taken.all().values())) == 12 + (policy == "emit")
+
+
+@pytest.mark.promise("on-step-job-killed-step")
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [
+        ("plans/", 0),
+        ("done/", 1),
+    ],
+)
+def test_a_step_is_given_again_after_a_crash(job: ListJob, place: str, calls: int) -> None:
+    """What dies before the done mark comes again as it was; nothing is left out."""
+    job.produce(numbered_events(200))
+    job.on_step = taken = Taken()
+    with dying_before(place):
+        job.run()
+    assert len(taken.steps) == calls
+    job.run(drain=True)
+    if calls:
+        assert (taken.steps[0], taken.rows[0]) == (taken.steps[1], taken.rows[1])
+    assert taken.all(slice(calls, None)) == released_rows(job)
+
+
+@pytest.mark.promise("on-step-job-begun-anew")
+def test_another_checkpoint_has_other_ids(job: ListJob) -> None:
+    """A job that begins anew counts steps from 0 again; what it gives is not taken for the old."""
+    job.produce(numbered_events(100))
+    job.on_step = taken = Taken()
+    job.run(drain=True)
+    other = job.anew()
+    other.produce(numbered_events(100))
+    other.on_step = again = Taken()
+    other.run(drain=True)
+    assert again.all() == taken.all()
+    assert not {name for name, _, _ in taken.steps} & {name for name, _, _ in again.steps}

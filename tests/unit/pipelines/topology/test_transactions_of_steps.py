@@ -1,0 +1,136 @@
+"""A transactional topology behind the reorder stage; on Spark: tests/spark/test_transactions.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer.topology import TopologyBuilder
+from sequitur.consumer.topology.state import StateOwnerError
+from sequitur.consumer.topology.step.transaction_run import CommitRun, ProcessingRun
+from sequitur.errors import TopologyFileError
+from tests.spark import bolts as plain_bolts
+from tests.spark import transactional_bolts as bolts
+from tests.support.events import T0, event
+from tests.support.golden import make_prepared_old
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.list_job import ListJob
+
+
+@pytest.mark.promise("state-event-fails-batch")
+def test_failed_event_is_taken_out_of_its_batch(job: ListJob, tmp_path: Path) -> None:
+    """The batch is committed without it; it is in that of a later try, or dead-lettered."""
+    job = job.running_topology(bolts.global_count(tmp_path), retry_delay="10 ms", max_attempts=3)
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    job.produce([event(T0 + 5, key="again", fails=2), event(T0 + 6, key="never", fails=99)])
+    job.run(drain=True)
+    found = bolts.written(job)
+    assert found[-1]["count"] == 31
+    assert bolts.count_in(tmp_path)[::2] == (31, len(found))
+    assert len(job.dead_letters()) == 1
+    counts = job.processed()
+    assert (counts["acked"], counts["dead"], counts["pending"]) == (31, 1, 0)
+
+
+@pytest.mark.promise("state-database-checkpoint-lost")
+def test_new_checkpoint_is_refused_by_the_database(job: ListJob, tmp_path: Path) -> None:
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    job.run(drain=True)
+    other = job.anew().running_topology(bolts.global_count(tmp_path))
+    other.produce([event(T0)])
+    with pytest.raises(StateOwnerError, match="belongs to checkpoint"):
+        other.run(drain=True)
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
+class _DeathError(Exception):
+    """Stands for the end of the driver."""
+
+
+def _dies_in_commit(
+    job: ListJob, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None
+) -> None:
+    """Run a life of the job that ends when its first step is prepared."""
+
+    def run(_: CommitRun) -> None:
+        before()
+        raise _DeathError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitRun, "run", run)
+        with pytest.raises(_DeathError):
+            job.run(drain=True)
+
+
+def test_what_an_older_life_discards_late_is_prepared_still(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A life commits what it has written down itself: half of that may be in databases already.
+
+    The older one, whose own try at the commit failed, was paused before it discards its batch.
+    """
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    _dies_in_commit(job, monkeypatch)
+    (first,) = (job.folder / "prepared").iterdir()
+    _dies_in_commit(job, monkeypatch, first.unlink)
+    with monkeypatch.context() as patched:
+        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
+        job.run()
+    job.run(drain=True)
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
+@pytest.mark.promise("state-version-changed-step")
+def test_a_prepared_step_of_fb84216_goes_on(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its database: attempts had other numbers then."""
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce([event(T0, key="first")])
+    job.run(drain=True)
+    job.produce(event(T0 + 10_000 + n, key=f"k{n}") for n in range(30))
+    _dies_in_commit(job, monkeypatch)
+    make_prepared_old(job.folder, tmp_path / "state.db")
+    with monkeypatch.context() as patched:
+        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
+        job.run()
+    job.run(drain=True)
+    assert bolts.written(job)[-1]["count"] == 31
+    assert bolts.count_in(tmp_path)[0] == 31
+
+
+def test_prepared_step_is_not_given_to_a_plain_topology(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the first: its transaction may be in a database in part."""
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    _dies_in_commit(job, monkeypatch)
+    builder = TopologyBuilder("global-count")
+    builder.set_spout("events")
+    builder.set_bolt("split", plain_bolts.Split()).shuffle_grouping("events")
+    with pytest.raises(TopologyFileError, match="prepared and not committed everywhere"):
+        job.running_topology(builder.build()).run(drain=True)
+    job.run(drain=True)
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
+@pytest.mark.promise("state-commit-fails-failbatch")
+@pytest.mark.parametrize("how", ["fail", "raise"])
+def test_a_commit_that_fails_is_tried_again(job: ListJob, tmp_path: Path, how: str) -> None:
+    """Whatever ends a committer's `finish_batch`: the batch is there once, in state and topic."""
+    job = job.running_topology(bolts.global_count(tmp_path), retry_delay="10 ms")
+    (tmp_path / how).touch()
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    job.run(drain=True)
+    assert not (tmp_path / how).exists()
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
