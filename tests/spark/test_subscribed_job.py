@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import shutil
@@ -19,8 +20,13 @@ from confluent_kafka import Consumer, TopicPartition
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.cursor_store import CursorStore
-from sequitur.consumer.subscription.policies import TopicPolicies
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    TopicPolicies,
+)
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import RegistryStore
 from sequitur.errors import (
@@ -29,13 +35,18 @@ from sequitur.errors import (
     TopologyTaskError,
 )
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
+from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, Event, event, time_of
+from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.producer import Delivery
+    from sequitur.producer.quota import QuotaStatistics
 
 pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
 
@@ -186,6 +197,61 @@ def test_reset_begins_everything_anew(subscribed: Job) -> None:
     assert _times(job) == [0, 25, 30, 0, 25, 30, 50]
     assert (report.totals.read, report.totals.late) == (4, 0)
     assert [one.name for one in Path(job.settings.checkpoint, "epochs").iterdir()] == ["000001"]
+
+
+_LIMIT = 50_000
+_HOUR_MS = 3_600_000
+
+
+def _limited(job: Job) -> SubscribedTopics:
+    """Let the job register, and hold producers to its topic from a backlog of so many bytes on."""
+    topics = SubscribedTopics(job.kafka.bootstrap_servers)
+    job.run()
+    quota = BacklogQuota(_LIMIT, None, BacklogPolicy.PRODUCER_REQUEST_HOLD)
+    topics.policies(job.topic, TopicPolicies(backlog_quota=quota))
+    return topics
+
+
+def _fill(job: Job, times_ms: range) -> None:
+    """Send events of 1 kB, to all partitions in turn."""
+    job.produce(event(T0 + t, partition=n % 4, pad="." * 1_000) for n, t in enumerate(times_ms))
+
+
+def _quota(producer: IdempotentProducer) -> QuotaStatistics:
+    quota = producer.statistics().quota
+    assert quota is not None
+    return quota
+
+
+async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[Delivery]:
+    """Send until the producer knows that the quota holds it: the last send waits."""
+    while True:
+        sending = asyncio.create_task(producer.send(topic, b"{}"))
+        await until(lambda: sending.done() or _quota(producer).held)  # noqa: B023 - awaited here
+        if not sending.done():
+            return sending
+
+
+async def _send_held(job: Job, topics: SubscribedTopics) -> None:
+    """Have the quota hold a producer's send, which the job lets go on while it runs."""
+    settings = ProducerSettings(backlog_quota=True)
+    async with IdempotentProducer(job.kafka.bootstrap_servers, settings) as producer:
+        sending = await _held(producer, job.topic)
+        with job.running():
+            assert isinstance(await (await sending), Persisted)
+            survey = await asyncio.to_thread(topics.surveyor.survey, [job.topic])
+            assert survey.backlog(job.topic).size_bytes < _LIMIT
+
+
+@pytest.mark.promise("sub-topic-quota-holds")
+def test_acks_of_the_job_let_a_held_producer_go_on(subscribed: Job) -> None:
+    """Its own checks tell so, while it runs."""
+    job = subscribed.with_settings(delay="0 s")
+    topics = _limited(job)
+    _fill(job, range(60))
+    with contextlib.closing(Checks(topics.surveyor, valid_for_ms=_HOUR_MS)) as checks:
+        assert checks.run(now_ms=topics.now_ms).quotas[0].is_exceeded
+    asyncio.run(_send_held(job, topics))
 
 
 def _count(folder: Path) -> tuple[int, int]:
