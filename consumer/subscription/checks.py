@@ -41,7 +41,7 @@ from sequitur.errors import (
 from sequitur.kafka.control import CONTROL_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import TopicPartition
 
@@ -176,7 +176,7 @@ class Checks:
             for name, why in sorted(survey.damaged.items())
         ]
         findings += _unknown(survey)
-        expired = self._expire(survey)
+        expired = self._expire(survey, _not_known(findings))
         findings += [
             Finding(FindingKind.EXPIRED_SUBSCRIPTION, None, name, "nobody used it")
             for name in expired
@@ -253,15 +253,14 @@ class Checks:
         self._states.write({**states, **dict.fromkeys(gone)})
         self._told = set(states)
 
-    def _expire(self, survey: Survey) -> list[str]:
-        """Delete the subscriptions that nobody uses; return their names."""
+    def _expire(self, survey: Survey, kept: Collection[str | None]) -> list[str]:
+        """Delete the subscriptions that nobody uses, but for some; return their names."""
         expired = []
         for record in survey.registry.subscriptions.values():
-            is_connected = record.name in survey.connected or record.name in survey.untold
-            if not is_unused(
+            if record.name in kept or not is_unused(
                 survey.registry,
                 record,
-                is_connected=is_connected,
+                is_connected=record.name in survey.connected,
                 now_ms=survey.now_ms,
                 seen_ms=survey.seen_ms.get(record.name),
             ):
@@ -350,6 +349,12 @@ def _unknown(survey: Survey) -> list[Finding]:
         for name, topic in sorted({(name, where.topic) for name, where in survey.of_gone_logs})
     ]
     return found
+
+
+def _not_known(findings: Iterable[Finding]) -> set[str | None]:
+    """Return the subscriptions of which something is not known: none of them is deleted."""
+    kinds = {FindingKind.DAMAGED, FindingKind.UNKNOWN}
+    return {one.subscription for one in findings if one.kind in kinds}
 
 
 def _lost(survey: Survey) -> list[Finding]:

@@ -14,13 +14,13 @@ from sequitur.consumer.subscription.policies import (
     expired_before,
     is_pinned,
 )
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sequitur.consumer.subscription.policies import DetectionThresholds, Place
     from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
-    from sequitur.kafka.partition import SourcePartition
 
 
 class FindingKind(StrEnum):
@@ -403,14 +403,19 @@ class Survey:
         return TopicBacklog(topic, tuple(parts))
 
     def settled_backlog(self, topic: str) -> TopicBacklog:
-        """Return `backlog` without the subscriptions that are being reset.
+        """Return `backlog` without what is being reset, or was acked of an earlier topic.
 
-        What those will have acked is not known, so no producer waits for them.
+        What will be acked there is not known, so no producer waits for it.
         """
         whole = self.backlog(topic)
-        if not self._unsettled:
+        if not self._unsettled and not self.of_gone_logs:
             return whole
-        parts = (one for one in whole.parts if one.subscription not in self._unsettled)
+        parts = (
+            one
+            for one in whole.parts
+            if one.subscription not in self._unsettled
+            and (one.subscription, SourcePartition(topic, one.partition)) not in self.of_gone_logs
+        )
         return TopicBacklog(topic, tuple(parts))
 
     @cached_property
@@ -505,12 +510,14 @@ def due_acks(survey: Survey, record: SubscriptionRecord, cuts: Cuts) -> list[Due
     """Return what a subscription is to ack, in order; its cursors are not changed.
 
     Messages that have both expired and are to be evicted have expired. Nothing is due while a reset
-    is under way, or where cursors cannot be read.
+    is under way, or where cursors cannot be read or are those of an earlier topic.
     """
     due: list[DueAck] = []
     if survey.is_being_reset(record) or record.name in survey.damaged:
         return due
     for where in (one for topic in record.topics for one in survey.partitions(topic)):
+        if (record.name, where) in survey.of_gone_logs:
+            continue
         cursor = survey.held_of(record.name, where).cursor
         reached, end = survey.first_unacked(record.name, where), survey.logs[where].end
         pinned = is_pinned(record, survey.oldest_ms.get((where, reached)))

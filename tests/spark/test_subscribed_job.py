@@ -22,11 +22,7 @@ from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.cursor_store import CursorStore
-from sequitur.consumer.subscription.policies import (
-    BacklogPolicy,
-    BacklogQuota,
-    TopicPolicies,
-)
+from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import RegistryStore
 from sequitur.errors import (
@@ -39,6 +35,7 @@ from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.spark import transactional_bolts
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, Event, event, time_of
+from tests.support.output_reading import read_output
 from tests.support.subscribed_topics import SubscribedTopics
 from tests.support.waiting import until
 
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import Delivery
     from sequitur.producer.quota import QuotaStatistics
+    from tests.conftest import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
 
@@ -181,6 +179,34 @@ def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> Non
     assert _times(job) == [0, 33, 60, 90]
     totals = report.totals
     assert (totals.read, totals.released, totals.skipped, totals.held) == (8, 4, 4, 0)
+
+
+@pytest.mark.promise("sub-messages-older-time", "sub-quota-evicts-messages")
+def test_rows_that_a_quota_evicts_are_copied_and_told_wherever_they_are(
+    subscribed: Job, make_topic: MakeTopic, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Held rows and such as were not read yet; they are counted, and the job says which."""
+    copies = make_topic(partitions=1)
+    job = subscribed.with_settings(idle_timeout="1 s", evicted_topic=copies)
+    now_ms = time.time_ns() // 1_000_000
+    job.produce(replace(_event(one), timestamp_ms=now_ms - 3_600_000) for one in (0, 30, 25))
+    job.run()
+    quota = BacklogQuota(None, 600, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    policies = TopicPolicies(backlog_quota=quota)
+    RegistryStore(job.kafka).change(lambda found: found.with_policies(job.topic, policies))
+    job.produce(replace(_event(one), timestamp_ms=now_ms - 3_600_000) for one in (31, 32))
+    job.produce(replace(_event(one), timestamp_ms=now_ms) for one in (33, 60))
+    with job.running():
+        wait_until(lambda: _cursor(job).committed_offset >= 5)
+        job.produce([replace(_event(90), timestamp_ms=now_ms)])
+        wait_until(lambda: _times(job)[:3] == [0, 33, 60])
+    report = job.run(drain=True)
+    assert _times(job) == [0, 33, 60, 90]
+    totals = report.totals
+    assert (totals.read, totals.released, totals.skipped, totals.held) == (8, 4, 4, 0)
+    assert [(time_of(one) - T0) // _S for one in read_output(job.kafka, copies)] == [30, 25, 31, 32]
+    told = f"evicted: {job.topic}, partition 0: 4 messages from 1 to before 5 are acked"
+    assert told in capfd.readouterr().err
 
 
 @pytest.mark.promise("sub-subscription-reset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,8 @@ def test_damage_of_one_stops_no_other(
     assert topics.committed(f"{name}-whole", topic) == 100
     # What a broken record says is no reason to hold producers back.
     assert not any(one.is_exceeded for one in round_.quotas)
+    topics.policies(topic, replace(expires, subscription_expiration_time_minutes=60))
+    assert topics.check(after_s=7_200, dry_run=True).expired == (f"{name}-whole",)
 
     run = run_retention(topics.surveyor, [topic])
     assert run.records == 0

@@ -17,7 +17,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer.subscription.admin import CursorMoves
-from sequitur.consumer.subscription.policies import Retention, TopicPolicies
+from sequitur.consumer.subscription.policies import (
+    BacklogPolicy,
+    BacklogQuota,
+    Retention,
+    TopicPolicies,
+)
 from sequitur.consumer.subscription.position import Position, ToPositions
 from sequitur.consumer.subscription.retention import Holder, RetentionRun, run_retention
 from sequitur.consumer.subscription.stored_records import SubscriptionState
@@ -63,14 +68,17 @@ def test_deletable_is_what_both_have_acked(topics: SubscribedTopics, topic: str)
     assert not again.deletes
 
 
-@pytest.mark.promise("sub-topic-subscriptions-deleted")
+@pytest.mark.promise("sub-topic-subscriptions-deleted", "sub-something-subscription-partition")
 @pytest.mark.parametrize(
     ("written", "knows_ids"), [(3, False), (10, True)], ids=["shorter than before", "longer"]
 )
 def test_a_topic_that_is_made_anew_is_not_acked(
     topics: SubscribedTopics, topic: str, written: int, *, knows_ids: bool
 ) -> None:
-    """Cursors of the topic that was deleted say nothing of another with its name."""
+    """Cursors of the topic that was deleted say nothing of another with its name.
+
+    So none moves, no producer waits for it, and the subscription stays until somebody decides.
+    """
     topics.fill(topic, 6)
     topics.subscribe("sub1", topic)
     before = topics.surveyor.topics.ids([topic])
@@ -86,9 +94,15 @@ def test_a_topic_that_is_made_anew_is_not_acked(
     topics.fill(topic, written)
     (plan,) = run_retention(topics.surveyor, [topic]).plans
     assert (plan.deletes, plan.held_by, plan.holder) == (False, Holder.SUBSCRIPTION, "sub1")
-    (told,) = [one for one in topics.check().findings if one.kind is FindingKind.UNKNOWN]
+    quota = BacklogQuota(None, 120, BacklogPolicy.PRODUCER_EXCEPTION)
+    topics.policies(topic, TopicPolicies(quota, 60, 60))
+    found = topics.check(after_s=7_200)
+    (told,) = [one for one in found.findings if one.kind is FindingKind.UNKNOWN]
     assert (told.topic, told.subscription) == (topic, "sub1")
     assert "created anew" in told.sentence
+    assert (found.acked, found.expired) == ((), ())
+    assert not any(one.is_exceeded for one in found.quotas)
+    assert topics.committed("sub1", topic) == 5
     assert topics.start_of(topic) == 0
 
 

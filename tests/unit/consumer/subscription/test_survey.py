@@ -186,6 +186,16 @@ def test_cursors_that_cannot_be_read_are_left_alone() -> None:
     assert survey.backlog("orders").parts == ()
 
 
+@pytest.mark.promise("sub-something-subscription-partition")
+def test_cursors_of_an_earlier_topic_are_left_alone() -> None:
+    """Nothing is acked of the topic that has its name now, and no producer of that one waits."""
+    survey = _survey(_held((0, 50)))
+    assert due_acks(survey, _RECORD, Cuts({_HERE: 70}, {_HERE: 60}))
+    gone = replace(survey, of_gone_logs=frozenset({("sub1", _HERE)}))
+    assert due_acks(gone, _RECORD, Cuts({_HERE: 70}, {_HERE: 60})) == []
+    assert gone.settled_backlog("orders").parts == ()
+
+
 def test_an_empty_partition_has_a_backlog_of_0_bytes() -> None:
     """Retention has deleted everything, and Kafka keeps an empty file."""
     for log in (Log(0, 0, 0), Log(100, 100, 70)):
