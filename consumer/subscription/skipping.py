@@ -189,10 +189,15 @@ def skip(
     if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
         survey = surveyor.with_oldest(survey, [record.name])
     due = due_acks(survey, record, wanted)
-    for where, acks in groupby(due, lambda one: SourcePartition(one.topic, one.partition)):
+    # Copies that are evicted themselves are not copied again: that would have no end.
+    copied = [
+        one for one in due if one.why is FindingKind.EVICTED and copy_to not in {None, one.topic}
+    ]
+    if copied:
+        due = _up_to_transactions(surveyor.kafka, survey, due, copied)
+    for where, acks in groupby(due, _where):
         of_partition = list(acks)
         evicted = [one for one in of_partition if one.why is FindingKind.EVICTED]
-        # Copies that are evicted themselves are not copied again: that would have no end.
         if copy_to not in {None, where.topic} and evicted:
             surveyor.topics.require(copy_to)  # a producer waits half a minute for a topic
             cursor = survey.held_of(record.name, where).cursor
@@ -201,6 +206,31 @@ def skip(
     if due:
         own.store()
     return due
+
+
+def _up_to_transactions(
+    kafka: KafkaSettings, survey: Survey, due: Iterable[DueAck], copied: Iterable[DueAck]
+) -> list[DueAck]:
+    """Return what is due, and of what is copied first only what no open transaction may abort.
+
+    To wait for that one's end would hold up all else, and copy again what was copied meanwhile.
+    """
+    ends = Reader(kafka=kafka).stable_ends({_where(one): one.first for one in copied})
+    found = []
+    for one in due:
+        where = _where(one)
+        stop = min(one.stop, ends.get(where, one.stop))
+        if one.why is not FindingKind.EVICTED or stop == one.stop:
+            found.append(one)
+        elif stop > one.first:
+            unacked = survey.held_of(one.subscription, where).cursor.unacked_ranges(one.first, stop)
+            messages = sum(end - begin for begin, end in unacked)
+            found.append(one._replace(stop=stop, messages=messages))
+    return found
+
+
+def _where(one: DueAck) -> SourcePartition:
+    return SourcePartition(one.topic, one.partition)
 
 
 def _may_skip(policies: PoliciesInForce) -> bool:

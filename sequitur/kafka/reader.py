@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.retry import Backoff, Retry
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.errors import (
     FatalError,
     LogRangeError,
@@ -88,6 +88,31 @@ class Reader:
             if most_bytes is not None:
                 left -= columns.size_bytes
             yield some.where, columns
+
+    def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Return where open transactions begin, or logs end, behind a place of each partition.
+
+        Raises:
+            TopicError: The brokers refuse it.
+            UnansweredError: Not all leaders answered for as long as patience goes.
+        """
+
+        def ask() -> dict[SourcePartition, int]:
+            connections = kept_connections(self.kafka)
+            connections.run(connections.leaders.refresh({where.topic for where in places}))
+            told = connections.run(connections.leaders.fetch(places, partition_bytes=1))
+            if untold := places.keys() - told.keys():
+                raise RetriableError(f"{_named(untold)}: no leader answers")
+            # Of a place that is deleted meanwhile nothing is told.
+            return {where: max(one.last_stable, places[where]) for where, one in told.items()}
+
+        try:
+            retry = Retry(patience_s=self.patience_s, backoff=_BACKOFF)
+            return retry.run(ask, any_of(RetriableError))
+        except RetriableError as error:
+            raise UnansweredError(str(error)) from error
+        except FatalError as error:
+            raise TopicError(f"{_named(places)} cannot be read: {error}") from error
 
     def _read(self, spans: Spans) -> Iterator[Fetched]:
         stops = {where: stop for where, (first, stop) in spans.items() if first < stop}

@@ -473,6 +473,33 @@ def test_an_open_transaction_of_a_producer_stops_no_check(
     client.abort_transaction(30)
 
 
+@pytest.mark.promise("sub-copy-evicted-messages")
+def test_what_a_transaction_may_abort_is_not_evicted_where_copies_are_made(
+    topics: SubscribedTopics, make_topic: MakeTopic, topic: str
+) -> None:
+    """The check does not wait for its end, and what is before it is copied once."""
+    copies = make_topic(1)
+    topics.fill(topic, 10, size=1_000)
+    client = Producer({**topics.kafka.librdkafka(), "transactional.id": topic})
+    client.init_transactions(30)
+    client.begin_transaction()
+    for _ in range(90):
+        client.produce(topic, bytes(1_000), partition=0)
+    assert client.flush(30) == 0
+    topics.subscribe("slow", topic, evicted_topic=copies)
+    quota = BacklogQuota(50_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
+    topics.policies(topic, TopicPolicies(backlog_quota=quota))
+    (evicted,) = topics.check().acked
+    assert (evicted.first, evicted.stop, evicted.messages) == (0, 10, 10)
+    assert topics.check().acked == ()
+    where = SourcePartition(copies, 0)
+    assert topics.surveyor.topics.high_watermarks([where]) == {where: 10}
+    client.commit_transaction(30)
+    (evicted,) = topics.check().acked
+    assert (evicted.first, topics.committed("slow", topic)) == (10, evicted.stop)
+    assert topics.surveyor.topics.high_watermarks([where]) == {where: evicted.stop}
+
+
 def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -> None:
     """Each change sees what the other has written; of two that create one the second fails."""
     wrong: list[BaseException] = []
