@@ -438,7 +438,13 @@ def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_
     All addresses are tried side by side, and the first that accepts a connection is enough.
     """
     _require_listener(kafka, timeout_s)
-    asyncio.run(_ask(kafka))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(_ask(kafka))
+    else:  # as in a notebook, whose loop runs in the thread of its cells
+        with ThreadPoolExecutor(1) as own:
+            own.submit(asyncio.run, _ask(kafka)).result()
 
 
 async def why_no_broker(kafka: KafkaSettings, *, limit_s: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import signal
 import socket
@@ -232,8 +234,13 @@ def test_each_address_that_refuses_is_named() -> None:
     assert "127.0.0.1:99999: " in str(refused.value)
 
 
+async def _within_a_loop(call: Callable[[], None]) -> None:
+    call()
+
+
 @pytest.mark.promise("cli-broker-answers")
-def test_a_listener_that_is_no_broker_is_named() -> None:
+@pytest.mark.parametrize("in_notebook", [False, True])
+def test_a_listener_that_is_no_broker_is_named(*, in_notebook: bool) -> None:
     """It accepts and hangs up: there is no use in waiting for it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.listen()
@@ -248,8 +255,9 @@ def test_a_listener_that_is_no_broker_is_named() -> None:
 
         thread = threading.Thread(target=hang_up)
         thread.start()
+        ask = functools.partial(require_broker, KafkaSettings(bootstrap_servers=address))
         with pytest.raises(RetriableError, match=address):
-            require_broker(KafkaSettings(bootstrap_servers=address))
+            asyncio.run(_within_a_loop(ask)) if in_notebook else ask()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
 
