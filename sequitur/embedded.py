@@ -408,11 +408,22 @@ def telling_lines(lines: list[str], count: int) -> list[str]:
 _MAIN_CLASS: Final = "kafka.Kafka"
 _PORT_ATTEMPTS: Final = 3
 _POLL_S: Final = 0.05
+_STOP_POLL_S: Final = 0.001
 _FORMAT_TIMEOUT_S: Final = 120
-_KILL_TIMEOUT_S: Final = 30
+_SIGNAL_TIMEOUT_S: Final = 30
 _LINES_SHOWN: Final = 12
 _PORT_TAKEN: Final = re.compile(r"Address already in use|Socket server failed to bind")
 _CLUSTER_ID: Final = re.compile(r"^cluster\.id=(.+)$", re.MULTILINE)
+
+
+def is_at_rest(process: int) -> bool:
+    """Tell whether all threads of a process are stopped, or gone."""
+    for thread in Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            state = thread.read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+            if state not in "tTZX":
+                return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,7 +525,7 @@ class EmbeddedBroker:
                     process.wait(timeout_s)
                 except psutil.TimeoutExpired:
                     process.kill()
-                    process.wait(_KILL_TIMEOUT_S)
+                    process.wait(_SIGNAL_TIMEOUT_S)
             self._reap()
             self._keep_class_archive()
 
@@ -524,12 +535,21 @@ class EmbeddedBroker:
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-                process.wait(_KILL_TIMEOUT_S)
+                process.wait(_SIGNAL_TIMEOUT_S)
             self._reap()
 
     def pause(self) -> None:
-        """Pause the broker (SIGSTOP): connections stay, and nothing answers."""
-        self._signal(signal.SIGSTOP)
+        """Pause the broker (SIGSTOP): connections stay, and nothing answers once this returns."""
+        process = self._signal(signal.SIGSTOP)
+        # Each thread stops by itself, when it next leaves the kernel: one may yet send an answer.
+        deadline = time.monotonic() + _SIGNAL_TIMEOUT_S
+        while not is_at_rest(process.pid):
+            if time.monotonic() > deadline:
+                raise BrokerStartError(
+                    f"the broker in {self.directory} still runs {_SIGNAL_TIMEOUT_S} s after it was "
+                    "paused: a thread of it waits for the disk; resume or stop it"
+                )
+            time.sleep(_STOP_POLL_S)
 
     def resume(self) -> None:
         """Resume a paused broker."""
@@ -599,11 +619,12 @@ class EmbeddedBroker:
         if self._child is not None:
             self._child.poll()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> psutil.Process:
         process = self._process()
         if process is None:
             raise BrokerStartError(f"no broker runs in {self.directory}")
         process.send_signal(number)
+        return process
 
     def _refuse_other_port(self) -> None:
         record = read_record(self._files.record)

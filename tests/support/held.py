@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sequitur.embedded import is_at_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def _are_stopped(processes: Sequence[int]) -> bool:
     """Stop processes; whether they came to rest, which a write that had begun may delay."""
     _signal(processes, signal.SIGSTOP)
     for _ in range(_POLLS):
-        if all(_is_at_rest(process) for process in processes):
+        if all(is_at_rest(process) for process in processes):
             return True
         time.sleep(_POLL_S)
     return False
@@ -48,13 +49,3 @@ def _signal(processes: Sequence[int], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
-
-
-def _is_at_rest(process: int) -> bool:
-    """Whether all threads are stopped, or gone."""
-    for thread in Path(f"/proc/{process}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            state = thread.read_text().rpartition(")")[2].split()[0]
-            if state not in "tTZX":
-                return False
-    return True

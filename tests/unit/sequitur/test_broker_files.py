@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
 
 from sequitur import embedded as _ports
@@ -22,6 +26,7 @@ from sequitur.embedded import (
     write_set_up,
 )
 from sequitur.pipelines.launch import ClassArchive
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +129,46 @@ def test_a_child_of_ours_is_the_broker_before_its_command_line_shows(
     stranger.kill()
     stranger.wait()
     assert not broker.status().running
+
+
+_IN_THE_KERNEL = """
+import os, sys
+# It waits until its child runs another program, and the child until somebody writes to a pipe.
+opens = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens])
+input()
+"""
+
+
+def test_a_paused_broker_is_stopped_when_the_call_returns(tmp_path: Path) -> None:
+    """SIGSTOP only asks for it: a thread within the kernel stops when it leaves that."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-c", _IN_THE_KERNEL, str(pipe)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        broker = _recorded(tmp_path, process)
+        broker._child = process
+        found = psutil.Process(process.pid)
+
+        def pause() -> str:
+            broker.pause()
+            return found.status()
+
+        try:
+            wait_until(lambda: found.status() == psutil.STATUS_DISK_SLEEP)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                paused = pool.submit(pause)
+                wait_until(lambda: paused.done() or _is_asked_to_stop(process))
+                pipe.write_text("")
+                assert paused.result() == psutil.STATUS_STOPPED
+        finally:
+            process.kill()
+
+
+def _is_asked_to_stop(process: subprocess.Popen[bytes]) -> bool:
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (pending,) = (line.split()[1] for line in lines if line.startswith("ShdPnd:"))
+    return bool(int(pending, 16) & 1 << (signal.SIGSTOP - 1))
 
 
 @pytest.mark.parametrize("short_lived", [False, True])
