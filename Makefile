@@ -15,11 +15,14 @@ INSTALLED := .venv/.installed
 TEST_PROCESSES ?= 5
 # Some wait for servers and clocks, so that two on two cores leave a third of these idle.
 FAST_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 4 : cores)))
+PYTEST = $(BIN)/python -m pytest tests --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+IN_TEST := -m 'not (cluster or figures or kill or test_all)' --hypothesis-profile=fast
+LANES := producer reorder topology subscription shell
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/clock.py,*/lateness.py,*/step_log.py,*/subscription/*,*/frontier.py,*/acker.py
 
-.PHONY: help setup jars demo test test-all test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
+.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -41,12 +44,14 @@ jars: $(INSTALLED)
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
-test: setup ## All tests but those that kill again and again, of a cluster and of figures
-	@$(BIN)/python -m pytest tests --ignore=tests/containers -m 'not cluster and not kill and not figures' \
-	  --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+test: setup ## The tests of every promise: on a real broker and real Spark, once each
+	@$(PYTEST) $(IN_TEST)
 
-test-all: setup ## All tests, and the wheel with each extra; those against containers where Docker's engine can run
-	@$(BIN)/python -m pytest tests --promises --ignore=tests/containers --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+$(LANES:%=test-%): test-%: setup
+	@$(PYTEST) $(IN_TEST) --lane=$*
+
+test-all: setup ## All tests, kills and clusters too, the wheel with each extra, and containers where Docker's engine runs
+	@$(PYTEST) --promises
 	@$(BIN)/python -m tests.house.extras
 	@tests/containers/run
 

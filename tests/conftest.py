@@ -37,6 +37,7 @@ from tests.support.brokers import (
     ForeignBroker,
     SharedBroker,
 )
+from tests.support.lanes import LANES, lane_of
 from tests.support.postgres import PostgresServer
 from tests.support.promised import Promised
 from tests.support.scheduling import IN_SESSION, SESSION_FOLDER, Groups, write_groups
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
+_FOLDER = Path(__file__).parent
 _TOPIC_TIMEOUT_S = 30.0
 _SHARED: list[Broker] = []
 """Kept to this process's end: Python warns of a child that goes on when its object is gone."""
@@ -83,6 +85,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail if all tests of a promise were skipped; for runs of all tests",
     )
+    parser.addoption("--lane", choices=LANES, help="run only the tests of one product")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no test file of another lane than the one that is asked for."""
+    lane = config.getoption("--lane")
+    if lane is None or not collection_path.match("test_*.py"):
+        return None
+    return lane_of(collection_path.relative_to(_FOLDER).as_posix()) != lane or None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """What is promised: `docs/promises.toml`, the tests that show it, and `docs/failures.md` of both.
 
-`python -m tests.house.promises` fails where a promise has no test, a test shows what nobody
-promises, or the page is not that of today; `--write` writes the page. No test is imported.
+`python -m tests.house.promises` fails where a promise has no test in `make test`, a test shows what
+nobody promises, or the page is not that of today; `--write` writes the page. No test is imported.
 """
 
 from __future__ import annotations
@@ -10,15 +10,48 @@ import argparse
 import ast
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 PROMISES: Final = ROOT / "docs" / "promises.toml"
 PAGE: Final = ROOT / "docs" / "failures.md"
+LEFT_OUT: Final = frozenset({"cluster", "figures", "kill", "test_all"})
+"""A test with one of these marks runs in `make test-all` alone."""
+ALONE: Final = {
+    **dict.fromkeys(
+        (
+            "in-broker-paused-killed",
+            "in-daemon-reads-folder",
+            "in-lives-begin-killed",
+            "order-checkpoint-s3-topology",
+            "order-driver-killed-kill",
+            "process-driver-killed-kill",
+            "sink-program-killed-kill",
+            "state-driver-python-worker",
+            "sub-job-killed-moment",
+        ),
+        "only rounds of kills show it",
+    ),
+    **dict.fromkeys(
+        (
+            "order-cluster-room-executor",
+            "order-spark-cluster-executor",
+            "order-spark-page-spark",
+            "order-workers-cluster-lack",
+        ),
+        "it needs a Spark master and workers",
+    ),
+    **dict.fromkeys(
+        ("cli-new-user-pastes", "cli-readme-md-pasted"),
+        "the README's session has five lives of Spark and the daemon, one after the other",
+    ),
+    "order-checkpoint-hdfs-create": "it needs an HDFS cluster",
+}
+"""The promises that only `make test-all` shows, and why."""
 _HEAD: Final = """\
 # What happens, what is promised, and what shows it
 
@@ -42,25 +75,51 @@ def promises() -> dict[str, Promise]:
     return found
 
 
-def shown_by() -> dict[str, list[str]]:
+class Shown(NamedTuple):
+    """A test that carries the id of a promise."""
+
+    promise: str
+    test: str
+    in_make_test: bool
+
+
+def all_shown() -> list[Shown]:
+    """Return each test with each promise that it carries, by file."""
+    sources = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [one for source in sources for one in marks(ast.parse(source.read_text("utf-8")))]
+
+
+def shown_by(found: Iterable[Shown]) -> dict[str, list[str]]:
     """Return the names of the tests that carry an id, by the id."""
-    found: dict[str, list[str]] = {}
-    for source in sorted((ROOT / "tests").rglob("test_*.py")):
-        for test, promise in marks(ast.parse(source.read_text("utf-8"))):
-            found.setdefault(promise, []).append(test)
-    return found
+    by_promise: dict[str, list[str]] = {}
+    for one in found:
+        by_promise.setdefault(one.promise, []).append(one.test)
+    return by_promise
 
 
-def marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def marks(tree: ast.Module) -> Iterator[Shown]:
     """Yield the tests of a module, each with a promise that it shows."""
+    of_module = [mark for node in tree.body for mark in _marks_of_all(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                yield from ((node.name, promise) for promise in _promised(decorator))
+            yield from _shown([node.name], node.decorator_list, of_module)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             # `TestMachine = pytest.mark.promise("...")(Machine.TestCase)`
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            yield from ((name, promise) for name in names for promise in _promised(node.value.func))
+            yield from _shown(names, [node.value.func], of_module)
+
+
+def _marks_of_all(node: ast.stmt) -> list[ast.expr]:
+    """Return the marks that a statement `pytestmark = ...` gives to all tests of its module."""
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+        return node.value.elts if isinstance(node.value, ast.List) else [node.value]
+    return []
+
+
+def _shown(names: list[str], own: list[ast.expr], of_module: list[ast.expr]) -> Iterator[Shown]:
+    kinds = {ast.unparse(mark).partition("(")[0].rpartition(".")[2] for mark in own + of_module}
+    for promise in (promise for mark in own for promise in _promised(mark)):
+        yield from (Shown(promise, name, not kinds & LEFT_OUT) for name in names)
 
 
 def _promised(found: ast.expr) -> list[str]:
@@ -69,10 +128,22 @@ def _promised(found: ast.expr) -> list[str]:
     return []
 
 
-def problems(made: Mapping[str, Promise], shown: Mapping[str, list[str]]) -> list[str]:
+def problems(made: Mapping[str, Promise], found: Collection[Shown]) -> list[str]:
     """Return what is wrong about promises and marks, a line each."""
+    shown = shown_by(found)
     told = [f"{name}: no test is marked with it" for name in made if name not in shown]
     told += [f"{', '.join(shown[name])}: no promise {name}" for name in shown if name not in made]
+    in_make_test = {one.promise for one in found if one.in_make_test}
+    told += [
+        f"{name}: make test does not show it, only {', '.join(tests)}"
+        for name, tests in shown.items()
+        if name in made and name not in in_make_test and name not in ALONE
+    ]
+    told += [
+        f"{name}: make test shows it, or nobody promises it: take it out of ALONE"
+        for name in ALONE
+        if name in in_make_test or name not in made
+    ]
     return told
 
 
@@ -96,9 +167,9 @@ def main() -> None:
     """Check, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write docs/failures.md")
-    made, shown = promises(), shown_by()
-    text = page(made, shown)
-    told = problems(made, shown)
+    made, found = promises(), all_shown()
+    text = page(made, shown_by(found))
+    told = problems(made, found)
     if parser.parse_args().write:
         PAGE.write_text(text, "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != text:

@@ -261,6 +261,7 @@ async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
     await reader.close(1)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-whoever-checks-quotas")
 async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) -> None:
     broker = make_broker()
@@ -340,6 +341,7 @@ def _numbers(broker: Broker, topic: str) -> list[int]:
     return [json.loads(message.value())["n"] for message in messages]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 @pytest.mark.parametrize("durability", ["journal", "none"])
@@ -374,6 +376,7 @@ def test_the_source_waits_until_the_quota_is_kept(
     assert _numbers(broker, topic) == list(range(100))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(

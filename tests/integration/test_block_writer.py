@@ -257,6 +257,7 @@ class _DiedError(Exception):
     """The task dies here."""
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-answers-brokers-lost", "order-attempts-task-run")
 @pytest.mark.usefixtures("_as_they_come")
 @pytest.mark.parametrize("seed", range(_ROUNDS))
@@ -292,6 +293,7 @@ def _until_death(tables: Tables, chance: random.Random) -> Iterator[pa.Table]:
         yield table
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-answers-brokers-lost")
 @pytest.mark.either_broker
 @pytest.mark.usefixtures("_as_they_come")

@@ -54,6 +54,7 @@ def test_a_topic_is_ready_when_it_is_returned(broker: Broker, make_topic: MakeTo
     assert settings["retention.ms"].value == "60000"
 
 
+@pytest.mark.test_all
 def test_what_was_acknowledged_outlives_a_kill(make_broker: MakeBroker) -> None:
     """Killed and started again, the broker has its old address and the old data."""
     own = make_broker({"auto.create.topics.enable": "true"})
@@ -66,6 +67,7 @@ def test_what_was_acknowledged_outlives_a_kill(make_broker: MakeBroker) -> None:
     assert _read_all(servers, "kept") == [b"before", b"after"]
 
 
+@pytest.mark.test_all
 def test_a_stopped_broker_starts_again(make_broker: MakeBroker) -> None:
     """Stopped in order it is gone, and it comes back where it was."""
     own = make_broker()

@@ -169,6 +169,7 @@ def test_a_wrong_port_is_told_with_the_cause(start_daemon: StartDaemon) -> None:
             daemon.end()
 
 
+@pytest.mark.test_all
 @pytest.mark.own_broker
 @pytest.mark.either_broker
 def test_it_waits_for_kafka_to_come_up(

@@ -86,6 +86,7 @@ def test_events_that_were_answered_outlive_a_kill_with_kafka_away(
     assert _numbers(broker, topic) == list(range(30))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-kafka-away-events")
 @pytest.mark.own_broker
 @pytest.mark.either_broker

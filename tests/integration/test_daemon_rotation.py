@@ -62,6 +62,7 @@ class _ContainerLog:
         new.rename(self.link)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-file-followed-rotated")
 def test_killing_it_between_rotations_loses_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path

@@ -50,6 +50,7 @@ def _sequitur(directory: Path, *words: str, **environ: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.test_all
 def test_another_program_finds_it_by_its_folder(directory: Path) -> None:
     """Up, status and down are three programs; two ups at once make one broker."""
     ups: list[subprocess.CompletedProcess[str]] = []
@@ -91,6 +92,7 @@ def test_a_foreign_broker_in_the_environment_is_used(directory: Path) -> None:
     assert "answering         no" in status.stdout
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-sequitur-broker-dir")
 def test_its_folder_by_a_flag_is_meant_whatever_the_environment_says(directory: Path) -> None:
     other = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{_ports.choose_free()}"}
@@ -122,6 +124,7 @@ def test_a_stale_pid_is_nobody_s_business(directory: Path) -> None:
         other.kill()
 
 
+@pytest.mark.test_all
 def test_an_occupied_port_is_avoided_unless_it_was_asked_for(directory: Path) -> None:
     """With port 0 another is chosen; a port asked for is named in the error."""
     with socket.create_server(("127.0.0.1", _ports.choose_free())) as foreign:
@@ -138,6 +141,7 @@ def test_an_occupied_port_is_avoided_unless_it_was_asked_for(directory: Path) ->
                 EmbeddedBroker(directory, port=port).start()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-sequitur-broker")
 def test_the_usual_port_is_taken_when_it_is_free(directory: Path) -> None:
     """Also where the broker had another before, since settings name the usual one."""
@@ -162,6 +166,7 @@ def test_a_port_that_is_not_the_usual_one_is_told(
     assert ("not the usual port 9092, which another program had" in up.stderr) == is_told
 
 
+@pytest.mark.test_all
 def test_a_port_taken_in_between_is_avoided(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_port_taken_in_between_is_avoided(
             assert broker.bootstrap_servers != f"127.0.0.1:{taken}"
 
 
+@pytest.mark.test_all
 def test_a_broker_that_does_not_come_up_shows_its_log(directory: Path) -> None:
     """The last lines say why, and nothing is left running."""
     broker = EmbeddedBroker(directory, options={"num.network.threads": "none"})

@@ -159,6 +159,7 @@ async def test_an_expired_producer_id_doubles_nothing_after_a_restart(forgotten:
     assert forgotten.values() == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-broker-state-producer")
 async def test_an_expired_producer_id_doubles_nothing_in_a_running_producer(
     forgotten: Lives, monkeypatch: pytest.MonkeyPatch

@@ -150,6 +150,7 @@ def test_forgotten_rows_that_are_deleted_are_refused_by_name(output: JobOutput) 
     assert output.values(0) == []
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-broker-forgotten-job")
 def test_steps_go_on_behind_a_rest(output: JobOutput) -> None:
     """Forgotten between two steps, with records deleted: there is nothing to know of the next."""

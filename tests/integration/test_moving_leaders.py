@@ -49,6 +49,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
     started.close()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-broker-restarts-leader")
 async def test_leaders_that_move_under_load_cost_nothing(brokers: ThreeBrokers) -> None:
     """Two brokers in turn give up what they lead, and get it back, while events are sent."""
@@ -83,6 +84,7 @@ async def _send_while_leaders_move(brokers: ThreeBrokers, topic: str) -> list[Ou
         return list(await asyncio.gather(*deliveries))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-answers-brokers-lost")
 def test_rows_are_written_once_while_leaders_move(
     brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch

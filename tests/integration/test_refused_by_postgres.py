@@ -71,6 +71,7 @@ def test_a_database_of_unicode_is_not_asked_for_letters(
     engine_of(store).dispose()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-state-database-refuses")
 def test_a_stream_that_the_database_refuses_is_not_given_up(
     latin: SQLStore, postgres: PostgresServer

@@ -160,6 +160,7 @@ async def test_a_name_that_is_not_in_the_certificate_is_refused(secured: Secured
     assert "Hostname mismatch" in refusal
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("in-broker-refuses-login")
 async def test_a_password_that_is_changed_under_a_producer_is_told(
     secured: SecuredBroker, topic: str

@@ -188,6 +188,7 @@ def test_columns_are_readable(store: SQLStore, postgres: PostgresServer) -> None
     assert rows == [("a", "2", 2, 3)]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("kind", _KINDS)
 def test_many_keys(store: SQLStore, kind: type[State]) -> None:
     """A batch goes over in pages; its repeat and the next one find all of it."""
@@ -232,6 +233,7 @@ def test_many_create_at_once(store: SQLStore) -> None:
     assert add(writer(1), states[2], ["a"]) == [1]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-answer-commit-lost")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_lost_answer_to_a_commit_is_found_out(
@@ -434,6 +436,7 @@ def test_killed_server_keeps_what_was_committed(
     engine_of(store).dispose()
 
 
+@pytest.mark.test_all
 def test_server_that_is_away_is_worth_another_try(
     make_postgres: Callable[[], PostgresServer],
 ) -> None:

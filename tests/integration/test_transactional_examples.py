@@ -86,6 +86,7 @@ def test_global_count_is_written_by_one_statement(tmp_path: Path) -> None:
     tester.close()
 
 
+@pytest.mark.test_all
 def test_words_and_their_buckets_fit_a_plain_count(url: str) -> None:
     """After each of many batches, over two lives, and with a batch that brings nothing."""
     build = _module("transactional_words").build
@@ -107,6 +108,7 @@ def test_words_and_their_buckets_fit_a_plain_count(url: str) -> None:
     assert committed_by(url, "words") == {"count": 12, "bucket": 12}
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("bolt", ["CountPart", "CountWords", "Bucketize", "CountBuckets"])
 def test_words_are_counted_once_whatever_fails(
     url: str, bolt: str, monkeypatch: pytest.MonkeyPatch

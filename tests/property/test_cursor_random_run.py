@@ -139,6 +139,7 @@ def _cumulative(cursor: Cursor, plain: _Plain, offset: int) -> int:
     return 2
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("seed", range(4))
 def test_millions_of_acks(seed: int) -> None:
     """Of one, of ranges, of many, cumulative, all but some; refused ones change nothing."""

@@ -310,7 +310,7 @@ def hdfs_folder(hdfs: HdfsCluster) -> Iterator[str]:
     hdfs.fault()
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.test_all)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
     """Such a folder of each kind of storage; one in HDFS where a test asks for it."""
     if request.param == "local":

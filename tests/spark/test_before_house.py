@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.brokers import Broker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.test_all]
 
 _DAY_MS = 86_400_000
 _AGED = {

@@ -79,6 +79,7 @@ def _change(spark: Path) -> None:
     planned.write_text("\n".join((*head, re.sub(r":\d+", ":10", offsets))))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-spark-part-checkpoint")
 @pytest.mark.parametrize(("lives", "lose"), [(1, _lose_all), (2, _lose_newest), (1, _change)])
 def test_batch_that_is_planned_anew_is_refused(
@@ -97,6 +98,7 @@ def test_batch_that_is_planned_anew_is_refused(
     assert _times(job) == [*range(20 * lives), *range(1000, 1020)]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-spark-part-checkpoint")
 def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     """Cut short in a step or behind the reset, it loses and doubles nothing, and goes on."""
@@ -114,6 +116,7 @@ def test_reset_reads_on_from_where_the_log_is(job: Job) -> None:
     assert not (_folder(job) / "spark").exists()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-job-ends-spark")
 def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
     """Spark refuses what it had begun of its first plan: the next start of the job goes on."""
@@ -141,6 +144,7 @@ def _recreate(job: Job) -> None:
     wait_until(has_leaders)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-input-topic-deleted", "order-output-checkpoint-new")
 def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
     """Grown past the old offsets it looks the same: its id tells. A reset reads all of it."""
@@ -157,6 +161,7 @@ def test_topic_that_was_made_anew_is_refused(job: Job) -> None:
     assert _times(job) == [*old, *new]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-input-topic-deleted")
 def test_topic_that_is_made_anew_under_a_running_job_is_refused(
     job: Job, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +183,7 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
     assert job.steps[-1][1].totals.read == 40
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-second-job-started")
 def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
     """Before anything is read, and by name of the process that has it."""
@@ -190,6 +196,7 @@ def test_second_job_on_a_checkpoint_is_refused_at_the_start(job: Job) -> None:
     job.run()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-older-driver-goes")
 @pytest.mark.slow
 def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
@@ -241,12 +248,14 @@ def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
     assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
 
 
+@pytest.mark.test_all
 def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: HadoopFolder) -> None:
     with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it has to be a folder that all"):
         job.with_settings(checkpoint=hadoop_only.uri).run()
     assert not hadoop_only.path.exists()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-job-killed-makes")
 @pytest.mark.parametrize("kind", [LocalStorage, RemoteStorage])
 def test_storage_creates_once_and_replaces_what_nothing_rests_on(

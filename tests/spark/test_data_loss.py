@@ -36,7 +36,9 @@ def _delete_records(job: Job, partition: int, before: int) -> None:
 
 
 @pytest.mark.promise("order-rows-deleted-read")
-@pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
+@pytest.mark.parametrize(
+    "way", [BY_DRIVER, pytest.param(BY_TASKS, marks=pytest.mark.test_all)], ids=["driver", "tasks"]
+)
 def test_retention_past_unread_rows_is_refused_or_counted(
     job: Job, capfd: pytest.CaptureFixture[str], way: dict[str, int]
 ) -> None:
@@ -71,6 +73,7 @@ def test_retention_past_unread_rows_is_refused_or_counted(
     ]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-partition-new-last")
 @pytest.mark.parametrize("reset_input", [False, True])
 def test_new_partition_whose_first_rows_are_gone_is_refused_or_counted(
@@ -115,6 +118,7 @@ def test_first_batch_whose_rows_are_gone_is_begun_anew_by_a_reset(
     assert (report.totals.read, report.totals.released) == (5, 5)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-rows-deleted-read")
 def test_topic_of_a_pattern_that_is_deleted_is_refused_or_counted(
     job: Job, make_topic: MakeTopic

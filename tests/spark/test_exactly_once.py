@@ -38,6 +38,7 @@ _ROWS = 5000
 _SUBMIT_TIMEOUT_S = 600
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-attempts-task-run")
 @pytest.mark.slow
 def test_speculative_copy_doubles_nothing(
@@ -108,6 +109,7 @@ def test_step_that_is_half_written_is_completed(job: Job, monkeypatch: pytest.Mo
     assert sorted(time_of(record) for record in job.released()) == [T0 + n for n in range(400)]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-late-quarantine-topic")
 def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
     job: Job, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +133,7 @@ def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
     assert {record.partition for record in job.quarantined()} == {*range(6)}
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-step-completed-days")
 def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that is completed days later gives timestamps that brokers take and keep then.
@@ -162,6 +165,7 @@ def test_repeat_of_a_step_has_a_time_of_its_own(job: Job, monkeypatch: pytest.Mo
             assert max(repeated) <= days_ago
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-output-checkpoint-new")
 def test_two_jobs_of_one_name_do_not_mix(job: Job, tmp_path: Path) -> None:
     """A job with a new checkpoint finds the rows of the old one, and is told to take a name."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from sequitur.pipelines.spark.tasks import start_python
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.test_all
 def test_it_runs_beside_the_job_and_says_nothing(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,6 +31,7 @@ def test_it_runs_beside_the_job_and_says_nothing(
     assert not capfd.readouterr().err
 
 
+@pytest.mark.test_all
 def test_a_cluster_is_left_alone() -> None:
     """Which machine gets the first task is not known there."""
     cluster: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h:7077"))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
     from tests.support.hdfs_cluster import HdfsCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.test_all]
 _RACERS = 64
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "1"))
 """A fourth as many, and as many in which one life takes over from another; at least one."""

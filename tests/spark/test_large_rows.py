@@ -72,6 +72,7 @@ class _WatchedRuns(RunWriter):
         return super().__call__(map(_looked_at, batches))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-rows-large-900")
 @pytest.mark.parametrize("make", [_large, _with_large_headers])
 def test_large_rows_go_to_python_by_their_size(
@@ -201,6 +202,7 @@ def test_large_outputs_and_dead_letters_stop_no_topology(wide: Job) -> None:
     assert again == [large, large]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-output-topic-compacted")
 def test_rows_without_a_key_pass_by_a_compacted_topic(
     job: Job, make_topic: MakeTopic, storage: StorageFolder

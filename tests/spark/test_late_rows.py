@@ -20,7 +20,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.promise("order-job-dies-writes", "order-event-arrives-later")
 @pytest.mark.parametrize(
-    ("place", "storage"), [("frontier/", "s3"), ("done/", "local")], indirect=["storage"]
+    ("place", "storage"),
+    [("frontier/", "s3"), pytest.param("done/", "local", marks=pytest.mark.test_all)],
+    indirect=["storage"],
 )
 def test_crash_changes_no_verdict(job: Job, storage: StorageFolder, place: str) -> None:
     check_verdicts_stay(job.with_settings(checkpoint=storage.uri), place)
@@ -28,11 +30,13 @@ def test_crash_changes_no_verdict(job: Job, storage: StorageFolder, place: str) 
     assert files_in(storage.location / "behind") == []
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-producer-sends-event")
 def test_crash_makes_no_row_a_repeat_of_itself(job: Job) -> None:
     check_repeats_stay(job, "frontier/")
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-event-older-last")
 def test_crash_in_latest_mode_is_recovered(job: Job) -> None:
     check_newest_stay(job, "done/")

@@ -70,7 +70,9 @@ class _DyingAfter(BlockWriter):
 
 
 @pytest.mark.promise("order-task-dies-sends", "order-task-python-process")
-@pytest.mark.parametrize("writer_class", [_DyingBefore, _DyingAfter])
+@pytest.mark.parametrize(
+    "writer_class", [pytest.param(_DyingBefore, marks=pytest.mark.test_all), _DyingAfter]
+)
 def test_killed_task_sends_its_rows_once(
     spark: SparkSession,
     broker: Broker,
@@ -114,6 +116,7 @@ class _DyingWriter(RunWriter):
         yield from told
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-task-dies-written")
 def test_killed_task_leaves_nothing_that_is_read(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +139,7 @@ def _daemons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()] * len(batch)})
 
 
+@pytest.mark.test_all
 def test_queries_and_other_tasks_are_forked_by_one_daemon(spark: SparkSession) -> None:
     """What they import is in memory once, and they use each other's processes."""
     of_tasks = each_partition(spark, lambda _: os.getppid(), 2)
@@ -143,6 +147,7 @@ def test_queries_and_other_tasks_are_forked_by_one_daemon(spark: SparkSession) -
     assert len({*of_tasks, *(row.daemon for row in rows)}) == 1
 
 
+@pytest.mark.test_all
 def test_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
     """Spark's archive of it holds no bytecode, and each start of a daemon would compile it."""
 
@@ -152,6 +157,7 @@ def test_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
     assert each_partition(spark, found, 2) == [pyspark.__file__] * 2
 
 
+@pytest.mark.test_all
 def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:
     """Spark's parser takes single quotes. Many such rows do not make JSON of those that follow."""
     values = [b"{'at':%d}" % (T0 + n) for n in range(60)]

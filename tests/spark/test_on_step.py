@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.test_all
 def test_a_function_is_given_what_the_topic_has(job: Job) -> None:
     """Each row is given once, in its partition and place, with where it came from."""
     job.produce(numbered_events(400))

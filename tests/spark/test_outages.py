@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-kafka-away-minutes")
 def test_kafka_that_is_away_is_waited_for(
     job: Job, make_broker: MakeBroker, capfd: pytest.CaptureFixture[str]
@@ -58,6 +59,7 @@ def test_kafka_that_is_away_is_waited_for(
     assert "Kafka answers again, after " in said
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-kafka-away-minutes")
 @pytest.mark.parametrize("restarts", [1, 0])
 def test_query_is_started_anew_as_often_as_it_may(
@@ -85,6 +87,7 @@ def test_query_is_started_anew_as_often_as_it_may(
     assert len(job.released()) == 200
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-kafka-away-minutes")
 def test_step_whose_writing_failed_is_finished_by_a_new_query(
     job: Job, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +123,7 @@ def test_other_error_of_a_tick_ends_the_query(job: Job, monkeypatch: pytest.Monk
     assert job.spark.streams.active == []
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-partition-far-behind")
 def test_held_bytes_are_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     """A partition a day behind is named and overruled; what it gives is late, and counted."""

@@ -100,6 +100,7 @@ def test_staged_steps_are_finished_by_the_next_life(
     assert runs == {run.name for run in job.steps[-1][0].kept_runs}
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-next-batch-read")
 def test_step_that_fails_ends_a_quiet_query(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch comes that could tell: the job ends all the same, and loses nothing."""

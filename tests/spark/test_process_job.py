@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _BOTH = pytest.mark.parametrize("make", [bolts.chain, bolts.spread])
+_SPREAD = pytest.mark.parametrize(
+    "make", [pytest.param(bolts.chain, marks=pytest.mark.test_all), bolts.spread]
+)
 
 
 def _balanced(job: Job) -> dict[str, int]:
@@ -52,6 +55,7 @@ def test_each_event_is_processed_once_in_order(job: Job, make: Callable[[], Topo
     assert {json.loads(record.value or b"")["attempt"] for record in found} == {1}
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-call-bolt-hangs")
 @_BOTH
 def test_call_that_hangs_is_ended(job: Job, make: Callable[[], Topology]) -> None:
@@ -66,7 +70,7 @@ def test_call_that_hangs_is_ended(job: Job, make: Callable[[], Topology]) -> Non
 
 
 @pytest.mark.promise("process-process-dies-event")
-@_BOTH
+@_SPREAD
 def test_event_that_kills_its_process_is_found(job: Job, make: Callable[[], Topology]) -> None:
     """A segmentation fault costs a retry; the event that makes it is dead-lettered, no other."""
     job = job.running_topology(make())
@@ -83,6 +87,7 @@ def test_event_that_kills_its_process_is_found(job: Job, make: Callable[[], Topo
     assert _balanced(job)["crashes"] >= 2
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-event-comes")
 def test_windows_close_in_silence_by_bolts_that_are_prepared_once(job: Job, tmp_path: Path) -> None:
     """Ticks come and the watermark goes on without events; steps go on with the bolts they have."""
@@ -111,7 +116,7 @@ _SPARKS_OWN = 4
 
 
 @pytest.mark.promise("process-process-task-dies")
-@_BOTH
+@_SPREAD
 @pytest.mark.parametrize(("times", "crashes"), [(1, 0), (_SPARKS_OWN, 1)])
 def test_process_that_dies_costs_a_retry(
     job: Job, make: Callable[[], Topology], tmp_path: Path, times: int, crashes: int
@@ -146,7 +151,7 @@ def test_acker_that_dies_is_run_again(
 
 
 @pytest.mark.promise("process-events-wait")
-@_BOTH
+@_SPREAD
 def test_no_new_events_are_read_while_too_many_wait(job: Job, make: Callable[[], Topology]) -> None:
     """With max_pending events waiting, these are settled before the next batch is begun."""
     job = job.with_settings(max_offsets_per_trigger=10).running_topology(
@@ -161,6 +166,7 @@ def test_no_new_events_are_read_while_too_many_wait(job: Job, make: Callable[[],
     assert max(waits) <= 2 + 10
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-bolt-get-ready")
 def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
     """There is no event to blame: the job ends, says whose error it is, and loses nothing."""
@@ -173,6 +179,7 @@ def test_bolt_that_cannot_get_ready_ends_the_job_by_name(job: Job) -> None:
     assert [time_of(record) for record in mended.released()] == [T0]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-bolt-calls-sys")
 @_BOTH
 def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) -> None:
@@ -185,6 +192,7 @@ def test_exit_in_a_bolt_fails_its_event(job: Job, make: Callable[[], Topology]) 
     assert dict(letter.headers)["sequitur-dlq-reason"] == b"exception"
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-finish-batch-raises")
 def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
     """A `finish_batch` that does not return in call_timeout fails what it was given."""
@@ -198,6 +206,7 @@ def test_batch_that_is_never_finished_is_ended(job: Job) -> None:
     assert b"longer than call_timeout" in (headers["sequitur-dlq-traceback"] or b"")
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-topology-fit-settings")
 def test_topology_must_go_with_the_job(job: Job) -> None:
     """Settings that do not go with a topology are refused by name, before anything is read."""

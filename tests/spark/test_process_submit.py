@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]  # starts Spark each time
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.test_all]  # starts Spark each time
 
 _TIMEOUT_S = 600
 

@@ -30,6 +30,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     EmbeddedBroker(tmp_path / "state" / "sequitur" / "broker").stop()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-new-user-pastes", "cli-readme-md-pasted")
 @pytest.mark.timeout(_TIMEOUT_S + 60)
 def test_the_session_runs_as_it_stands(home: Path) -> None:

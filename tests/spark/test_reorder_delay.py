@@ -11,7 +11,7 @@ from tests.support.events import T0, event
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.test_all]
 
 _AUTO = {
     "delay": "auto",

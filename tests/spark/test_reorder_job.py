@@ -60,6 +60,7 @@ def test_order_is_restored(job: Job) -> None:
     assert job.late() == []
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-keys-values-headers", "order-event-time-missing")
 @pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
 def test_payloads_are_opaque(job: Job, way: dict[str, int]) -> None:
@@ -98,7 +99,11 @@ def test_payloads_are_opaque(job: Job, way: dict[str, int]) -> None:
 
 
 @pytest.mark.promise("order-job-dies-batch")
-@pytest.mark.parametrize("ways", [(BY_DRIVER, BY_TASKS), (BY_TASKS, BY_DRIVER)], ids=["a", "b"])
+@pytest.mark.parametrize(
+    "ways",
+    [(BY_DRIVER, BY_TASKS), pytest.param((BY_TASKS, BY_DRIVER), marks=pytest.mark.test_all)],
+    ids=["a", "b"],
+)
 def test_batch_whose_rows_are_staged_again_may_go_the_other_way(
     job: Job, ways: tuple[dict[str, int], dict[str, int]]
 ) -> None:
@@ -119,9 +124,12 @@ def test_batch_whose_rows_are_staged_again_may_go_the_other_way(
 @pytest.mark.parametrize(
     ("dying", "place"),
     [
-        (dying_before, "frontier/"),  # nothing is decided
+        # nothing is decided
+        pytest.param(dying_before, "frontier/", marks=pytest.mark.test_all),
         (dying_behind, "plans/"),  # the plan of the outputs is written, and nothing is out
-        (dying_before, "done/"),  # the outputs are out, unmarked
+        pytest.param(
+            dying_before, "done/", marks=pytest.mark.test_all
+        ),  # the outputs are out, unmarked
     ],
 )
 def test_crash_in_a_batch_is_recovered(
@@ -141,6 +149,7 @@ def test_crash_in_a_batch_is_recovered(
     assert contents(job.released()) == contents(events)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-checkpoint-job-version", "order-sequitur-reorder-inspect")
 def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> None:
     """A folder of something else, or of a newer version, is left alone."""
@@ -158,6 +167,7 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
         job.run()
 
 
+@pytest.mark.test_all
 def test_missing_input_topic_is_refused_by_name(job: Job) -> None:
     """A misspelt topic is an error at the start, and is not created."""
     wrong = job.with_settings(input_topics=["no-such-topic"], output_topic="no-such-output")
@@ -182,6 +192,7 @@ def test_silence_releases_what_is_held(job: Job) -> None:
     assert_ordered(job.released())
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-input-partitions-rows")
 def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic) -> None:
     """A task reads several of them, in turn; its rows are in one file, and in order."""
@@ -222,6 +233,7 @@ def _read(job: Job) -> list[int]:
     return [entry.staged.read for entry, _ in job.steps if entry.staged.read]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("available_now", [True, False])
 def test_batches_of_a_query_grow(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, available_now: bool
@@ -285,6 +297,7 @@ def test_partitions_read_at_very_different_speeds_are_not_late(job: Job) -> None
     assert len(one.steps) > 8
 
 
+@pytest.mark.test_all
 def test_partitions_other_than_asked_for_are_refused(job: Job) -> None:
     """A topic that is there with another number of partitions is not written to by mistake."""
     job.run()

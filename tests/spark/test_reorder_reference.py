@@ -46,7 +46,13 @@ pytestmark = pytest.mark.spark
 
 _USUAL: Final = 3
 _EXAMPLES = int(os.environ.get("SEQUITUR_REFERENCE_EXAMPLES", str(_USUAL)))
-_STORAGES: Final = ["local", "s3", *(["hdfs"] if _EXAMPLES > _USUAL else [])]
+_STORAGES: Final = [
+    "local",
+    *(
+        pytest.param(one, marks=pytest.mark.test_all)
+        for one in ("s3", "hdfs")[: 1 + (_EXAMPLES > _USUAL)]
+    ),
+]
 _PARTITIONS: Final = 4  # one more than the histories use: it is never seen
 _PLACE: Final = "place"
 

@@ -38,7 +38,7 @@ def _terminate(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.promise("order-ctrl-sigterm-job")
-@pytest.mark.parametrize("end", [_ctrl_c, _terminate])
+@pytest.mark.parametrize("end", [pytest.param(_ctrl_c, marks=pytest.mark.test_all), _terminate])
 def test_a_signal_ends_the_job_cleanly(
     job: Job, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
 ) -> None:
@@ -63,6 +63,7 @@ def test_a_signal_ends_the_job_cleanly(
     assert sorted(time_of(record) for record in released) == [T0 + 10 * n for n in range(1600)]
 
 
+@pytest.mark.test_all
 def test_live_progress_comes_through_spark_submit(job: Job) -> None:
     """A terminal behind spark-submit shows one line that renews itself, and a table at the end."""
     job.produce([event(T0 + 10 * n, partition=n % 4) for n in range(400)])
@@ -75,6 +76,7 @@ def test_live_progress_comes_through_spark_submit(job: Job) -> None:
     assert "{" not in said
 
 
+@pytest.mark.test_all
 def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     """What is wrong is said in a line, not in a traceback, and the status tells."""
     wrong = job.with_settings(input_topics=["no-such-topic"])
@@ -85,6 +87,7 @@ def test_wrong_topic_ends_the_job_with_a_sentence(job: Job) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-job-fails-runs")
 def test_error_of_a_running_job_is_one_line(job: Job) -> None:
     """Neither Spark nor Java nor Python shows where it came from; what is wrong is said once."""
@@ -101,6 +104,7 @@ def test_error_of_a_running_job_is_one_line(job: Job) -> None:
     assert line.endswith("(late_policy = fail)")
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-event-time-names")
 def test_a_wrong_event_time_is_no_success(job: Job, tmp_path: Path) -> None:
     """A run all of whose rows were quarantined has a status of its own, and says what rows have."""
@@ -117,6 +121,7 @@ def test_a_wrong_event_time_is_no_success(job: Job, tmp_path: Path) -> None:
     assert (found["read"], found["quarantined"], found["released"]) == (400, 400, 0)
 
 
+@pytest.mark.test_all
 def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None:
     """Hadoop runs chmod for each local file; ended by Ctrl-C, it would fail the batch."""
     jvm: Any = spark.sparkContext._jvm
@@ -126,6 +131,7 @@ def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None
     assert bytes(output) == b"alive\n"
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-job-fails-runs")
 def test_ctrl_c_while_spark_starts_says_nothing() -> None:
     """PySpark's own handler would show two stacks, once there is a session."""

@@ -34,6 +34,7 @@ def _read(job: Job) -> int:
     return job.steps[-1][1].totals.read if job.steps else 0
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-partitions-added-job")
 def test_partition_added_while_running_joins(job: Job) -> None:
     """A new partition holds the frontier back until it is idle; its rows come out in place."""
@@ -91,6 +92,7 @@ def test_topics_of_a_pattern_are_read_also_those_created_later(
         job.with_settings(input_pattern=f"{stem}-[0-9a-f]{{8}}").run()
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

@@ -104,6 +104,7 @@ def _add(conf: Path, line: str) -> None:
         file.write(line + "\n")
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-spark-told-master")
 def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path) -> None:
     """In a program of one's own; the driver finds them, and executors are sent each."""
@@ -124,6 +125,7 @@ def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path
     assert "spark.sql.session.timeZone is UTC in this job, not Europe/Oslo as given" in found.said
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-spark-told-master")
 def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -> None:
     """As `sequitur run` gives it, for bolts that wait."""
@@ -155,6 +157,7 @@ def test_master_that_spark_submit_makes_up_gives_way_to_ours(
     assert found.settings["spark.driver.bindAddress"] == "127.0.0.1"
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-spark-told-master")
 def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
     """Also with the very master that spark-submit makes up. What a job needs stays, and is told."""
@@ -176,6 +179,7 @@ def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
     assert "spark.sql.adaptive.enabled is false in this job, not true as given" in found.said
 
 
+@pytest.mark.test_all
 def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
     """As docs/operations.md says, which names what to do instead."""
     words = ("--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "--supervise")
@@ -201,6 +205,7 @@ def _be_ended() -> NoReturn:
     raise _TimeoutError
 
 
+@pytest.mark.test_all
 def test_a_session_that_was_broken_within_a_call_is_replaced(
     shared_session: SharedSession,
 ) -> None:

@@ -121,6 +121,7 @@ def _seen(records: Sequence[TopicRecord]) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-keys-values-headers", "order-small-batches")
 def test_both_ways_put_out_the_same(job: Job) -> None:
     """Of transactions that are committed or aborted, and with a partition that stays empty."""

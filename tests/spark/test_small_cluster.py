@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.one_process,
+    pytest.mark.test_all,
+]  # starts Spark
 
 _ENDS_WITHIN_S = 30
 """On a machine that has other things to do; else it takes 4 s."""

@@ -57,6 +57,7 @@ def test_rows_of_a_stream_are_there_once_and_in_order(sink: Sink, tmp_path: Path
     assert {name: sink.spark.conf.get(name) for name in sink.spark.conf.getAll} == before
 
 
+@pytest.mark.test_all
 def test_a_second_dataframe_of_a_batch_is_refused(sink: Sink, tmp_path: Path) -> None:
     """It would look like the batch again, and be left out; what failed may be repeated."""
     numbered(sink.spark, range(100)).coalesce(1).write.parquet(str(tmp_path / "input"))
@@ -81,6 +82,7 @@ def test_a_second_dataframe_of_a_batch_is_refused(sink: Sink, tmp_path: Path) ->
     assert len(sink.records()) == 50
 
 
+@pytest.mark.test_all
 def test_checkpoint_stands_where_it_is_told(sink: Sink, storage: StorageFolder) -> None:
     """On a path, or in an object store; a life after it goes on there."""
     sink.options = {"checkpoint": storage.uri}
@@ -91,6 +93,7 @@ def test_checkpoint_stands_where_it_is_told(sink: Sink, storage: StorageFolder) 
     sink.check(150)
 
 
+@pytest.mark.test_all
 def test_large_batches_are_sent_by_tasks(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the driver sends small ones."""
     monkeypatch.setattr(workers, "_SMALL_BYTES", 0)
@@ -99,6 +102,7 @@ def test_large_batches_are_sent_by_tasks(sink: Sink, monkeypatch: pytest.MonkeyP
     sink.check(900)
 
 
+@pytest.mark.test_all
 def test_empty_batches_are_steps_too(sink: Sink) -> None:
     """A stream with state has batches without rows: before the first rows, and behind."""
     for batch_id, rows in enumerate([range(0), range(20), range(0), range(20, 40)]):
@@ -107,6 +111,7 @@ def test_empty_batches_are_steps_too(sink: Sink) -> None:
     sink.check(40)
 
 
+@pytest.mark.test_all
 def test_records_have_what_rows_have(sink: Sink) -> None:
     """Key, value and headers byte for byte, null or not; partition and timestamp where given."""
     now_ms = time.time_ns() // 1_000_000
@@ -130,6 +135,7 @@ def test_records_have_what_rows_have(sink: Sink) -> None:
     assert [found[n].timestamp_ms for n in (1, 2, 3)] == [now_ms - n * 1000 for n in (3, 2, 1)]
 
 
+@pytest.mark.test_all
 def test_rows_without_a_key_go_where_their_value_says(sink: Sink) -> None:
     """In whatever order and in however many parts Spark has them."""
     rows = sink.spark.range(200).select(F.col("id").cast("string").alias("value"))
@@ -142,6 +148,7 @@ def test_rows_without_a_key_go_where_their_value_says(sink: Sink) -> None:
     assert {partition for _, partition in placed} == {0, 1, 2, 3}
 
 
+@pytest.mark.test_all
 def test_rows_keep_the_order_they_have(sink: Sink) -> None:
     """Those of an input partition, where nothing is said of the order."""
     rows = sink.spark.range(0, 400, 1, 1).select(
@@ -151,6 +158,7 @@ def test_rows_keep_the_order_they_have(sink: Sink) -> None:
     assert [int(one.value or b"") for one in sink.records()] == [*range(400)]
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("order", ["descending", "several"])
 def test_rows_are_sorted_as_spark_sorts(sink: Sink, order: str) -> None:
     """By columns of any kind, downwards too."""
@@ -169,16 +177,21 @@ def test_rows_are_sorted_as_spark_sorts(sink: Sink, order: str) -> None:
     assert [int(one.value or b"") for one in sink.records()] == wanted
 
 
+_WRONG_TYPES = [
+    ({"value": "1"}, "column 'value' is int, expected string or binary"),
+    ({"value": "'v'", "key": "1L"}, "column 'key' is bigint, expected string or binary"),
+    ({"value": "'v'", "partition": "1L"}, "column 'partition' is bigint, expected int"),
+    ({"value": "'v'", "headers": "'h'"}, "column 'headers' is string, expected array<struct"),
+    ({"value": "'v'", "timestamp": "1L"}, "column 'timestamp' is bigint, expected timestamp"),
+]
+
+
 @pytest.mark.promise("sink-topic-take-row")
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
         ({"n": "1"}, "there is no column 'value'"),
-        ({"value": "1"}, "column 'value' is int, expected string or binary"),
-        ({"value": "'v'", "key": "1L"}, "column 'key' is bigint, expected string or binary"),
-        ({"value": "'v'", "partition": "1L"}, "column 'partition' is bigint, expected int"),
-        ({"value": "'v'", "headers": "'h'"}, "column 'headers' is string, expected array<struct"),
-        ({"value": "'v'", "timestamp": "1L"}, "column 'timestamp' is bigint, expected timestamp"),
+        *(pytest.param(*case, marks=pytest.mark.test_all) for case in _WRONG_TYPES),
     ],
 )
 def test_wrong_columns_are_refused_by_name(sink: Sink, columns: dict[str, str], told: str) -> None:
@@ -188,6 +201,7 @@ def test_wrong_columns_are_refused_by_name(sink: Sink, columns: dict[str, str], 
     assert [*(sink.checkpoint / "staged").iterdir()] == []
 
 
+@pytest.mark.test_all
 def test_an_order_that_is_none_is_refused_by_name(sink: Sink) -> None:
     with pytest.raises(ColumnsError, match=r"order_by: the rows cannot be sorted so: .*nowhere"):
         sink.new(order_by="nowhere").write(numbered(sink.spark, range(3)), name="one")
@@ -207,6 +221,7 @@ _REFUSED: Any = [
 ]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-topic-take-row")
 @pytest.mark.parametrize(("config", "column", "told"), _REFUSED)
 def test_a_row_that_the_topic_does_not_take_is_named_before_anything_is_out(
@@ -241,12 +256,14 @@ def test_a_row_that_the_topic_does_not_take_is_named_before_anything_is_out(
     assert len(sink.records()) == 99
 
 
+@pytest.mark.test_all
 def test_a_topic_has_to_be_there(sink: Sink) -> None:
     sink.topic = "nowhere"
     with pytest.raises(TopicError, match="topic 'nowhere' does not exist"):
         sink.write("a", range(3))
 
 
+@pytest.mark.test_all
 def test_partitions_that_are_added_get_rows(sink: Sink) -> None:
     """Keys go where Kafka's own clients send them from then on."""
     sink.write("a", range(50))
@@ -261,12 +278,14 @@ def test_partitions_that_are_added_get_rows(sink: Sink) -> None:
     assert max(one.partition for one in found) > 3
 
 
+@pytest.mark.test_all
 def test_rows_of_spark_connect_are_refused(sink: Sink) -> None:
     rows: Any = object()
     with pytest.raises(SinkError, match="Spark Connect"):
         sink.new().write(rows, name="a")
 
 
+@pytest.mark.test_all
 def test_two_streams_of_one_driver_do_not_meet(sink: Sink, make_topic: MakeTopic) -> None:
     other = Sink(
         sink.spark,

@@ -36,6 +36,7 @@ def _die(sink: Sink, monkeypatch: pytest.MonkeyPatch, document: str, *, is_writt
             sink.batch(1, range(200, 400))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-death-documents-stream")
 @pytest.mark.parametrize(
     ("document", "is_written", "is_same_process"),
@@ -69,8 +70,14 @@ def test_death_at_any_document_loses_and_doubles_nothing(
 
 
 @pytest.mark.promise("sink-dataframe-written-name", "sink-death-documents-stream")
-@pytest.mark.parametrize("is_written", [True, False])
-@pytest.mark.parametrize("document", ["staged", "plans", "names", "done"])
+@pytest.mark.parametrize("is_written", [True, pytest.param(False, marks=pytest.mark.test_all)])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "plans",
+        *(pytest.param(one, marks=pytest.mark.test_all) for one in ("staged", "names", "done")),
+    ],
+)
 def test_death_at_any_document_of_a_name_loses_and_doubles_nothing(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, document: str, *, is_written: bool
 ) -> None:
@@ -91,6 +98,7 @@ def test_death_at_any_document_of_a_name_loses_and_doubles_nothing(
     sink.check(310)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-death-documents-stream")
 def test_what_a_name_has_begun_is_finished_before_the_next(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +160,7 @@ def test_another_query_is_refused_by_its_id(sink: Sink) -> None:
     sink.check(10)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-spark-checkpoint-new")
 def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> None:
     """Nor is one that is not the first given to an empty checkpoint, but where that is said."""
@@ -167,6 +176,7 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> N
     sink.check(20)
 
 
+@pytest.mark.test_all
 def test_a_call_outside_of_a_query_is_refused(sink: Sink) -> None:
     with pytest.raises(WrongBatchError, match="no batch of a streaming query"):
         sink.new()(numbered(sink.spark, range(3)), 0)
@@ -194,6 +204,7 @@ def _feed(sink: Sink, folder: Path, numbers: range) -> None:
     rows.coalesce(1).write.mode("append").parquet(str(folder / "input"))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-spark-checkpoint-new")
 def test_new_checkpoint_of_sparks_is_refused(sink: Sink, tmp_path: Path) -> None:
     """By a real query, whose id Spark has lost."""
@@ -205,6 +216,7 @@ def test_new_checkpoint_of_sparks_is_refused(sink: Sink, tmp_path: Path) -> None
     sink.check(50)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-spark-checkpoint-new")
 def test_older_copy_of_sparks_checkpoint_is_refused(sink: Sink, tmp_path: Path) -> None:
     """Also of the batch before alone: what the batch would read now, is more than was staged."""
@@ -233,6 +245,7 @@ def test_second_process_is_refused(sink: Sink) -> None:
     sink.check(20)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-second-process-thought")
 def test_process_that_was_thought_dead_does_nothing_more(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
@@ -272,7 +285,9 @@ def test_process_that_was_thought_dead_does_nothing_more(
 
 
 @pytest.mark.promise("sink-sink-checkpoint-older")
-@pytest.mark.parametrize("batches", [0, 1, 2])
+@pytest.mark.parametrize(
+    "batches", [1, *(pytest.param(n, marks=pytest.mark.test_all) for n in (0, 2))]
+)
 def test_older_copy_of_the_sinks_checkpoint_is_refused(
     sink: Sink, tmp_path: Path, batches: int
 ) -> None:
@@ -291,6 +306,7 @@ def test_older_copy_of_the_sinks_checkpoint_is_refused(
     sink.check(100 * batches + 100)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-sink-checkpoint-older")
 def test_older_copy_with_a_batch_begun_is_refused(
     sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,6 +364,7 @@ def test_damaged_and_foreign_checkpoints_are_refused_by_name(
         )
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sink-checkpoint-damaged-lacks")
 def test_rows_that_are_gone_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that was staged needs its files until it is done."""
@@ -360,6 +377,7 @@ def test_rows_that_are_gone_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatc
         sink.batch(1, range(200, 400))
 
 
+@pytest.mark.test_all
 def test_what_an_attempt_at_staging_left_goes(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     _die_first = dying_at(SinkFolder.write_document, "staged", is_written=False)
     with monkeypatch.context() as patched:

@@ -49,6 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-batch-fit-checkpoint")
 def test_batch_that_does_not_fit_leaves_nothing_on_a_full_disk(job: Job, small_disk: Path) -> None:
     """The job ends and says so, again and again; once there is room, it goes on."""
@@ -96,12 +97,14 @@ def test_rows_held_on_s3_go_out_in_later_lives(far: Job, s3_server: S3Server) ->
     hold_rows_for_a_later_life(far, s3_server)
 
 
+@pytest.mark.test_all
 def test_store_that_spark_has_no_jars_for_is_named(far: Job) -> None:
     job = far.with_settings(checkpoint="gs://bucket/job")
     with pytest.raises(CheckpointError, match=r"gs://bucket/job: Spark, .* jars for that store"):
         job.run()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
 def test_topology_runs_on_s3_and_takes_its_dead_letters_back(far: Job, s3_server: S3Server) -> None:
@@ -109,6 +112,7 @@ def test_topology_runs_on_s3_and_takes_its_dead_letters_back(far: Job, s3_server
     take_dead_letters_back(far, s3_server)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
 def test_checkpoint_on_s3_can_be_looked_into_and_moved(far: Job, s3_folder: str) -> None:

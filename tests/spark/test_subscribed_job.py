@@ -118,6 +118,7 @@ def test_job_without_its_checkpoint_goes_on_at_the_cursor(subscribed: Job) -> No
     assert _stored(job).state.repeated == 0
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-jobs-subscription-older")
 def test_newer_life_of_a_subscription_stops_the_older(subscribed: Job) -> None:
     """A job whose subscription another one takes ends by name, and writes no cursor behind that."""
@@ -181,6 +182,7 @@ def test_rows_that_expired_are_skipped_wherever_they_are(subscribed: Job) -> Non
     assert (totals.read, totals.released, totals.skipped, totals.held) == (8, 4, 4, 0)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-messages-older-time", "sub-quota-evicts-messages")
 def test_rows_that_a_quota_evicts_are_copied_and_told_wherever_they_are(
     subscribed: Job, make_topic: MakeTopic, capfd: pytest.CaptureFixture[str]
@@ -269,6 +271,7 @@ async def _send_held(job: Job, topics: SubscribedTopics) -> None:
             assert survey.backlog(job.topic).size_bytes < _LIMIT
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-topic-quota-holds")
 def test_acks_of_the_job_let_a_held_producer_go_on(subscribed: Job) -> None:
     """Its own checks tell so, while it runs."""
@@ -288,7 +291,7 @@ def _count(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.promise("sub-transactional-topology")
-@pytest.mark.parametrize("is_opaque", [False, True])
+@pytest.mark.parametrize("is_opaque", [False, pytest.param(True, marks=pytest.mark.test_all)])
 def test_transactions_go_on_behind_a_lost_checkpoint(
     subscribed: Job, tmp_path: Path, is_opaque: bool
 ) -> None:
@@ -307,6 +310,7 @@ def test_transactions_go_on_behind_a_lost_checkpoint(
     assert after[1] > before[1]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-transactional-topology")
 @pytest.mark.parametrize("is_opaque", [False, True])
 def test_transaction_that_was_committed_and_not_acked_counts_once(

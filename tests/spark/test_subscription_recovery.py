@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import StagedStep, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
 
-pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
+pytestmark = [pytest.mark.spark, pytest.mark.own_broker, pytest.mark.test_all]
 
 _S = 1_000
 

@@ -70,6 +70,7 @@ def _sent_shuffled(job: Job, times: list[int]) -> None:
     job.produce([event(time, key=f"k{n}", partition=n % 4) for n in range(8) for time in mixed])
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-consumer-seeks-time")
 def test_seeking_by_time_finds_what_happened_then(job: Job, spark: SparkSession) -> None:
     """By librdkafka and by Kafka's own consumer, which Spark reads with."""
@@ -98,6 +99,7 @@ def test_seeking_by_time_finds_what_happened_then(job: Job, spark: SparkSession)
     assert read.count() == sum(time_of(record) >= wanted for record in records)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-backfill-years-ago")
 def test_backfill_stays_within_the_floor(job: Job) -> None:
     """Rows of years ago and of a moment ahead are clamped, never fall, and say when they were."""
@@ -121,6 +123,7 @@ def test_backfill_stays_within_the_floor(job: Job) -> None:
     assert len(clamped) < len(records) - 40
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-consumer-seeks-time")
 def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic: MakeTopic) -> None:
     """With `message.timestamp.type = LogAppendTime` ours are thrown away."""
@@ -134,6 +137,7 @@ def test_topic_that_sets_timestamps_itself_gets_the_header(job: Job, make_topic:
     assert all(record.timestamp_ms > begin + 20 for record in records)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-consumer-seeks-time")
 def test_late_rows_that_are_emitted_get_a_timestamp_that_brokers_take(
     job: Job, storage: StorageFolder
@@ -154,6 +158,7 @@ def test_late_rows_that_are_emitted_get_a_timestamp_that_brokers_take(
     assert all(record.timestamp_ms >= begin - _FLOOR_MS for record in records)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-machine-clock-hours")
 def test_clock_that_was_ahead_and_is_put_right_stops_nothing(
     job: Job, capfd: pytest.CaptureFixture[str]
@@ -190,7 +195,9 @@ def _take_any_timestamp(job: Job) -> None:
 
 
 @pytest.mark.promise("order-record-kafka-timestamp")
-@pytest.mark.parametrize("way", [BY_DRIVER, BY_TASKS], ids=["driver", "tasks"])
+@pytest.mark.parametrize(
+    "way", [BY_DRIVER, pytest.param(BY_TASKS, marks=pytest.mark.test_all)], ids=["driver", "tasks"]
+)
 def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job, way: dict[str, int]) -> None:
     """It comes out in its order with all others; what is read after it, too, by Spark again."""
     _take_any_timestamp(job)
@@ -224,6 +231,7 @@ def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job, way: dict
     assert job.run(drain=True).totals.released == 222
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-record-kafka-timestamp")
 def test_timestamp_in_nanoseconds_is_no_event_time(job: Job) -> None:
     """With `kafka-timestamp` the row is quarantined, and says what it had."""

@@ -99,6 +99,7 @@ def test_rows_up_to_the_cut_go_by_the_older_number(job: Job) -> None:
     assert sorted(record.key or b"" for record in late) == sorted(b"k%d" % n for n in range(11))
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-output-topic-gains")
 def test_topic_that_grows_twice_and_late_topic_that_grows_too(job: Job) -> None:
     """Rows go by three numbers; late ones to all partitions that their topic has."""
@@ -122,6 +123,7 @@ def test_topic_that_grows_twice_and_late_topic_that_grows_too(job: Job) -> None:
     assert all(record.partition == _place(record.key, 9) for record in late)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-job-output-topic")
 def test_topology_that_keeps_state_is_drained_by_the_older_number(job: Job) -> None:
     """Refused at each start, but for the one that releases what is held."""
@@ -140,6 +142,7 @@ def test_topology_that_keeps_state_is_drained_by_the_older_number(job: Job) -> N
         job.run()
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-job-output-topic")
 def test_topology_without_state_goes_on(job: Job) -> None:
     """With the tasks that it had; its outputs go to all partitions, each key's in order."""

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.one_process]  # starts Spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.one_process,
+    pytest.mark.test_all,
+]  # starts Spark
 
 _SENTENCES = ("to be or not to be", "that is the question", "to do is to be", "be " * 25)
 

@@ -67,6 +67,7 @@ def test_job_stops_while_a_batch_keeps_failing(job: Job, tmp_path: Path) -> None
     assert bolts.count_in(tmp_path)[0] == 30
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-answer-commit-lost")
 def test_database_that_is_away_at_the_start_is_waited_for(
     job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
@@ -89,6 +90,7 @@ def test_database_that_is_away_at_the_start_is_waited_for(
     assert server.sql("SELECT value FROM global_count") == [(30,)]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-postgresql-says-nothing")
 def test_job_stops_while_a_commit_waits(
     job: Job, tmp_path: Path, make_postgres: Callable[[], PostgresServer]
@@ -112,6 +114,7 @@ def test_job_stops_while_a_commit_waits(
     assert server.sql("SELECT value FROM global_count") == [(31,)]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-database-checkpoint-lost")
 def test_older_copy_of_a_checkpoint_is_refused_by_the_database(job: Job, tmp_path: Path) -> None:
     """Though it is one transaction older only, and no topic tells that it is."""
@@ -132,6 +135,7 @@ def test_older_copy_of_a_checkpoint_is_refused_by_the_database(job: Job, tmp_pat
     assert bolts.count_in(tmp_path) == (31, 30, transactions + 1)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("state-later-batches-processed")
 @pytest.mark.parametrize("how", [None, "fail"])
 def test_later_batches_are_processed_beside_a_commit(

@@ -55,6 +55,7 @@ def _delete(topics: SubscribedTopics, name: str, _topic: str) -> None:
     SubscriptionAdmin(topics.surveyor).delete(name, force=True)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-process-dies-creates")
 @pytest.mark.parametrize(
     ("act", "is_there_before"),

@@ -330,6 +330,7 @@ def test_cursor_of_another_subscription_is_refused(
         owner.write(SubscriptionState(), [PartitionCursor(_cursor("other", topic, 0, 0))])
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-brokers-restart-killed")
 def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str) -> None:
     """A cursor that is written while the broker is away is written once it is back."""
@@ -353,6 +354,7 @@ def test_brokers_that_restart_are_waited_for(make_broker: MakeBroker, name: str)
     assert stored.state.step == 2
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-brokers-restart-killed")
 def test_each_write_beside_restarts_of_the_broker_is_stored(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch

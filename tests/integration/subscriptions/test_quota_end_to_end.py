@@ -115,6 +115,7 @@ async def _send_until_refused(producer: IdempotentProducer, topic: str) -> Backl
             return error
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-checks-made-process")
 async def test_sends_wait_for_a_cursor(topics: SubscribedTopics, topic: str) -> None:
     """Until it moves; and one that has waited for its time raises."""
@@ -153,6 +154,7 @@ async def test_sends_are_refused_until_acks_make_room(topics: SubscribedTopics, 
             assert await _send(producer, topic) == end
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-checks-made-process")
 async def test_the_slowest_cursor_makes_way(topics: SubscribedTopics, topic: str) -> None:
     """The backlog falls below nine tenths, nobody else's cursor moves, and no send waits."""
@@ -180,6 +182,7 @@ async def test_the_slowest_cursor_makes_way(topics: SubscribedTopics, topic: str
     assert (topics.committed("quick", topic) or 0) == max(90, slow)
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-checks-made-process")
 async def test_sends_go_on_when_the_checks_are_killed(topics: SubscribedTopics, topic: str) -> None:
     """Once what they said last is stale, though nobody has acked anything.

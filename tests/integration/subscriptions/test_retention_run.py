@@ -211,6 +211,7 @@ def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, to
     assert topics.start_of(topic) == 4
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("sub-retention-run-cluster")
 def test_records_that_a_share_group_may_hold_are_kept(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str

@@ -244,6 +244,7 @@ def test_partitions_that_are_not_named_stay(
     assert [one["readPosition"] for one in cursors] == ["0:4", "1:0"]
 
 
+@pytest.mark.test_all
 def test_reset_by_time(topics: SubscribedTopics, orders: str) -> None:
     """To a length of time ago, to a time, to the first message and behind the last."""
     topics.fill(orders, 10, ages_s=lambda number: 3_600 * (10 - number))

@@ -69,6 +69,7 @@ def test_markers_of_transactions_count_as_acked(
         assert subscription.stats().cursors[topic, 0].repeated == 0
 
 
+@pytest.mark.test_all
 def test_compacted_offsets_count_as_acked(make_broker: MakeBroker, name: str) -> None:
     """Offsets that compaction has removed, before and while it is read, leave no hole."""
     broker = make_broker({"log.cleaner.backoff.ms": "100"})
@@ -130,6 +131,7 @@ def test_deleted_records_count_as_lost(
         assert subscription.stats().backlog == 0
 
 
+@pytest.mark.test_all
 def test_a_group_that_may_not_be_seen_hinders_no_subscription(
     make_broker: MakeBroker, name: str
 ) -> None:
@@ -267,6 +269,7 @@ def test_partitions_that_are_added(
         assert len(subscription.stats().cursors) == 3
 
 
+@pytest.mark.test_all
 def test_broker_that_restarts(make_broker: MakeBroker, name: str) -> None:
     """Acks made while the broker is away are stored once it is back, and messages come again."""
     broker = make_broker()

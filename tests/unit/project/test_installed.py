@@ -41,6 +41,7 @@ def test_the_users_files_are_in_nobodys_way(installed: Installed) -> None:
     assert {name.partition(".")[0] for name in modules} == {"sequitur"}
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("program", "arguments"),
     [

@@ -16,6 +16,7 @@ from tests.support.readme import pasted
 from tests.support.tree import ROOT
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("cli-readme-md-pasted")
 @pytest.mark.slow  # builds, and makes a virtual environment
 def test_the_installation_can_be_pasted(tmp_path: Path) -> None:

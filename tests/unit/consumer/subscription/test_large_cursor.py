@@ -60,6 +60,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.test_all
 @pytest.mark.slow
 def test_a_million_holes_fit_into_32_mebibytes() -> None:
     """None is forgotten, before and after the cursor is written; filled, they take it to its end.

@@ -185,6 +185,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_FOLLOWED_AT", -4)  # each yield, whatever waits
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("process-call-found-overrun")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_last", [False, True])
