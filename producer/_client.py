@@ -19,6 +19,7 @@ so that a fast source is slowed down; the second for the outcome. Between them m
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
@@ -270,7 +271,8 @@ class IdempotentProducer(Sending):
         ticket = Ticket()
         ticket.open(asyncio.get_running_loop())
         route = await self._route_with_room(running, topic, for_events=bool(records))
-        running.accumulator.add_many(route, records, ticket, whole=True)
+        add = partial(running.accumulator.add_many, route, records, ticket, whole=True)
+        await running.accepted(route, add)
         if position is not None:
             running.rounds.note(position)
         ticket.close(running.keeper())
@@ -291,7 +293,13 @@ class IdempotentProducer(Sending):
         if not records:
             return []
         route = await self._route_with_room(running, topic)
-        return [running.accumulator.add(route, record) for record in records]
+        accumulator = running.accumulator
+
+        def add() -> list[Delivery]:
+            accumulator.require_known(route, records)
+            return [accumulator.add(route, record) for record in records]
+
+        return await running.accepted(route, add)
 
     async def wait_for_quota(self, topic: str) -> None:
         """Wait until a topic is within its backlog quota, whatever the policy, and however long.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.kafka.record_batch import Header
+    from sequitur.producer.batching.batch import Route
 
 _HEADER_PARTS = 2
 _EXPECTED_HEADERS = "expected a sequence of (str, bytes or None) pairs"
@@ -222,15 +223,18 @@ class RecordMaker:
             event.value, event.key, event.headers, event.partition, event.timestamp_ms
         )
 
-    def placed(self, record: Record, topic: str, partitions: int) -> Record:
-        """Return the record with the partition that the partitioner chooses, if there is one."""
+    def placed(self, record: Record, route: Route) -> Record:
+        """Return the record with the partition that the partitioner chooses, if there is one.
+
+        Raises:
+            OutdatedError: See `Route.refuse`.
+            ValueError: The topic has no such partition.
+        """
         if self._partitioner is None or record.partition is not None:
             return record
-        everywhere = list(range(partitions))
-        led = [partition for partition in everywhere if self._has_leader(topic, partition)]
+        everywhere = list(range(route.partitions))
+        led = [partition for partition in everywhere if self._has_leader(route.topic, partition)]
         chosen = self._partitioner(record.key, everywhere, led or everywhere)
         if chosen not in everywhere:
-            raise ValueError(
-                f"the partitioner gave {chosen!r}: topic {topic} has 0 to {partitions - 1}"
-            )
+            route.refuse_partition(chosen, "the partitioner gave")
         return Record(record.value, record.key, record.headers, int(chosen), record.timestamp_ms)

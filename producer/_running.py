@@ -10,7 +10,7 @@ import socket
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
@@ -24,6 +24,7 @@ from sequitur.errors import (
 from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer._outcome import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
+from sequitur.producer.batching.batch import OutdatedError
 from sequitur.producer.delivery.rounds import RoundMaker
 from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueues, until_answered
 from sequitur.producer.delivery.sender import Sender
@@ -242,6 +243,8 @@ async def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
 
 _STUCK_AFTER_S: Final = 1.0
 
+_T = TypeVar("_T")
+
 
 class RunningProducer:
     """What runs between `start` and `close`."""
@@ -270,6 +273,7 @@ class RunningProducer:
         self._journal = journal
         self._former = former
         self._counters = Counters()
+        self._is_closing = False
         buffer_size = settings.buffer_size
         if journal is not None:
             # A quarter is for batches that are read back from the journal, one for rounds on their
@@ -319,6 +323,18 @@ class RunningProducer:
             unheard=self.unheard,
             unawaited=self.accumulator.unawaited,
         )
+        self._routes = Routes(
+            wire=wire,
+            queues=self._queues,
+            identities=identities,
+            settlement=self._settlement,
+            accumulator=self.accumulator,
+            settings=settings,
+            random=random,
+            rounds=self.rounds,
+            former=former,
+            on_failure=on_failure,
+        )
         self.sender = Sender(
             wire=wire,
             clock=clock,
@@ -332,18 +348,8 @@ class RunningProducer:
             random=random,
             rounds=self.rounds,
             barred=self.barred,
+            routes=self._routes,
             known_topics=former.known_topics,
-        )
-        self._routes = Routes(
-            wire=wire,
-            queues=self._queues,
-            identities=identities,
-            settlement=self._settlement,
-            accumulator=self.accumulator,
-            settings=settings,
-            random=random,
-            rounds=self.rounds,
-            former=former,
         )
         wire.watch(self._routes.follow, on_failure)
         self._running = [loop.create_task(part.run()) for part in (self.rounds, self.sender)]
@@ -426,6 +432,32 @@ class RunningProducer:
             if not (for_events and self.barred.holds(topic)):
                 return route
 
+    async def accepted(self, route: Route, add: Callable[[], _T]) -> _T:
+        """Call `add`; before it refuses an event by what brokers said a while ago, ask them again.
+
+        Without an answer within `delivery_timeout` the event is refused by what they said.
+
+        Raises:
+            ProducerClosedError: It was closed meanwhile; nothing was accepted.
+        """
+        deadline_s: float | None = None
+        while True:
+            try:
+                return add()
+            except OutdatedError:
+                now_s = asyncio.get_running_loop().time()
+                if deadline_s is None:
+                    deadline_s = now_s + self._settings.delivery_timeout.total_seconds()
+                if now_s >= deadline_s:
+                    return self._routes.unanswered(route, add)
+                await self._routes.looked_again(route)
+                if self._is_closing:
+                    raise ProducerClosedError("the producer is closed") from None
+
+    def look_again(self, route: Route) -> None:
+        """Ask brokers again for a topic's limit and partitions, in the background."""
+        self._routes.look_again(route)
+
     async def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
         route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
@@ -499,6 +531,7 @@ class RunningProducer:
 
     def _hold_nobody(self) -> None:
         """End the waits of senders: nothing is accepted any more."""
+        self._is_closing = True
         self.accumulator.budget.close()
         self.barred.close()
         if self.quota is not None:

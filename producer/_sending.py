@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable
+from functools import partial
 from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.errors import (
     BacklogQuotaError,
     BrokerError,
+    BufferFullError,
     SendManyError,
     WrongRecordError,
     WrongThreadError,
@@ -23,6 +25,7 @@ from sequitur.errors import (
 from sequitur.kafka.partition import check_topic_name
 from sequitur.producer._outcome import Delivery, NotPersisted, Ticket
 from sequitur.producer._record import Record, records_of_arrow
+from sequitur.producer.batching.batch import OutdatedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -144,17 +147,20 @@ class ManySender:
                 return
             if not placed:
                 placed = True
-                left = self._placed(left, route)
+                left = await self._running.accepted(route, partial(self._placed, left, route))
             # One by one to a barred topic, which has to leave room to others.
             room = left[:1] if self._topic in self._running.barred.reasons else left
-            done = accumulator.add_many(route, room, self._ticket)
+            add = partial(accumulator.add_many, route, room, self._ticket)
+            done = await self._running.accepted(route, add)
             left = left[done:]
             if not is_alone:
                 await asyncio.sleep(0)  # let the sender send
 
     def _placed(self, records: list[Record], route: Route) -> list[Record]:
         try:
-            return [self._maker.placed(each, self._topic, route.partitions) for each in records]
+            return [self._maker.placed(each, route) for each in records]
+        except OutdatedError:
+            raise
         except Exception as error:
             raise SendManyError(self._ticket) from error
 
@@ -214,9 +220,16 @@ class Sending(ABC):
             if isinstance(ready, NotPersisted):
                 return _completed(running, topic, ready)
             route = ready
-        if not self._maker.is_plain:
-            record = self._maker.placed(record, topic, route.partitions)
-        return running.accumulator.add(route, record)
+        if self._maker.is_plain:
+            try:
+                return running.accumulator.add(route, record)
+            except OutdatedError:
+                pass
+
+        def add() -> Delivery:
+            return running.accumulator.add(route, self._maker.placed(record, route))
+
+        return await running.accepted(route, add)
 
     def send_nowait(
         self,
@@ -250,8 +263,9 @@ class Sending(ABC):
                 badly goes to the producer's `on_failure`.
 
         Raises:
-            BufferFullError: `send` would wait: for room, for the topic, or for its backlog quota.
-                The event is not accepted.
+            BufferFullError: `send` would wait: for room, for the topic, for its backlog quota, or
+                for brokers that are asked again whether the event is too large, or its partition
+                there. The event is not accepted.
             WrongThreadError: This is not the thread of the producer's event loop; likewise.
             ProducerClosedError: As in `send`.
             BacklogQuotaError: As in `send`.
@@ -269,12 +283,16 @@ class Sending(ABC):
         if route is None:
             check_topic_name(topic)
             raise running.full_error(topic)
-        if not self._maker.is_plain:
-            record = self._maker.placed(record, topic, route.partitions)
-        if on_delivery is None:
-            running.accumulator.add_unawaited(route, record)
-        else:
-            running.accumulator.add_called(route, record, on_delivery)
+        try:
+            if not self._maker.is_plain:
+                record = self._maker.placed(record, route)
+            if on_delivery is None:
+                running.accumulator.add_unawaited(route, record)
+            else:
+                running.accumulator.add_called(route, record, on_delivery)
+        except OutdatedError as error:
+            running.look_again(route)
+            raise BufferFullError(topic, f"brokers are asked again, since {error}") from None
 
     async def send_and_wait(
         self,

@@ -21,12 +21,13 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sequitur.kafka.record_batch import new_builder, seal
-from sequitur.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.record_format import HEADER_LENGTHS, HEADER_SIZE
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._outcome import (
     CALLS,
@@ -39,7 +40,13 @@ from sequitur.producer._outcome import (
     Unawaited,
 )
 from sequitur.producer._record import checked_all
-from sequitur.producer.batching.batch import Batch, BufferBudget, Outstanding
+from sequitur.producer.batching.batch import (
+    Batch,
+    BufferBudget,
+    Known,
+    OutdatedError,
+    Outstanding,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -276,6 +283,11 @@ class BulkAcceptor:
 # large, for a partition that does not exist, with a number that no field holds.
 _INVALID_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
+_LENGTHS: Final = HEADER_SIZE + 256
+"""Bytes of a batch of one event beside key, value and headers of its sender's, at most."""
+_UTF8_BYTES: Final = 4
+"""Bytes of a character, at most."""
+
 
 class Accumulator:
     """Collect the events of all topics in batches."""
@@ -323,7 +335,11 @@ class Accumulator:
         return self.next_event - 1 - self.cutter.last_event
 
     def add(self, route: Route, record: Record) -> Delivery:
-        """Accept one event; the delivery of an invalid one is done at once."""
+        """Accept one event; the delivery of an invalid one is done at once.
+
+        Raises:
+            OutdatedError: See `Route.refuse`; it is not accepted.
+        """
         delivery = Delivery(loop=self._loop)
         delivery.keeper = self.keeper
         timestamp_ms = record.timestamp_ms
@@ -338,7 +354,11 @@ class Accumulator:
         return delivery
 
     def add_called(self, route: Route, record: Record, on_delivery: OnDelivery) -> None:
-        """Accept one event; of an invalid one it is told soon."""
+        """Accept one event; of an invalid one it is told soon.
+
+        Raises:
+            OutdatedError: See `Route.refuse`; it is not accepted.
+        """
         timestamp_ms = record.timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
@@ -348,7 +368,11 @@ class Accumulator:
             CallClaim([called]).failed(refused, route.topic, None)
 
     def add_unawaited(self, route: Route, record: Record) -> None:
-        """Accept one event for whose outcome nobody waits."""
+        """Accept one event for whose outcome nobody waits.
+
+        Raises:
+            OutdatedError: See `Route.refuse`; it is not accepted.
+        """
         ticket = self.unawaited
         index = ticket.accepted
         timestamp_ms = record.timestamp_ms
@@ -394,13 +418,45 @@ class Accumulator:
     def add_many(
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool = False
     ) -> int:
-        """Accept events until the buffer is full; invalid ones have their outcome at once."""
+        """Accept events until the buffer is full; invalid ones have their outcome at once.
+
+        Raises:
+            OutdatedError: See `Route.refuse`; the first of them is not accepted, and none of a
+                whole. Those before another one are accepted, and it is left.
+        """
         first_event = self.next_event
         if self._bulk.add(route, records, ticket, first_event=first_event, whole=whole):
             self.next_event += len(records)
             return len(records)
         records = checked_all(records)
-        return self._add_each(route, records, ticket, whole=whole)
+        if whole:
+            self.require_known(route, records)
+        added = self._add_each(route, records, ticket, whole=whole)
+        if records and not added:
+            raise OutdatedError
+        return added
+
+    def require_known(self, route: Route, records: Sequence[Record]) -> None:
+        """Check that none of the events would be refused by what brokers said a while ago.
+
+        Raises:
+            OutdatedError: See `Route.refuse`.
+        """
+        if route.known is not Known.BEFORE:
+            return
+        for record in records:
+            if record.partition is not None:
+                with contextlib.suppress(ValueError):
+                    self._queue_of(route, record)
+            size = len(record.value or b"") + len(record.key or b"") + _LENGTHS
+            for name, value in record.headers:
+                size += _UTF8_BYTES * len(name) + len(value or b"") + HEADER_LENGTHS
+            if size > route.max_batch_bytes:
+                builder = new_builder(route.batch_bytes)
+                with contextlib.suppress(*_INVALID_RECORD):
+                    headers = [*record.headers, (EVENT_ID_HEADER, self._id_prefix)]
+                    builder.append(0, 0, record.key, record.value, headers)
+                    self._check_size(route, builder)
 
     def _add_each(
         self, route: Route, records: Sequence[Record], ticket: Ticket, *, whole: bool
@@ -415,9 +471,7 @@ class Accumulator:
         batch_bytes = route.batch_bytes
         for record in records:
             # The hot loop: every event passes it. All that is rare is in the calls it makes.
-            timestamp_ms = record.timestamp_ms
-            if timestamp_ms is None:
-                timestamp_ms = now_ms
+            timestamp_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
             try:
                 headers = [*record.headers, (EVENT_ID_HEADER, b"%b%d" % (prefix, event))]
                 key = record.key
@@ -432,12 +486,11 @@ class Accumulator:
                 if added is None:
                     self.next_event = event
                     queue, added = self._start_batch(route, queue, record, headers, timestamp_ms)
+            except OutdatedError:
+                break
             except _INVALID_RECORD as error:
+                self._refuse(route, record, error, ticket, index)
                 index += 1
-                ticket.accepted = index
-                refused = self._refused(route, record, error)
-                ticket.complete([index - 1], refused)
-                ticket.watch(1, refused, route.topic, self._unheard)
                 continue
             entries = queue.entries if queue.owner is ticket else queue.claim(ticket)
             entries.append(index)
@@ -493,9 +546,7 @@ class Accumulator:
         if partition is None:
             partition = route.sticky.current
         elif not 0 <= partition < route.partitions:
-            raise ValueError(
-                f"partition {partition}: topic {route.topic} has 0 to {route.partitions - 1}"
-            )
+            route.refuse_partition(partition)
         return route.queues[partition]
 
     def _part(self, queue: PartitionQueue) -> None:
@@ -559,10 +610,18 @@ class Accumulator:
         if size > route.max_batch_bytes:
             packed = len(seal(builder, self._settings.compression))
             if packed > route.max_batch_bytes:
-                raise ValueError(
+                route.refuse(
                     f"{packed} bytes are more than topic {route.topic} takes: its "
                     f"max.message.bytes is {route.max_batch_bytes}"
                 )
+
+    def _refuse(
+        self, route: Route, record: Record, error: Exception, ticket: Ticket, index: int
+    ) -> None:
+        ticket.accepted = index + 1
+        refused = self._refused(route, record, error)
+        ticket.complete([index], refused)
+        ticket.watch(1, refused, route.topic, self._unheard)
 
     def _refused(self, route: Route, record: Record, error: Exception) -> NotPersisted:
         outcome = _refusal(error)

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 from sequitur.kafka.record_batch import (
@@ -578,12 +578,29 @@ class PartitionQueue:
         return None
 
 
+class OutdatedError(Exception):
+    """An event would be refused by a limit or a partition count that brokers gave a while ago."""
+
+
+class Known(enum.Enum):
+    """How sure a topic's limit and partition count are."""
+
+    NOW = enum.auto()
+    """Brokers gave them a moment ago."""
+    BEFORE = enum.auto()
+    """They gave them a while ago, and may give others when they are asked."""
+    UNANSWERED = enum.auto()
+    """They were asked again, and did not answer."""
+
+
 class Route:
     """A topic: its queues, and how events are spread over them."""
 
     __slots__ = (
+        "_most_batch_bytes",
         "batch_bytes",
         "keys",
+        "known",
         "max_batch_bytes",
         "partitions",
         "queues",
@@ -607,10 +624,44 @@ class Route:
         self.topic_id = topic_id
         self.queues = queues
         self.partitions = partitions
-        self.max_batch_bytes = max_batch_bytes
-        self.batch_bytes = min(batch_bytes, max_batch_bytes)
+        self.known = Known.BEFORE
+        self._most_batch_bytes = batch_bytes
+        self.limit(max_batch_bytes)
         self.keys = KeyPartitioner(partitions)
         self.sticky = StickyPartitioner(partitions, random)
+
+    def limit(self, max_batch_bytes: int) -> None:
+        """Let no batch be larger than the topic takes."""
+        self.max_batch_bytes = max_batch_bytes
+        self.batch_bytes = min(self._most_batch_bytes, max_batch_bytes)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Refuse an event by the topic's limit or partition count.
+
+        Raises:
+            OutdatedError: Brokers have to be asked for these again before the event is refused.
+            ValueError: It is refused.
+        """
+        match self.known:
+            case Known.BEFORE:
+                raise OutdatedError(why)
+            case Known.UNANSWERED:
+                raise ValueError(f"{why}, as it was before brokers ceased to answer")
+            case Known.NOW:
+                raise ValueError(why)
+
+    def refuse_partition(self, partition: object, chosen_by: str = "") -> NoReturn:
+        """Refuse an event for a partition that is not known; raises as `refuse` does.
+
+        Partitions are only added, so others than numbers above the last never come to be.
+        """
+        why = (
+            f"{chosen_by or 'partition'} {partition}: "
+            f"topic {self.topic} has 0 to {self.partitions - 1}"
+        )
+        if isinstance(partition, int) and partition >= self.partitions:
+            self.refuse(why)
+        raise ValueError(why)
 
     def resize(self, partitions: int, random: float) -> None:
         """Spread events over so many partitions from now on; their queues must exist."""

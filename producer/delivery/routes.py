@@ -8,13 +8,21 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sequitur.base.log import Logger
+from sequitur.base.process import report_failure
 from sequitur.base.retry import Retry, any_of
 from sequitur.errors import BrokerError, FatalError, ProducerClosedError, RetriableError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.batching.batch import Batch, InJournal, InMemory, PartitionQueue, Route
+from sequitur.producer.batching.batch import (
+    Batch,
+    InJournal,
+    InMemory,
+    Known,
+    PartitionQueue,
+    Route,
+)
 from sequitur.producer.delivery.journaling import REFERENCE_BYTES
 from sequitur.producer.delivery.sequencer import Sequencer
 
@@ -377,7 +385,9 @@ class BarredTopics:
 _T = TypeVar("_T")
 
 _LEARN_S: Final = 2.0
-"""How long brokers are asked about a topic that the journal knows, before its word is taken."""
+"""How long brokers are asked about a topic that is known, before what is known of it is taken."""
+_KNOWN_FOR_S: Final = 1.0
+"""How long an event is refused by what brokers said, before they are asked again."""
 
 
 class Routes:
@@ -395,7 +405,9 @@ class Routes:
         random: Random,
         rounds: RoundMaker,
         former: Recovered,
+        on_failure: Callable[[Exception], None],
     ) -> None:
+        self._on_failure = on_failure
         self._wire = wire
         self._queues = queues
         self._identities = identities
@@ -407,6 +419,7 @@ class Routes:
         self._former = former
         self.unopened: dict[str, str] = {}
         self._opening: dict[str, asyncio.Task[Route]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
 
     async def open(self, topic: str) -> Route:
         """Return the topic's route, once it is known."""
@@ -415,21 +428,71 @@ class Routes:
             task = asyncio.get_running_loop().create_task(self._find(topic))
             self._opening[topic] = task
             task.add_done_callback(lambda _: self._opening.pop(topic, None))
+        return await _outcome_of(task)
+
+    async def looked_again(self, route: Route) -> None:
+        """Wait until a topic was asked for again, or no broker has answered for two seconds."""
+        await _outcome_of(self.look_again(route))
+
+    def look_again(self, route: Route) -> asyncio.Task[None]:
+        """Ask for a topic's limit and partitions again; one task a topic, for all who wait."""
+        task = self._looking.get(route.topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._look_again(route))
+            self._looking[route.topic] = task
+            task.add_done_callback(lambda _: self._looking.pop(route.topic, None))
+            report_failure(task, self._on_failure)
+        return task
+
+    def doubt(self, topic: str) -> None:
+        """Ask again, in the background: a broker refused a batch that was within the limit."""
+        route = self._accumulator.routes.get(topic)
+        if route is not None and route.known is Known.BEFORE:
+            self.look_again(route)
+
+    async def _look_again(self, route: Route) -> None:
+        async def ask() -> int:
+            if not await self._wire.refresh([route.topic]):
+                raise RetriableError("no broker answers")
+            return await self._max_batch_bytes(route.topic)
+
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            waiting = asyncio.current_task()
-            if task.cancelled() and waiting is not None and not waiting.cancelling():
-                raise ProducerClosedError("the producer is closed") from None
-            raise
+            limit = await asyncio.wait_for(
+                until_answered(ask, self._settings, self._random), _LEARN_S
+            )
+        except (TimeoutError, RetriableError):
+            # A broker refuses a batch that is too large, and it is halved.
+            route.limit(self._settings.max_request_size)
+        else:
+            route.limit(limit)
+            self._note_known(route)
+
+    def _note_known(self, route: Route) -> None:
+        """Take note that brokers just said what a topic is like; that holds for a second."""
+        route.known = Known.NOW
+        asyncio.get_running_loop().call_later(_KNOWN_FOR_S, self._forget_known, route)
+
+    @staticmethod
+    def _forget_known(route: Route) -> None:
+        route.known = Known.BEFORE
+
+    @staticmethod
+    def unanswered(route: Route, add: Callable[[], _T]) -> _T:
+        """Call `add`, and have it refuse events by what brokers said when they last answered."""
+        before, route.known = route.known, Known.UNANSWERED
+        try:
+            return add()
+        finally:
+            route.known = before
 
     def stop(self) -> None:
         """Open nothing any more."""
-        for task in self._opening.values():
+        for task in (*self._opening.values(), *self._looking.values()):
             task.cancel()
 
     async def _find(self, topic: str) -> Route:
         known = self._former.partition_count(topic)
+        is_answered = True
         if known is None:
             try:
                 found = await self._learn(topic, is_new=not self._settings.waits_for_topics)
@@ -443,6 +506,7 @@ class Routes:
             except (TimeoutError, RetriableError):
                 # The journal can take events while Kafka is away.
                 found = known, self._settings.max_request_size
+                is_answered = False
         self.unopened.pop(topic, None)
         partitions, max_batch_bytes = found
         settings = self._settings
@@ -458,6 +522,8 @@ class Routes:
             random=self._random.random(),
             topic_id=self._wire.topic_id(topic),
         )
+        if is_answered:
+            self._note_known(route)
         self._accumulator.routes[topic] = route
         self._follow(route)
         return route
@@ -602,6 +668,17 @@ class Routes:
         except FatalError:
             # Without the right to ask for it: a batch that is too large is refused, and halved.
             return self._settings.max_request_size
+
+
+async def _outcome_of(task: asyncio.Task[_T]) -> _T:
+    """Return what a task that others wait for, too, returns."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiting = asyncio.current_task()
+        if task.cancelled() and waiting is not None and not waiting.cancelling():
+            raise ProducerClosedError("the producer is closed") from None
+        raise
 
 
 async def until_answered(

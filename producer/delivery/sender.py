@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import RoundMaker
-    from sequitur.producer.delivery.routes import BarredTopics, SendQueue, SendQueues
+    from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
 
 _log = Logger(__name__)
@@ -323,6 +323,7 @@ class Sender:
         random: Random,
         rounds: RoundMaker,
         barred: BarredTopics,
+        routes: Routes,
         known_topics: Iterable[str],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -335,6 +336,7 @@ class Sender:
         self._window = settings.max_in_flight
         self._counters = counters
         self._barred = barred
+        self._routes = routes
         self._waits_for_topics = settings.waits_for_topics
         self._proven = set(known_topics)
         self._random = random
@@ -586,8 +588,11 @@ class Sender:
         A timestamp that is out of bounds is the event's fault if its sender gave it: halving finds
         it, and those that are too far from the newest of a batch that was dated anew. Without the
         right to write a topic is barred: it had the right, and may get it back. One that has never
-        taken a batch is refused, unless such topics are waited for.
+        taken a batch is refused, unless such topics are waited for. A batch that is too large says
+        that the topic's limit is not what it was.
         """
+        if meaning.answer is Answer.TOO_LARGE:
+            self._routes.doubt(queue.topic)
         if meaning.answer is Answer.MISDATED:
             batch = slot.batch
             halves = batch.dated or (batch.redated and slot.count > 1)

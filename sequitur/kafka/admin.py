@@ -147,6 +147,8 @@ class TopicCreation:
 _TIMEOUT_S: Final = 30.0
 _LEARNS_IN_S: Final = 5.0
 _KNOWN_FOR_S: Final = 60.0
+_REFUSED_BY_FOR_S: Final = 1.0
+"""How long rows are refused by a topic's settings, before these are asked for again."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Internal topics: Spark subscribes to none of them by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
@@ -427,9 +429,10 @@ class KafkaTopics:
     def record_limit(self, topic: str) -> RecordLimit:
         """Return what a topic takes of one record; a broker's default without the right to ask.
 
-        The brokers are asked again after a minute.
+        The brokers are asked again after a second: a row that a topic does not take is quarantined.
         """
-        return RecordLimit.of(self._known_configuration(topic))
+        found = self._known_configurations([topic], for_s=_REFUSED_BY_FOR_S)
+        return RecordLimit.of(found.get(topic, {}))
 
     def require_keyless(self, topic: str) -> None:
         """Check that a topic takes records without a key, as late and bad rows may be."""
@@ -462,18 +465,19 @@ class KafkaTopics:
         told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
         return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
 
-    def _known_configuration(self, topic: str) -> dict[str, str]:
-        return self._known_configurations([topic]).get(topic, {})
-
     def _known_configurations(
-        self, topics: Collection[str], *, may_be_gone: bool = False
+        self, topics: Collection[str], *, for_s: float = _KNOWN_FOR_S, may_be_gone: bool = False
     ) -> dict[str, dict[str, str]]:
-        """Return settings of topics, a minute old at most; none without the right to ask."""
+        """Return settings of topics, not older than `for_s`; none without the right to ask."""
         now_s = time.monotonic()
         self._known = {
             topic: known for topic, known in self._known.items() if now_s - known[0] < _KNOWN_FOR_S
         }
-        asked = [topic for topic in topics if topic not in self._known]
+        asked = [
+            topic
+            for topic in topics
+            if topic not in self._known or now_s - self._known[topic][0] >= for_s
+        ]
         for topic, found in self._configurations(asked, may_be_gone=may_be_gone).items():
             self._known[topic] = now_s, found
         return {topic: self._known[topic][1] for topic in topics if topic in self._known}

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewPartitions
 
 from sequitur.base.process import StampClock, wall_clock_ms
 from sequitur.cli.topic_reader import watermarks
@@ -169,12 +170,7 @@ async def test_a_batch_over_a_lowered_limit_is_split(
     topic = make_topic(partitions=1)
     async with _producer(broker, compression="none", linger=timedelta(milliseconds=50)) as producer:
         await (await producer.send(topic, b"0"))
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        lowered = ConfigEntry(
-            "max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET
-        )
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[lowered])
-        admin.incremental_alter_configs([resource])[resource].result(10)
+        _set_limit(broker, topic, "2000")
         events = [b"%05d" % number + b"x" * 95 for number in range(1, 500)]
         outcomes = []
         while True:  # until the broker has heard of its new limit
@@ -186,9 +182,46 @@ async def test_a_batch_over_a_lowered_limit_is_split(
         large = await (await producer.send(topic, b"y" * 3000))
         assert counts.renewals >= 1
     assert {(found.accepted, found.persisted) for found in outcomes} == {(499, 499)}
-    assert large == NotPersisted("MESSAGE_TOO_LARGE")
+    assert isinstance(large, NotPersisted)
     messages = _read(broker, topic)[0]
     assert [m.value() for m in messages] == [b"0", *events * len(outcomes)]
+
+
+@pytest.mark.promise("in-event-large-topic-raised")
+async def test_a_raised_limit_and_a_new_partition_are_noticed(
+    broker: Any, make_topic: Callable[..., str]
+) -> None:
+    """Both are the topic's at once for other clients; the cluster takes a moment to spread them."""
+    topic = make_topic(partitions=1, max_message_bytes=2_000)
+    large = b"y" * 3_000
+    async with _producer(broker, compression="none") as producer:
+        refused = [await (await producer.send(topic, large))]
+        refused.append(await (await producer.send(topic, b"", partition=1)))
+        assert [type(outcome) for outcome in refused] == [NotPersisted] * 2
+        _set_limit(broker, topic, "9000")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(10)
+        async with asyncio.timeout(20):
+            await _until_persisted(producer, topic, large)
+            await _until_persisted(producer, topic, large, partition=1)
+
+
+async def _until_persisted(
+    producer: IdempotentProducer, topic: str, value: bytes, **more: Any
+) -> None:
+    while True:
+        if isinstance(await (await producer.send(topic, value, **more)), Persisted):
+            return
+        await asyncio.sleep(0.1)
+
+
+def _set_limit(broker: Any, topic: str, max_message_bytes: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    limit = ConfigEntry(
+        "max.message.bytes", max_message_bytes, incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[limit])
+    admin.incremental_alter_configs([resource])[resource].result(10)
 
 
 @pytest.mark.promise("in-topic-missing")

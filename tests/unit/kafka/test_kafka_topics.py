@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -212,3 +213,31 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(
     admin.deleted_meanwhile = "a"
     found = topics.extents(["a", "b"])
     assert (set(found.logs), found.leaderless) == ({SourcePartition("b", 0)}, frozenset())
+
+
+@pytest.mark.promise("order-row-larger-output")
+def test_limit_that_is_raised_is_noticed_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows are quarantined by it; what topics delete by themselves is asked for once a minute."""
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    config = {"max.message.bytes": "2000", "retention.ms": "-1"}
+    asked = []
+
+    def describe(wanted: list[Any], **_: object) -> dict[Any, Future[Any]]:
+        asked.append([one.name for one in wanted])
+        answer: Future[Any] = Future()
+        answer.set_result({name: SimpleNamespace(value=value) for name, value in config.items()})
+        return dict.fromkeys(wanted, answer)
+
+    now_s = 1_000.0
+    monkeypatch.setattr(topics, "_admin", SimpleNamespace(describe_configs=describe))
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    limits = [topics.record_limit("t").max_bytes for _ in range(2)]
+    config["max.message.bytes"] = "9000"
+    now_s += 1
+    limits += [topics.record_limit("t").max_bytes for _ in range(2)]
+    now_s += 30
+    topics.known_retentions(["t"])
+    assert limits == [2000, 2000, 9000, 9000]
+    assert asked == [["t"]] * 2
