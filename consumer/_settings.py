@@ -352,8 +352,7 @@ class ReorderSettings(Section):
     def duplicate_id(self) -> tuple[Literal["header", "json"], str] | None:
         """Where the id is that duplicates are known by, None when they are kept.
 
-        A header by its name, or a field of the JSON value by the names on the way to it, divided
-        by dots.
+        A header by its name, or a field of the JSON value by its path.
         """
         kind, _, name = self.duplicates.partition(":")
         if kind == "json":

@@ -31,6 +31,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from sequitur.base.json_field import cut, documents_of, fields_of, named, value_at
 from sequitur.consumer.event_time import (
     LIKELY_UNITS,
     NO_KEY,
@@ -43,7 +44,7 @@ from sequitur.errors import StateFormatError
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 CLOCK_FORMAT: Final = 2
@@ -678,9 +679,6 @@ def learn(
 # What to do where rows have no usable event time, from what some of them do have.
 
 
-_MOST_NAMED: Final = 20
-_MOST_SHOWN: Final = 40
-_DEEPEST: Final = 3
 _UNITS: Final = {reason: unit for unit, reason in LIKELY_UNITS.items()}
 
 
@@ -713,62 +711,19 @@ def _headers(spec: EventTimeSpec, rows: Sequence[UnusableRow]) -> str:
         for name, value in reversed(row.headers):
             if name == spec.path[0] and value is not None:
                 return _example(value.decode(errors="replace"))
-    return _named((name for row in rows for name, _ in row.headers), "header")
+    return named((name for row in rows for name, _ in row.headers), "header")
 
 
 def _fields(spec: EventTimeSpec, rows: Sequence[UnusableRow]) -> str:
-    documents = [found for row in rows if isinstance(found := _document(row.value), dict)]
+    documents = documents_of(row.value for row in rows)
     if not documents:
         return "and their values are no JSON objects"
     for document in documents:
-        if (time := _at(document, spec.path)) is not None:
+        time = value_at(document, spec.path, is_pointer=spec.is_pointer)
+        if time is not None:
             return _example(time if isinstance(time, str) else json.dumps(time))
-    return _named((name for document in documents for name in _paths(document)), "field")
-
-
-def _named(names: Iterable[str], kind: str) -> str:
-    """Say which names there are, each once and in the order in which they were seen."""
-    different = list(dict.fromkeys(names))
-    if not different:
-        return f"and they have no {kind}s"
-    more = len(different) - _MOST_NAMED
-    listed = ", ".join(map(_in_line, different[:_MOST_NAMED]))
-    listed += f" and {more:,} more" if more > 0 else ""
-    return f"and they have the {kind}{'s' if len(different) > 1 else ''} {listed}"
+    return fields_of(documents)
 
 
 def _example(text: str) -> str:
-    return f"where one has {_cut(text)!r}"
-
-
-def _in_line(name: str) -> str:
-    """Return others' name as a line of a log can hold it."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in _cut(name))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
-def _document(value: bytes | None) -> Any:
-    try:
-        return json.loads((value or b"").decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _at(node: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        if not isinstance(node, dict):
-            return None
-        node = node.get(name)
-    return node
-
-
-def _paths(node: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterator[str]:
-    """Yield the paths of an object's fields, as `json:` takes them."""
-    for name, value in node.items():
-        if isinstance(value, dict) and value and depth < _DEEPEST:
-            yield from _paths(value, f"{prefix}{name}.", depth + 1)
-        else:
-            yield f"{prefix}{name}"
+    return f"where one has {cut(text)!r}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
+from sequitur.base.json_field import FieldPath, first_at
 from sequitur.errors import EventTimeSpecError
 
 if TYPE_CHECKING:
@@ -377,8 +378,9 @@ class TimeBounds:
 
 # Event time of a record: where it stands, and what counts as one.
 #
-# Where (`EventTimeSpec`): `json:<path>` in the value (`json:occurred_at`, `json:meta.at`),
-# `header:<name>`, or `kafka-timestamp`; and ` as <format>` behind it, where it is not `ms`.
+# Where (`EventTimeSpec`): `json:<path>` in the value (`json:occurred_at`, `json:meta.at`,
+# `json:/event.created`; `sequitur.base.json_field`), `header:<name>`, or `kafka-timestamp`; and
+# ` as <format>` behind it, where it is not `ms`.
 #
 # What, as text after surrounding blanks are cut (`sequitur.consumer.event_time`), with a unit
 # as format:
@@ -400,6 +402,8 @@ class TimeBounds:
 
 
 _FORMAT_BEGINS: Final = " as "
+_POINTER: Final = "json-pointer:/"
+_BEFORE_POINTERS: Final = "json:/"
 ALL_TIMES: Final = TimeBounds()
 
 
@@ -420,11 +424,13 @@ class EventTimeSpec:
         path: Names from the top of the JSON value down to the field, or the one header name; else
             empty.
         format: How it is written there.
+        is_pointer: Whether the path was given as a JSON Pointer: then no names are joined by dots.
     """
 
     source: EventTimeSource
     path: tuple[str, ...] = ()
     format: TimeFormat = MILLISECONDS
+    is_pointer: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -450,16 +456,18 @@ class EventTimeSpec:
             return cls(EventTimeSource.KAFKA_TIMESTAMP)
         if kind == EventTimeSource.HEADER and name:
             return cls(EventTimeSource.HEADER, (name,))
+        why = ""
         if kind == EventTimeSource.JSON and name:
-            path = tuple(name.split("."))
-            # A quote, * and ? have a meaning of their own in Spark's JSON paths, even between
-            # quotes.
-            if all(part and not set("'*?") & set(part) for part in path):
-                return cls(EventTimeSource.JSON, path)
+            try:
+                path = FieldPath.parse(name)
+            except ValueError as error:
+                why = f" ({error})"
+            else:
+                return cls(EventTimeSource.JSON, path.names, is_pointer=path.is_pointer)
         raise EventTimeSpecError(
-            f"event time {text!r}: expected json:<path> (json:occurred_at, json:meta.at; "
-            "no ' * ? in names), header:<name> or kafka-timestamp, and what it is written in "
-            "(json:at as s)"
+            f"event time {text!r}: expected json:<path> (json:occurred_at, json:meta.at, "
+            f"json:/event.created){why}, header:<name> or kafka-timestamp, and what it is written "
+            "in (json:at as s)"
         )
 
     def of(
@@ -473,11 +481,43 @@ class EventTimeSpec:
             self, value=value, headers=headers, kafka_timestamp_ms=timestamp_ms
         ).ms
 
+    @property
+    def _where(self) -> str:
+        if self.source is EventTimeSource.JSON:
+            return str(FieldPath(self.path, self.is_pointer))
+        return "".join(self.path)
+
+    @property
+    def _as(self) -> str:
+        if self.format == MILLISECONDS and _FORMAT_BEGINS not in self._where:
+            return ""
+        return f"{_FORMAT_BEGINS}{self.format}"
+
     def __str__(self) -> str:
-        where = ":".join(filter(None, (self.source.value, ".".join(self.path))))
-        if self.format == MILLISECONDS and _FORMAT_BEGINS not in where:
-            return where
-        return f"{where}{_FORMAT_BEGINS}{self.format}"
+        return ":".join(filter(None, (self.source.value, self._where))) + self._as
+
+
+def identity_of(spec: EventTimeSpec) -> str:
+    """Return a spec as checkpoints hold it.
+
+    Before there were JSON Pointers `json:/a.b` was the member `b` of the member `/a`; so that no
+    checkpoint changes its meaning, pointers are written otherwise.
+    """
+    if not spec.is_pointer:
+        return str(spec)
+    return str(spec).replace(_BEFORE_POINTERS, _POINTER, 1)
+
+
+def current_identity(identity: str) -> str:
+    """Return what a checkpoint says of its spec, as `identity_of` says it."""
+    if not identity.startswith(_BEFORE_POINTERS):
+        return identity
+    where, begins, written = identity.rpartition(_FORMAT_BEGINS)
+    if not begins:
+        where, written = identity, ""
+    names = tuple(where.removeprefix("json:").split("."))
+    pointer = str(FieldPath(names, is_pointer=True)).removeprefix("/")
+    return f"{_POINTER}{pointer}{begins}{written}"
 
 
 def parse_event_time_spec(text: str) -> EventTimeSpec:
@@ -563,20 +603,18 @@ def _of_json(value: bytes | None, spec: EventTimeSpec) -> EventTime:
         document, _ = _decoder.raw_decode(_decode(value).lstrip(" \t\r\n"))
     except (ValueError, RecursionError):
         return EventTime(reason=UNPARSABLE)
-    found = _first(document, spec.path)
+    found = first_at(document, spec.path, _members, is_pointer=spec.is_pointer)
     if found is None or isinstance(found, str):
         return _of_text(found, spec.format)
     return EventTime(reason=UNPARSABLE)  # true, false, an array, an object
 
 
-def _first(node: object, path: tuple[str, ...]) -> object | None:
-    if not path:
-        return node
+def _members(node: object, name: str, index: int | None) -> list[object]:
     if isinstance(node, _Object):
-        for name, child in node:
-            if name == path[0] and (found := _first(child, path[1:])) is not None:
-                return found
-    return None
+        return [child for own, child in node if own == name and child is not None]
+    if index is not None and isinstance(node, list):
+        return [child for child in node[index : index + 1] if child is not None]
+    return []
 
 
 def _of_text(text: str | None, written: TimeFormat) -> EventTime:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.base.json_field import JsonField
+from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, named
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE
 from sequitur.kafka.partition import KeyPartitioner
@@ -73,6 +73,8 @@ _IDS_SCHEMA: Final = pa.schema(
 )
 _FIRST: Final = ("is_new", *RELEASE_ORDER)
 """What is out stays, and of several rows that are not, the first that would go out."""
+_LOOKED_AT: Final = 20
+"""Rows whose headers or fields are listed."""
 _ID_BYTES: Final = 128
 """What a row takes in memory while its bucket is looked at, about."""
 
@@ -82,28 +84,41 @@ def buckets_for(rows: int, tasks: int, limits: RowLimits = ROW_LIMITS) -> int:
     return max(tasks, -(-rows * _ID_BYTES // limits.slice_bytes))
 
 
+class WrittenIds(NamedTuple):
+    """What a task found of ids."""
+
+    file: str | None  # the file's name; None where no row has an id
+    new: int  # rows that are about to be released or judged, with an id or without
+
+
 @dataclass(frozen=True, slots=True)
 class IdsTask:
     """Writes the ids of the rows of some output partitions into a file."""
 
     folder: Location
     kind: IdKind  # whether the id is in a header or in the JSON value
-    name: str  # the header, or the names on the way to the field, divided by dots
+    name: str  # the header, or the path of the field
     new: tuple[Part, ...]  # rows that are about to be released or judged
     out: tuple[Part, ...]  # rows of earlier steps
     buckets: int
     limits: RowLimits = ROW_LIMITS
 
-    def __call__(self, partitions: range) -> str | None:
-        """Write them; the file's name, None without rows."""
+    def __call__(self, partitions: range) -> WrittenIds:
+        """Write them; how many rows there were, with an id or without."""
+        new = 0
         with PartFile(self.folder, _IDS_SCHEMA, self.limits.row_group_rows) as file:
             for parts, is_new in ((self.new, True), (self.out, False)):
-                column = "headers" if self.kind == "header" else "value"
-                columns = (*RELEASE_ORDER, column, "reason")
+                columns = (*RELEASE_ORDER, self.column, "reason")
                 for rows in RunRows(parts, partitions, columns, self.limits).pieces():
+                    new += len(rows) * is_new
                     for bucket in self._buckets(rows, is_new=is_new):
                         file.write(bucket)
-        return file.name
+        return WrittenIds(file.name, new)
+
+    @property
+    def column(self) -> str:
+        """The column that the ids are in."""
+        return "headers" if self.kind == "header" else "value"
 
     def _ids(self, rows: pa.Table) -> pa.Array:
         if self.kind == "header":
@@ -174,6 +189,10 @@ class DuplicateFinder:
         self._job = job
         self._id = job.settings.duplicate_id
         self._partitions = output_partitions
+        self._watch = FieldWatch(
+            f"the id of `duplicates` = {job.settings.duplicates!r}, by which none is dropped",
+            lambda why: job.outages.tell(f"warning: {why}"),
+        )
 
     def looked_for_from_ms(self, frontier_ms: int) -> int | None:
         """Return how far back originals of duplicates are looked for, None when they are not."""
@@ -233,7 +252,10 @@ class DuplicateFinder:
         buckets = buckets_for(sum(run.rows + run.behind for run in read), tasks)
         task = IdsTask(ids, *duplicate_id, new, out, buckets)
         written = in_blocks(workers, task, self._partitions, reads=reads)
-        files = tuple(ids / name for name in written if name is not None)
+        files = tuple(ids / one.file for one in written if one.file is not None)
+        if not self._watch.is_seen:
+            rows = sum(one.new for one in written)
+            self._watch.look(rows, has=bool(files), instead=lambda: _instead(task))
         repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
         if not files:
             return []
@@ -243,6 +265,16 @@ class DuplicateFinder:
 
     def _folder(self, name: str) -> Location:
         return self._job.checkpoint.new_folder(f"repeats/{name}")
+
+
+def _instead(task: IdsTask) -> str:
+    """Say which headers or fields rows have that are without an id."""
+    found = next(RunRows(task.new, None, (task.column,), task.limits).pieces(), None)
+    some = [] if found is None else found.slice(0, _LOOKED_AT)[task.column].to_pylist()
+    if task.kind == "header":
+        return named((one["key"] for headers in some for one in headers or ()), "header")
+    documents = documents_of(some)
+    return fields_of(documents) if documents else "and their values are no JSON objects"
 
 
 def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:

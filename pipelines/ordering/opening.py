@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer import PartitionCounts
+from sequitur.consumer.event_time import identity_of
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -88,7 +89,7 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
         JobIdentity(
             input_topics=settings.input_topics,
             input_pattern=settings.input_pattern,
-            event_time=str(settings.event_time),
+            event_time=identity_of(settings.event_time),
             output_topic=settings.output_topic,
             output_partitions=outputs.released.partitions,
             mode=settings.mode.value,

@@ -302,12 +302,20 @@ def _shown_time_ms(spec: EventTimeSpec) -> Column:
         named = F.filter("headers", lambda header: header["key"] == F.lit(spec.path[0]))
         text = F.try_element_at(named, F.lit(-1))["value"].cast("string")
     else:
-        path = "$" + "".join(f"['{part}']" for part in spec.path)
-        text = F.get_json_object(F.col("value").cast("string"), path)
+        paths = [spec.path] if spec.is_pointer else [spec.path, (".".join(spec.path),)]
+        text = F.coalesce(*map(_json_text, dict.fromkeys(paths)))
     return F.coalesce(
         _by_unit(text.try_cast("bigint"), spec.format.unit),
         F.unix_millis(text.try_cast("timestamp")),
     )
+
+
+def _json_text(names: tuple[str, ...]) -> Column:
+    """Return the text of a field; null where names have characters that Spark's paths cannot."""
+    if any(set("'*?") & set(name) for name in names):
+        return F.lit(None).cast("string")
+    path = "$" + "".join(f"['{name}']" for name in names)
+    return F.get_json_object(F.col("value").cast("string"), path)
 
 
 def _by_unit(number: Column, unit: TimeUnit | None) -> Column:

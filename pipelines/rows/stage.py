@@ -182,23 +182,34 @@ def plain_json_times(spec: EventTimeSpec, values: pa.BinaryArray) -> tuple[Longs
     count = len(values)
     times, found = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     left = np.arange(count)
-    for pattern in _patterns(spec):
+    for pattern, name in _patterns(spec):
         if len(left):
             own = values if len(left) == count else values.take(pa.array(left))
-            times[left], found[left] = _of_objects(spec, own, pattern)
+            times[left], found[left] = _of_objects(spec, own, pattern, name)
             left = left[~found[left]]
     return times, found
 
 
-def _patterns(spec: EventTimeSpec) -> list[str]:
+def _patterns(spec: EventTimeSpec) -> list[tuple[str, str]]:
+    """Return expressions for values that have the field, and its name in them.
+
+    A plain object holds no other: the only field of it that a path of several names may be is the
+    one whose name they are, joined by dots.
+    """
     if not _digits(spec) or any(map(_NOT_PLAIN.search, spec.path)):
         return []
-    plain = [_PLAIN_OBJECT] if len(spec.path) == 1 else []
-    return plain + ([_with_field(spec.path)] if len(spec.path) <= _MOST_NAMES else [])
+    found = []
+    if len(spec.path) == 1 or not spec.is_pointer:
+        found.append((_PLAIN_OBJECT, ".".join(spec.path)))
+    if len(spec.path) <= _MOST_NAMES:
+        found.append((_with_field(spec.path), spec.path[-1]))
+    return found
 
 
-def _of_objects(spec: EventTimeSpec, values: pa.BinaryArray, pattern: str) -> tuple[Longs, Bools]:
-    needle = f'"{spec.path[-1]}"'.encode()
+def _of_objects(
+    spec: EventTimeSpec, values: pa.BinaryArray, pattern: str, name: str
+) -> tuple[Longs, Bools]:
+    needle = f'"{name}"'.encode()
     count = len(values)
     place = pc.find_substring(values, needle).fill_null(-1).to_numpy()
     found: Bools = place >= 0

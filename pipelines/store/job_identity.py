@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sequitur.consumer.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError
 
@@ -58,12 +59,17 @@ def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any
     """Check that a folder's `format.json` is that of a job, whatever it began with."""
     check_format(root, found)
     for name, value in wanted.items():
-        if found.get(name) == value or name in _BEGUN_WITH:
+        if name in _BEGUN_WITH or _current(name, found.get(name)) == value:
             continue
         raise CheckpointError(
             f"{root} belongs to a job with {name} = {found.get(name)!r}, "
             f"not {value!r}: give the job a checkpoint of its own, or set it back"
         )
+
+
+def _current(name: str, value: Any) -> Any:
+    is_spec = name == "event_time" and isinstance(value, str)
+    return current_identity(value) if is_spec else value
 
 
 class BegunWith(NamedTuple):

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
+from sequitur.consumer.event_time import identity_of
 from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
@@ -87,7 +88,7 @@ def checkpoint_of(settings: ReorderSettings) -> Storage:
     wanted: dict[str, Any] = {
         "input_topics": sorted(settings.input_topics),
         "input_pattern": settings.input_pattern,
-        "event_time": str(settings.event_time),
+        "event_time": identity_of(settings.event_time),
         "output_topic": settings.output_topic,
     }
     check_identity(location, found, wanted)

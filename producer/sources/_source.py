@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from sequitur.base.json_field import JsonField, parse_key
+from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, parse_key
+from sequitur.base.log import Logger
 from sequitur.base.settings import Section, Words
 from sequitur.errors import KeySpecError
 from sequitur.kafka.records import EVENT_ID_HEADER
@@ -130,6 +131,9 @@ _ESCAPE: Final = re.compile(
     rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
 )
 _NO_JSON: Final = (msgspec.DecodeError, RecursionError)
+_LOOKED_AT: Final = 20
+"""Events of which the fields are listed."""
+_log: Final = Logger(__name__)
 
 
 def parse_header(text: str) -> tuple[str, JsonField]:
@@ -140,6 +144,11 @@ def parse_header(text: str) -> tuple[str, JsonField]:
     if name == EVENT_ID_HEADER:
         raise KeySpecError(f"header {text!r}: {name} holds the event id that the producer gives")
     return name, parse_key(where)
+
+
+def _fields_of(records: Sequence[Record]) -> str:
+    documents = documents_of(one.value for one in records[:_LOOKED_AT])
+    return fields_of(documents) if documents else "and they are no JSON objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,11 @@ class EventParser:
         self.limit_bytes = limit_bytes
         self._key = key
         self._headers = headers
+        self._unseen: dict[str | None, FieldWatch] = {}
+        for name, where in ((None, key), *headers):
+            if where is not None:
+                what = f"the field json:{where.path}, {'the key' if name is None else name}"
+                self._unseen[name] = FieldWatch(what, _log.warning)
 
     def parse(
         self, batch: LineBatch, key: bytes | None = None
@@ -179,15 +193,33 @@ class EventParser:
                 refusals.append(Refusal(index, line, reason))
                 continue
             value = line[:-1] if line.endswith(b"\r") else line
-            parsed = self.parse_value(value, key)
+            parsed = self._parsed(value, key)
             if isinstance(parsed, Record):
                 records.append(parsed)
             elif value.strip():
                 refusals.append(Refusal(index, line, parsed))
+        self._look(records)
         return records, refusals
 
     def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
         """Return the event with this value, or why it is none."""
+        parsed = self._parsed(value, key)
+        if isinstance(parsed, Record):
+            self._look([parsed])
+        return parsed
+
+    def _look(self, records: Sequence[Record]) -> None:
+        """Tell of a key or header that no event has had."""
+        for name, watch in list(self._unseen.items()):
+            has = any(
+                one.key is not None if name is None else any(name == own for own, _ in one.headers)
+                for one in records
+            )
+            watch.look(len(records), has=has, instead=lambda: _fields_of(records))
+            if has:
+                del self._unseen[name]
+
+    def _parsed(self, value: bytes, key: bytes | None) -> Record | str:
         try:
             if not value.isascii():
                 value.decode()
@@ -239,8 +271,7 @@ class TextParser(EventParser):
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(None, limit_bytes)
 
-    def parse_value(self, value: bytes, key: bytes | None = None) -> Record | str:
-        """Return the event with this value; a blank one is none."""
+    def _parsed(self, value: bytes, key: bytes | None) -> Record | str:
         return Record(value=value, key=key) if value.strip() else "blank"
 
     def is_value(self, body: bytes) -> bool:

@@ -147,7 +147,7 @@ def test_all_but_the_first_of_each_id_are_found(
         (root / name).mkdir()
     first = IdsTask(root / "ids", *where, new, earlier, buckets, _SMALL)
     written = [first(block) for block in blocks_of(_OUTPUTS, 1)]
-    ids = tuple(root / "ids" / name for name in written if name is not None)
+    ids = tuple(root / "ids" / one.file for one in written if one.file is not None)
     second = RepeatsTask(root / "found", ids, buckets, _OUTPUTS, _SMALL)
     found = [second(number) for number in range(_OUTPUTS)]
     files = tuple(root / "found" / one.file for one in found if one.file is not None)

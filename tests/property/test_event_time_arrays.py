@@ -12,7 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sequitur.base.json_field import FieldPath, parse_key
 from sequitur.consumer import (
+    MISSING,
     EventTimeSpec,
     TimeFormat,
     TimeUnit,
@@ -263,3 +265,44 @@ def test_names_are_taken_literally(name: str) -> None:
 def test_names_that_are_not_plain_are_left_to_the_reference(name: str) -> None:
     """JSON writes them in more than one way, or they may stand between two strings."""
     assert _found([json.dumps({name: _TIME}).encode()], replace(_SPEC, path=(name,))) == [None]
+
+
+_DOTTED_NAMES = st.sampled_from(["a", "b", "a.b", "b.c", "c", "a.b.c", "", "/", "~", "é.b", "0"])
+_WITH_DOTS = st.recursive(
+    st.integers(10**12, 10**13 - 1) | st.sampled_from([None, 7, "x", "1700000000000", True]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_DOTTED_NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+_PATHS = st.sampled_from(
+    ["a", "a.b", "b.c", "a.b.c", "é.b", "/a.b", "/a/b", "/a/b.c", "/a.b/c", "/", "/a/0", "/0/a.b"]
+) | st.lists(_DOTTED_NAMES, min_size=1, max_size=3).map(
+    lambda names: str(FieldPath(tuple(names), is_pointer=True))
+)
+
+
+@pytest.mark.promise("field-names-dots")
+@given(st.lists(st.dictionaries(_DOTTED_NAMES, _WITH_DOTS, max_size=4), max_size=6), _PATHS)
+@example([{"a.b": _TIME, "a": {"b": 1}}, {"a.b": _TIME}, {"a": {"b": _TIME}}], "a.b")
+@example([{"a": {"b.c": _TIME}}, {"a.b": {"c": _TIME}}, {"a.b.c": _TIME, "a": 1}], "a.b.c")
+@example([{"a": {"b": None}, "a.b": _TIME}, {"a.b": _TIME, "a": None}], "a.b")
+@example([{"": _TIME, "a": ""}, {"a": "", "": _TIME}], "/")
+def test_all_readers_agree_on_names_with_dots(documents: list[dict[str, Any]], path: str) -> None:
+    """Columns, the reference row by row, and what takes keys, headers and ids out of values."""
+    spec, field = parse_event_time_spec(f"json:{path}"), parse_key(f"json:{path}")
+    raw: list[bytes | None] = [json.dumps(one).encode() for one in documents]
+    for value, time in zip(raw, _found(raw, spec), strict=True):
+        assert value is not None
+        expected = read_event_time(spec, value=value)
+        assert time in {None, expected.ms}
+        text = field.text_of(value)
+        assert (text is None) is (expected.reason == MISSING)
+        if text is not None:
+            assert spec.format.read(text.decode()) == expected.ms
+
+
+@pytest.mark.promise("field-names-dots")
+@pytest.mark.parametrize("path", ["event.created", "/event.created"])
+def test_flat_objects_with_dots_are_found(path: str) -> None:
+    """It is worth something: logs in ECS are read as columns, by either spelling."""
+    value = json.dumps({"event.created": _TIME, "host.name": "web-1", "n": None}).encode()
+    assert _found([value], parse_event_time_spec(f"json:{path}")) == [_TIME]

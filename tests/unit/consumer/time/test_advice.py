@@ -27,6 +27,12 @@ from sequitur.consumer import (
         ("json:at", MISSING, [b'{"when": 5}'], "and they have the field when"),
         ("json:at", MISSING, [b"{}"], "and they have no fields"),
         ("json:a.b", MISSING, [b'{"a": {"c": {"d": {"e": 1}}}}'], "and they have the field a.c.d"),
+        (
+            "json:at", MISSING, [b'{"event.created": 5, "a": {"b/c": 1, "": 2}, "/d": 3, "e.": 4}'],
+            "and they have the fields /event.created, a.b/c, /a/, /~1d, /e.",
+        ),
+        ("json:/m.at/0", UNPARSABLE, [b'{"m.at": ["1.12.26"]}'], "where one has '1.12.26'"),
+        ("json:m.at", UNPARSABLE, [b'{"m.at": "1.12.26"}'], "where one has '1.12.26'"),
         ("json:at", UNPARSABLE, [b"at=5", None], "and their values are no JSON objects"),
         ("json:at", MISSING, [b"5"], "and their values are no JSON objects"),
         ("json:m.at", UNPARSABLE, [b'{"m": {"at": "1.12.26"}}'], "where one has '1.12.26'"),

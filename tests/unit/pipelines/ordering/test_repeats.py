@@ -85,3 +85,32 @@ def test_repeat_in_latest_mode_is_dropped(job: ListJob) -> None:
     report = job.run()
     assert times_of(job.released(), "k") == [100, 101]
     assert (report.totals.duplicates, report.totals.late) == (2, 0)
+
+
+@pytest.mark.promise("field-names-dots")
+@pytest.mark.parametrize(
+    ("duplicates", "has"),
+    [
+        ("json:event.id", True),
+        ("json:/event.id", True),
+        ("json:/event/id", False),
+        ("json:id", False),
+    ],
+)
+def test_an_id_that_no_row_has_is_told(job: ListJob, duplicates: str, has: bool) -> None:
+    """With the fields that there are; else duplicates would be kept without a word."""
+    job = job.with_settings(duplicates=duplicates)
+    value = b'{"at":%d,"event.id":"x"}' % (T0 + 1)
+    job.produce([Event(value=value, key=b"k", partition=number) for number in (0, 1)])
+    report = job.run(drain=True)
+    assert report.totals.duplicates == has
+    told = [line for line in job.told if "duplicates" in line]
+    assert len(told) == (not has)
+    assert all("and they have the fields at, /event.id" in line for line in told)
+
+
+def test_a_header_that_no_row_has_is_told(job: ListJob) -> None:
+    job = job.with_settings(duplicates="header:ce_id")
+    job.produce([of_event("x", 1, 0, "id")])
+    job.run(drain=True)
+    assert [line for line in job.told if "and they have the header id" in line]

@@ -21,13 +21,15 @@ from sequitur.consumer import (
     StepEntry,
     StepKind,
     Totals,
+    parse_event_time_spec,
 )
+from sequitur.consumer.event_time import identity_of
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.job_identity import BegunWith
+from sequitur.pipelines.store.job_identity import BegunWith, check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.checkpoints import (
@@ -627,3 +629,32 @@ def test_entry_that_may_not_last_yet_is_made_to(
     claimed(root).close()
     left = Checkpoint(LocalStorage(disk.left(tmp_path / "later") / "checkpoint"))
     assert left.latest()[0] == entry
+
+
+@pytest.mark.promise("field-names-dots")
+@pytest.mark.parametrize(
+    ("stored", "event_time", "is_same"),
+    [
+        ("json:a.b", "json:a.b", True),
+        ("json:a.b", "json:/a.b", False),
+        ("json:a.b", "json:/a/b", False),
+        # Before there were pointers a leading slash was one of the first name.
+        ("json:/a.b", "json:/a.b", False),
+        ("json:/a.b", "json:/~1a/b", True),
+        ("json:/a as s", "json:/~1a as s", True),
+        ("json:/a as s", "json:/a as s", False),
+        ("json-pointer:/a.b", "json:/a.b", True),
+        ("json-pointer:/a.b as s", "json:/a.b as s", True),
+        ("json-pointer:/a.b as s", "json:/a.b", False),
+    ],
+)
+def test_no_checkpoint_changes_the_meaning_of_its_event_time(
+    stored: str, event_time: str, is_same: bool
+) -> None:
+    """A spelling that has another meaning now is refused, and the one with its meaning is taken."""
+    found = replace(IDENTITY, event_time=stored).to_document()
+    wanted = replace(IDENTITY, event_time=identity_of(parse_event_time_spec(event_time)))
+    with (
+        contextlib.nullcontext() if is_same else pytest.raises(CheckpointError, match="event_time")
+    ):
+        check_identity("here", found, wanted.to_document())

@@ -236,3 +236,22 @@ def test_the_header_of_our_own_ids_is_refused() -> None:
     """Two of that name would be one too many."""
     with pytest.raises(KeySpecError, match="holds the event id"):
         parse_header(f"{EVENT_ID_HEADER}=json:id")
+
+
+@pytest.mark.promise("field-names-dots")
+def test_a_key_or_header_that_no_event_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the fields that there are, as the setting takes them."""
+    parser = EventParser(parse_key("json:host"), 1 << 10, [("id", parse_key("json:/trace.id"))])
+    lines = b'{"host.name":"a","trace.id":1}\n' * 3
+    parser.parse(LineSplitter(1 << 10).feed(lines))
+    parser.parse_value(b'{"host.name":"a"}')
+    (line,) = caplog.messages
+    assert "none of 3 events has the field json:host, the key" in line
+    assert "and they have the fields /host.name, /trace.id" in line
+
+
+def test_a_key_that_some_events_have_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    parser = EventParser(parse_key("json:host"), 1 << 10)
+    parser.parse(LineSplitter(1 << 10).feed(b'{}\n{"host":1}\n'))
+    parser.parse_value(b"{}")
+    assert caplog.messages == []
