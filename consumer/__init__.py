@@ -1,5 +1,6 @@
 """Event time, in pure Python: what one is, the clock of a topic, the log of the reorder job."""
 
+from sequitur.base.time_format import TimeFormat, TimeUnit
 from sequitur.consumer._settings import ReorderSettings
 from sequitur.consumer.clock import (
     BEFORE_ALL_TIME_MS,
@@ -44,9 +45,7 @@ from sequitur.consumer.event_time import (
     EventTimeSpec,
     OutputTimestamp,
     TimeBounds,
-    TimeFormat,
     TimestampRule,
-    TimeUnit,
     now_of_step,
     parse_event_time_spec,
     read_event_time,

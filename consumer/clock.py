@@ -32,13 +32,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from sequitur.base.json_field import cut, documents_of, fields_of, named, value_at
+from sequitur.base.time_format import TimeFormat
 from sequitur.consumer.event_time import (
     LIKELY_UNITS,
     NO_KEY,
     TOO_LARGE,
     EventTimeSource,
     EventTimeSpec,
-    TimeFormat,
 )
 from sequitur.errors import StateFormatError
 from sequitur.kafka.partition import SourcePartition

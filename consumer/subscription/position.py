@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
+from sequitur.base.time_format import iso_ms
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.errors import PositionFormatError, PositionRangeError
@@ -123,16 +123,13 @@ def parse_time_ms(text: str) -> int:
                 "and dates without hyphens are not read"
             )
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    found = iso_ms(text)
+    if found is None:
         raise PositionFormatError(
             f"time {text!r}: expected ISO 8601 such as 2026-04-09T13:52:46Z, or milliseconds since "
             "1970"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+        )
+    return found
 
 
 def parse_ago_ms(text: str, *, now_ms: int) -> int:

@@ -28,8 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 from sequitur.base.settings import milliseconds
+from sequitur.base.time_format import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.consumer import EventTimeSource
-from sequitur.consumer.event_time import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.errors import ConservationError, TopicError, UnansweredError, UnreadableHeadersError
 from sequitur.kafka.java_headers import JavaHeaders

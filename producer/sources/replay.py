@@ -8,8 +8,7 @@ import os
 import time
 from array import array
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from math import floor, isfinite
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +17,7 @@ from pydantic import Field, field_validator
 from sequitur.base.json_field import JsonField, parse_key
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration, milliseconds
+from sequitur.base.time_format import MILLISECONDS, TimeFormat, split_format
 from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._source import (
     CommonSettings,
@@ -110,7 +110,6 @@ _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10
-_MAX_TIME_MS: Final = 2**53
 
 
 class ReplaySettings(CommonSettings):
@@ -126,7 +125,8 @@ class ReplaySettings(CommonSettings):
     )
     replay_event_time: str = Field(
         default="json:occurred_at",
-        description="Where a recorded event's time stands: json:<path> (replay)",
+        description="Where a recorded event's time stands: json:<path>; if it is not in ms, with "
+        "' as s', us, ns, auto or a strptime form (replay)",
     )
     disorder: Duration = Field(
         default=timedelta(0),
@@ -141,15 +141,21 @@ class ReplaySettings(CommonSettings):
     @field_validator("replay_event_time")
     @classmethod
     def _names_the_time(cls, value: str) -> str:
-        parse_key(value)
+        time_of(value)
         return value
+
+
+def time_of(text: str) -> tuple[JsonField, TimeFormat]:
+    """Read the setting `replay_event_time`: `json:at`, `json:at as s`."""
+    where, written = split_format(text)
+    return parse_key(where), written
 
 
 class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far a recording was replayed."""
 
     sent: int  # how many events of the plan
-    plan: str  # digest of the recording and of how its order is disturbed
+    plan: str  # digest of the recording, the times found in it, and how its order is disturbed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +165,7 @@ class Recording:
     offsets: array[int]
     lengths: array[int]  # their bytes, without the newline
     schedule: ReplaySchedule
-    digest: str  # of content and disorder
+    digest: str  # of content, times and disorder
 
 
 class ReplaySource:
@@ -171,6 +177,7 @@ class ReplaySource:
         parser: EventParser,
         *,
         event_time: JsonField,
+        written: TimeFormat = MILLISECONDS,
         speed: float = 1.0,
         disorder: Disorder = Disorder(),
         pause: Pause = pause,
@@ -180,6 +187,7 @@ class ReplaySource:
         self._path = path
         self._parser = parser
         self._event_time = event_time
+        self._written = written
         self._speed = speed
         self._disorder = disorder
         self._pause = pause
@@ -279,37 +287,23 @@ class ReplaySource:
                     lengths.append(length)
                     times.append(NO_TIME if index in batch.overlong else self._time_ms(line))
                     offset += length + 1
-        digest.update(repr((self._event_time.path, self._disorder)).encode())
+        digest.update(repr(self._disorder).encode())
+        digest.update(times.tobytes())
         schedule = replay_schedule(times, self._disorder)
         return Recording(offsets, lengths, schedule, digest.hexdigest())
 
     def _time_ms(self, line: bytes) -> int:
-        try:
-            found = self._event_time.text_of(line)
-            return NO_TIME if found is None else parse_time_ms(found.decode())
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return NO_TIME
+        return recorded_time_ms(line, self._event_time, self._written)
 
 
-def parse_time_ms(text: str) -> int:
-    """Return the epoch ms of a number of them or an ISO 8601 time; `NO_TIME` for neither.
-
-    Without a zone it is UTC.
-    """
+def recorded_time_ms(line: bytes, event_time: JsonField, written: TimeFormat) -> int:
+    """Return the time of a recorded event, epoch ms; `NO_TIME` without one that can be read."""
     try:
-        number = float(text)
-    except ValueError:
-        pass
-    else:
-        usable = isfinite(number) and abs(number) <= _MAX_TIME_MS
-        return floor(number) if usable else NO_TIME
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        found = event_time.text_of(line)
+        time_ms = None if found is None else written.read(found.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return NO_TIME
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return floor(moment.timestamp() * 1000)
+    return NO_TIME if time_ms is None else time_ms
 
 
 def _check(settings: ReplaySettings) -> None:
@@ -324,10 +318,12 @@ def _make(settings: ReplaySettings, parser: EventParser) -> ReplaySource:
         late_by_ms=milliseconds(settings.late_by),
         seed=settings.seed,
     )
+    field, written = time_of(settings.replay_event_time)
     return ReplaySource(
         path_of(settings),
         parser,
-        event_time=parse_key(settings.replay_event_time),
+        event_time=field,
+        written=written,
         speed=settings.speed,
         disorder=disorder,
     )

@@ -11,7 +11,7 @@ import pytest
 from sequitur.base.json_field import JsonField
 from sequitur.producer.sources import PositionError, SourceError
 from sequitur.producer.sources._source import EventParser
-from sequitur.producer.sources.replay import NO_TIME, Disorder, ReplaySource, parse_time_ms
+from sequitur.producer.sources.replay import Disorder, ReplaySource, time_of
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 
 if TYPE_CHECKING:
@@ -172,21 +172,13 @@ async def test_it_stops_when_told_to(recording: Path) -> None:
     assert intake.values == _lines(1)
 
 
-@pytest.mark.parametrize(
-    ("text", "time_ms"),
-    [
-        ("1700000000123", 1_700_000_000_123),
-        ("1.7e12", 1_700_000_000_000),
-        ("-1.5", -2),
-        ("2026-11-20T10:15:00.123Z", 1_795_169_700_123),
-        ("2026-11-20T11:15:00.123+01:00", 1_795_169_700_123),
-        ("2026-11-20 10:15:00.123", 1_795_169_700_123),
-        ("soon", NO_TIME),
-        ("", NO_TIME),
-        ("nan", NO_TIME),
-        ("1e300", NO_TIME),
-    ],
-)
-def test_times_are_numbers_or_iso(text: str, time_ms: int) -> None:
-    """Milliseconds since 1970; without a zone it is UTC."""
-    assert parse_time_ms(text) == time_ms
+async def test_a_recording_in_seconds_is_replayed_at_its_pace(tmp_path: Path) -> None:
+    """As the reorder job reads the same events, by the same setting."""
+    path = tmp_path / "seconds.jsonl"
+    lines = [b'{"meta.at":%d.5}' % (1_700_000_000 + number) for number in range(5)]
+    path.write_bytes(b"\n".join(lines))
+    event_time, written = time_of("json:meta.at as s")
+    clock, journal = _Clock(), FakeJournal()
+    await _replay(path, journal, clock=clock, event_time=event_time, written=written, speed=1.0)
+    assert journal.values == lines
+    assert clock.s - 100 == pytest.approx(4.0, abs=0.05)
