@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from pydantic import Field, field_validator, model_validator
 from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, parse_key
 from sequitur.base.log import Logger
 from sequitur.base.settings import Section, Words
-from sequitur.errors import KeySpecError
+from sequitur.errors import KeySpecError, SourceError
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
 
@@ -461,6 +463,40 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
     """Wait for `seconds`, or until `stopping` is set."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stopping.wait(), seconds)
+
+
+TOLD_AFTER_S: Final = 10.0
+"""Whatever keeps a source waiting for longer is logged, and then once a minute."""
+_TOLD_EACH_S: Final = 60.0
+
+
+class WaitLog:
+    """Logs what a source waits for that is not just its next event."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._since_s: float | None = None
+        self._told_s: float | None = None
+
+    def still(self, what: str, *, left_s: float = 0.0, **more: object) -> None:
+        """Take note that the source waits, and for how much longer, where that is known."""
+        now_s = self._now_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        is_long = now_s - self._since_s + left_s >= TOLD_AFTER_S
+        if is_long and (self._told_s is None or now_s - self._told_s >= _TOLD_EACH_S):
+            self._told_s = now_s
+            _log.warning(what, **more)
+
+    def over(self) -> None:
+        """Take note that the source goes on."""
+        self._since_s = None
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a file or folder that may not be read."""
+    if not os.access(path, os.R_OK):
+        raise SourceError(f"{path} may not be read: permission denied")
 
 
 class UnjournaledWindow:

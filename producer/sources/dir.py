@@ -34,6 +34,7 @@ from sequitur.producer.sources._source import (
     SourceKind,
     SourceStatistics,
     UnjournaledWindow,
+    check_readable,
     path_of,
     pause,
 )
@@ -265,6 +266,9 @@ def _shortened(name: str) -> str:
 def _check(settings: LineFileSettings) -> None:
     if not (path := path_of(settings)).is_dir():
         raise SourceError(f"{path} is not there, or no folder")
+    check_readable(path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise SourceError(f"{path} may not be written: files are renamed to NAME.done there")
 
 
 def _make(settings: LineFileSettings, parser: EventParser) -> DirectorySource:

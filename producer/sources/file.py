@@ -21,6 +21,7 @@ import gzip
 import lzma
 import os
 import stat
+import time
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
@@ -48,7 +49,14 @@ from sequitur.producer.sources._line_file import (
     hand_over,
     read_lines,
 )
-from sequitur.producer.sources._source import SourceKind, SourceStatistics, path_of, pause
+from sequitur.producer.sources._source import (
+    SourceKind,
+    SourceStatistics,
+    WaitLog,
+    check_readable,
+    path_of,
+    pause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,6 +212,7 @@ class FileSource:
         on_lost_file: OnLostFile = "continue",
         rotated_numbers: RotatedNumbers = "higher-is-older",
         pause: Pause = pause,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = f"file:{path}"
         self._path = path
@@ -221,6 +230,7 @@ class FileSource:
         self._left: LineFile | None = None
         self._polls_left: int | None = None
         self._ended = False
+        self._waits = WaitLog(now_s)
 
     def statistics(self) -> SourceStatistics:
         """Return what went wrong so far."""
@@ -266,8 +276,10 @@ class FileSource:
         if file is None:
             if not self._follow:
                 raise SourceError(f"{self._path} is not there")
+            self._waits.still("waiting for the file: it is not there", path=str(self._path))
             await self._pause(intake.stopping, self._poll_interval_s)
         else:
+            self._waits.over()
             await self._note(intake, file)
         return file
 
@@ -532,6 +544,23 @@ def _without(following: Following, lost: FilePosition) -> Following:
     )
 
 
+def _check(settings: FileSettings) -> None:
+    """A file that is not there may still come, but not in the place of what is no file."""
+    path = path_of(settings)
+    try:
+        parent = next(one for one in path.parents if one.exists())
+        if not parent.is_dir():
+            raise SourceError(f"{path} cannot be: {parent} is no folder")
+        if path.is_dir():
+            raise SourceError(f"{path} is a folder: expected a file, or dir:{path}")
+        if path.exists():
+            if not path.is_file():
+                raise SourceError(f"{path} is no regular file: expected one, or stdin for a pipe")
+            check_readable(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
 def _make(settings: FileSettings, parser: EventParser) -> FileSource:
     return FileSource(
         path_of(settings),
@@ -544,4 +573,4 @@ def _make(settings: FileSettings, parser: EventParser) -> FileSource:
     )
 
 
-SOURCE: Final = SourceKind(settings=FileSettings, make=_make, takes="PATH")
+SOURCE: Final = SourceKind(settings=FileSettings, make=_make, check=_check, takes="PATH")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pydantic import Field, field_validator
 
-from sequitur.base.json_field import JsonField, parse_key
+from sequitur.base.json_field import JsonField, documents_of, fields_of, parse_key
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration, milliseconds
-from sequitur.base.time_format import MILLISECONDS, TimeFormat, split_format
+from sequitur.base.time_format import FORMAT_BEGINS, MILLISECONDS, TimeFormat, split_format
 from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._source import (
     CommonSettings,
@@ -25,6 +25,8 @@ from sequitur.producer.sources._source import (
     LineSplitter,
     SourceKind,
     SourceStatistics,
+    WaitLog,
+    check_readable,
     path_of,
     pause,
 )
@@ -40,10 +42,18 @@ if TYPE_CHECKING:
     from sequitur.producer.sources._source import EventParser, Intake, Pause
 
     Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Bools: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 NO_TIME: Final = -(2**63)
 """Stands for an event without a time."""
+_LIKELY_MS: Final = (946_684_800_000, 4_102_444_800_000)
+"""The years 2000 to 2099."""
+_LIKELY_SHARE: Final = 0.1
+_FAR_MS: Final = 365 * 24 * 3_600_000
+_FAR_SPREADS: Final = 10
+"""A time that is further than a year, and than so many times the usual distance, from the middle of
+a recording is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,27 @@ def replay_schedule(times_ms: Sequence[int] | array[int], disorder: Disorder) ->
     return ReplaySchedule(order, due[order])
 
 
+def astray(times_ms: Sequence[int] | array[int]) -> Bools:
+    """Tell which events have a time that cannot be one of this recording.
+
+    Devices without a clock send the year 1 or 1970, others 9999: the pause before it, or behind it,
+    would never end. The middle of a recording is the median of its times between 2000 and 2100, and
+    of all times where few are among these: of a simulation that begins at 0.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    times = np.asarray(times_ms, dtype=np.int64)
+    known = times[times != NO_TIME].astype(np.float64)
+    if not len(known):
+        return np.zeros(len(times), np.bool_)
+    likely = known[(known >= _LIKELY_MS[0]) & (known < _LIKELY_MS[1])]
+    among = likely if len(likely) >= _LIKELY_SHARE * len(known) else known
+    middle = np.median(among)
+    far = max(_FAR_MS, _FAR_SPREADS * np.median(np.abs(among - middle)))
+    found: Bools = (times != NO_TIME) & (np.abs(times.astype(np.float64) - middle) > far)
+    return found
+
+
 def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Random numbers from 0 to below 1."""
     import numpy as np  # noqa: PLC0415
@@ -108,6 +139,8 @@ def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
+_LOOKED_AT: Final = 20
+"""Lines of which the fields are listed."""
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10
 
@@ -166,6 +199,8 @@ class Recording:
     lengths: array[int]  # their bytes, without the newline
     schedule: ReplaySchedule
     digest: str  # of content, times and disorder
+    astray: int  # how many have a time that is not believed
+    fields: str  # what the first events have, where none has a time; else empty
 
 
 class ReplaySource:
@@ -192,6 +227,7 @@ class ReplaySource:
         self._disorder = disorder
         self._pause = pause
         self._now_s = now_s
+        self._waits = WaitLog(now_s)
 
     def statistics(self) -> SourceStatistics:
         """Nothing goes wrong here but lines."""
@@ -207,6 +243,17 @@ class ReplaySource:
         _log.info("replay", path=str(self._path), events=len(recording.offsets), sent=sent)
         if sent == len(recording.offsets):
             return
+        if recording.fields:
+            raise SourceError(
+                f"no event of {self._path} has a time, as json:{self._event_time.path}"
+                f"{FORMAT_BEGINS}{self._written}, {recording.fields}"
+            )
+        if recording.astray:
+            _log.warning(
+                "events have times far from all others: no pause is made for these",
+                path=str(self._path),
+                events=recording.astray,
+            )
         with self._path.open("rb") as file:
             await self._send(intake, recording, file.fileno(), sent)
 
@@ -218,8 +265,9 @@ class ReplaySource:
                 passed_ms = begin_ms + (self._now_s() - begin_s) * 1000 * self._speed
                 due = int(due_ms.searchsorted(passed_ms, side="right"))
                 if due <= sent:
-                    wait_ms = (int(due_ms[sent]) - passed_ms) / self._speed
-                    await self._pause(intake.stopping, max(wait_ms, 1) / 1000)
+                    wait_s = max((int(due_ms[sent]) - passed_ms) / self._speed, 1) / 1000
+                    self._tell(recording, sent, wait_s)
+                    await self._pause(intake.stopping, wait_s)
                     continue
             else:
                 due = len(due_ms)
@@ -230,6 +278,17 @@ class ReplaySource:
             else:
                 await intake.note_position(position)
             sent = end
+
+    def _tell(self, recording: Recording, sent: int, wait_s: float) -> None:
+        self._waits.over()
+        self._waits.still(
+            "waiting: the next event of the recording is not due yet",
+            left_s=wait_s,
+            path=str(self._path),
+            line=int(recording.schedule.order[sent]) + 1,
+            due_in_s=round(wait_s),
+            speed=self._speed,
+        )
 
     def _batch(
         self, intake: Intake, recording: Recording, file: int, first: int, due: int
@@ -271,6 +330,8 @@ class ReplaySource:
     def _index(self) -> Recording:
         """Read the whole recording once, and plan its replay."""
         offsets, lengths, times = array("q"), array("q"), array("q")
+        first: list[bytes] = []
+        reading = WaitLog()
         splitter = LineSplitter(self._parser.limit_bytes)
         digest = hashlib.blake2b(digest_size=8)
         with self._path.open("rb") as file:
@@ -279,21 +340,39 @@ class ReplaySource:
                 data = file.read(_READ_BYTES)
                 digest.update(data)
                 ended = not data
+                reading.still("reading the recording", path=str(self._path), at_byte=file.tell())
                 batch = splitter.finish() if ended else splitter.feed(data)
                 offset = batch.first_offset
                 for index, line in enumerate(batch.lines):
                     length = batch.overlong.get(index, len(line))
+                    if len(first) < _LOOKED_AT and line.strip():
+                        first.append(line)
                     offsets.append(offset)
                     lengths.append(length)
                     times.append(NO_TIME if index in batch.overlong else self._time_ms(line))
                     offset += length + 1
         digest.update(repr(self._disorder).encode())
         digest.update(times.tobytes())
-        schedule = replay_schedule(times, self._disorder)
-        return Recording(offsets, lengths, schedule, digest.hexdigest())
+        strays = astray(times)
+        each = zip(times, strays, strict=True)
+        believed = array("q", (NO_TIME if is_stray else time_ms for time_ms, is_stray in each))
+        fields = "" if not first or any(one != NO_TIME for one in times) else _fields_of(first)
+        return Recording(
+            offsets,
+            lengths,
+            replay_schedule(believed, self._disorder),
+            digest.hexdigest(),
+            astray=int(strays.sum()),
+            fields=fields,
+        )
 
     def _time_ms(self, line: bytes) -> int:
         return recorded_time_ms(line, self._event_time, self._written)
+
+
+def _fields_of(lines: Sequence[bytes]) -> str:
+    documents = documents_of(lines)
+    return fields_of(documents) if documents else "and its lines are no JSON objects"
 
 
 def recorded_time_ms(line: bytes, event_time: JsonField, written: TimeFormat) -> int:
@@ -309,6 +388,7 @@ def recorded_time_ms(line: bytes, event_time: JsonField, written: TimeFormat) ->
 def _check(settings: ReplaySettings) -> None:
     if not (path := path_of(settings)).is_file():
         raise SourceError(f"{path} is not there, or no file")
+    check_readable(path)
 
 
 def _make(settings: ReplaySettings, parser: EventParser) -> ReplaySource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -182,3 +183,57 @@ async def test_a_recording_in_seconds_is_replayed_at_its_pace(tmp_path: Path) ->
     await _replay(path, journal, clock=clock, event_time=event_time, written=written, speed=1.0)
     assert journal.values == lines
     assert clock.s - 100 == pytest.approx(4.0, abs=0.05)
+
+
+@pytest.mark.promise("in-recording-bad-clock")
+@pytest.mark.parametrize("place", [0, 2, 5])
+@pytest.mark.parametrize("bad", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0", "1e300"])
+async def test_one_event_of_a_bad_clock_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: int, bad: str
+) -> None:
+    """It is sent in its place, and the others at their pace."""
+    times = [f"2026-11-27T10:00:0{number}Z" for number in range(6)]
+    times[place] = bad
+    lines = [msgspec.json.encode({"n": n, "at": time}) for n, time in enumerate(times)]
+    path = tmp_path / "recording"
+    path.write_bytes(b"\n".join(lines))
+    clock, journal = _Clock(), FakeJournal()
+    intake = await _replay(path, journal, clock=clock, speed=10.0)
+    assert journal.values == lines
+    assert intake.refused == []
+    assert clock.s - 100 == pytest.approx(0.5, abs=0.11)
+    (told,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert "far from all others" in told.getMessage()
+
+
+@pytest.mark.promise("in-source-waits")
+async def test_a_long_pause_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With its length, once a minute at most; a short one is not."""
+    gaps_s = [5, 3_600, *[15] * 8]
+    times_s = list(accumulate(gaps_s, initial=1_700_000_000))
+    path = tmp_path / "recording"
+    path.write_bytes(b"".join(b'{"at":%d}\n' % (1000 * time_s) for time_s in times_s))
+    journal = FakeJournal()
+    await _replay(path, journal, speed=1.0)
+    assert len(journal.values) == len(times_s)
+    told = [one for one in caplog.records if "not due yet" in one.getMessage()]
+    assert len(told) == 3  # the hour, and of the two minutes after it every fourth pause
+
+
+@pytest.mark.promise("in-source-waits")
+@pytest.mark.parametrize(
+    ("content", "instead"),
+    [
+        (b'{"event.at":1}\n{"by":{"n":1}}\n', "and they have the fields /event.at, by.n"),
+        (b'{"at":"soon"}\n', "and they have the field at"),
+        (b"\x1f\x8b\x08\n", "and its lines are no JSON objects"),
+    ],
+)
+async def test_a_recording_without_times_is_refused(
+    tmp_path: Path, content: bytes, instead: str
+) -> None:
+    """Before an event is sent: all of them would be dead letters."""
+    path = tmp_path / "recording"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=f"no event of .* has a time, as json:at.*{instead}"):
+        await _replay(path, FakeJournal())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer.sources.replay import NO_TIME, Disorder, replay_schedule
+from sequitur.producer.sources.replay import NO_TIME, Disorder, astray, replay_schedule
 
 _TIMES = st.lists(st.one_of(st.integers(-10_000, 10_000), st.just(NO_TIME)), max_size=80)
 _DISORDERS = st.builds(
@@ -68,3 +69,46 @@ def test_the_late_share_is_about_what_was_asked_for() -> None:
 
 _PINNED_ORDER = [3, 2, 0, 5, 6, 4, 7, 1]
 _PINNED_DUE_MS = [305, 500, 625, 803, 854, 1197, 1204, 5875]
+
+
+_DAY_MS = 86_400_000
+_T = 1_764_000_000_000
+_YEAR_1, _YEAR_9999 = -62_135_596_800_000, 253_402_300_799_000
+
+
+@pytest.mark.promise("in-recording-bad-clock")
+@pytest.mark.parametrize(
+    ("times", "strays"),
+    [
+        ([], []),
+        ([NO_TIME], []),
+        ([_T], []),
+        ([_YEAR_1], []),
+        ([_YEAR_1, _T, _T + 1, _T + 2], [0]),
+        ([_T, _T + 1, _YEAR_9999, _T + 2], [2]),
+        ([_T, 0, _T + 1], [1]),
+        ([_T // 1000, _T, _T], [0]),  # seconds among milliseconds
+        ([_T * 1000, _T, _T], [0]),
+        ([4_294_967_295_000, _T, _T], [0]),  # 2106, where seconds of 32 bits end
+        ([2**63 - 1, -(2**63) + 1, _T], [0, 1]),
+        ([_YEAR_1, _T], [0]),
+        ([_YEAR_1, _YEAR_9999, _T], [0, 1]),
+        ([0] * 60 + [_T + one for one in range(40)], list(range(60))),  # until the clock is set
+        ([NO_TIME, _YEAR_1, _T], [1]),
+        (list(range(0, 10_000, 100)), []),  # a simulation that begins at 0
+        ([*range(0, 10_000, 100), _T], [100]),
+        ([_T, _T + 300 * _DAY_MS], []),
+        ([_T + _DAY_MS * day for day in range(0, 20_000, 7)], []),  # half a century, by weeks
+        ([1_600_000_000_000 + 3_600_000 * hour for hour in range(100)] + [_T], [100]),
+    ],
+)
+def test_times_far_from_all_others_are_not_believed(times: list[int], strays: list[int]) -> None:
+    assert [place for place, one in enumerate(astray(times)) if one] == strays
+
+
+@given(times=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30))
+def test_a_time_is_astray_or_a_time(times: list[int]) -> None:
+    """Never one that is none, and never all of them."""
+    found = astray(times)
+    assert not any(one for one, time in zip(found, times, strict=True) if time == NO_TIME)
+    assert not times or not all(found)

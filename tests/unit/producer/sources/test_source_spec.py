@@ -5,11 +5,12 @@ A module in the folder of the sources is one, with all that is known of it.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -22,8 +23,14 @@ from sequitur.producer.sources import (
     make_source,
 )
 from sequitur.producer.sources._registry import KINDS, kind_of
+from sequitur.producer.sources._source import EventParser
+from sequitur.producer.sources.file import FileSource
 from sequitur.producer.sources.http import is_loopback
+from tests.support.fake_intake import FakeIntake
 from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @pytest.mark.parametrize(
@@ -116,6 +123,50 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
         *(f"file:{tmp_path / 'missing'}", f"http:{address}", "http:[::1]:0"),
     ):
         check_source(SourceSettings(source=source))
+
+
+@pytest.mark.promise("in-source-waits")
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("file:{}", r"is a folder: expected a file, or dir:"),
+        ("file:{}/pipe", "is no regular file: expected one, or stdin for a pipe"),
+        ("file:{}/text/app.log", "text is no folder"),
+        ("file:{}/text/a/b", "text is no folder"),
+        ("file:/dev/null", "is no regular file"),
+        ("dir:{}/text", "or no folder"),
+        ("replay:{}", "or no file"),
+        ("replay:{}/pipe", "or no file"),
+    ],
+)
+def test_what_no_wait_would_make_a_source_is_refused(tmp_path: Path, source: str, why: str) -> None:
+    """A file may come into a folder that may come, and nowhere else."""
+    (tmp_path / "text").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match=why):
+        check_source(SourceSettings(source=source.format(tmp_path)))
+    (tmp_path / "link").symlink_to(tmp_path / "text")
+    for name in ("text", "link", "missing", "none/missing"):
+        check_source(SourceSettings(source=f"file:{tmp_path / name}"))
+
+
+@pytest.mark.promise("in-source-waits")
+async def test_a_file_that_does_not_come_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After ten seconds, and then once a minute."""
+    clock_s = 0.0
+
+    async def pause(stopping: asyncio.Event, seconds: float) -> None:
+        nonlocal clock_s
+        clock_s += max(seconds, 1.0)
+        if clock_s >= 100:
+            stopping.set()
+
+    parser = EventParser(None, 100)
+    source = FileSource(tmp_path / "app.log", parser, pause=pause, now_s=lambda: clock_s)
+    await source.run(FakeIntake(), None)
+    assert ["it is not there" in told for told in caplog.messages] == [True, True]
 
 
 @pytest.mark.parametrize(
