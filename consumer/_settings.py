@@ -174,6 +174,11 @@ class ReorderSettings(Section):
         description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp; "
         "if it is not in ms, with ' as s', us, ns, auto or a strptime form (json:at as s)"
     )
+    tombstones: Literal["quarantine", "timestamp"] = Field(
+        default="quarantine",
+        description="Rows with a key and no value, which have no event time there: quarantine, or "
+        "timestamp (the record's is their event time)",
+    )
     checkpoint: str = Field(
         min_length=1,
         description="Folder of the job's state, on any file system that Spark can write",

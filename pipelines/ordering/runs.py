@@ -132,6 +132,7 @@ class SortedRuns:
             limit=self._staging_limit(),
             acked=acked,
             partition_counts=None if by.only else by,
+            dates_tombstones=self._job.settings.tombstones == "timestamp",
         )
         found = self._job.source.stage(rows, writer, step=step, spans=spans, partitions=by.newest)
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}

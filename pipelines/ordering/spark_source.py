@@ -142,7 +142,8 @@ class SparkSource:
         """Write what Spark reads; None where it cannot, for the timestamp of a row."""
         columns = [*SOURCE_COLUMNS, "output_partition"]
         try:
-            if self._expects_large:
+            # A tombstone's event time depends on the rows before it, large ones among them.
+            if self._expects_large or writer.dates_tombstones:
                 return _written(rows.select(*columns), writer, by_size=True)
             rows = rows.withColumn("is_large", payload_bytes() > LARGE_ROW_BYTES)
             found = _written(rows.select(*_without_large(columns)), writer)

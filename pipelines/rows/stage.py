@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from sequitur.consumer import (
     LATE,
+    MISSING,
     QUARANTINE_REASONS,
     EventTimeSource,
     EventTimeSpec,
@@ -123,6 +124,7 @@ _SHALLOW: Final = (
 _MOST_NAMES: Final = 4
 """Paths that are longer are left to the reference: the expression grows with each name."""
 
+_NO_KEYS: Final = pa.array([], pa.binary())
 _DIGITS: Final = {TimeUnit.S: 10, TimeUnit.MS: 13, TimeUnit.US: 16, TimeUnit.NS: 19}
 """How long whole numbers of each unit are; with `auto` a number of one length has its unit."""
 _MOST: Final = 2**63 - 1
@@ -322,6 +324,8 @@ LARGE_ROW_BYTES: Final = 16 << 10
 _NO_REASON: Final = -1
 _REASONS: Final = (LATE, *QUARANTINE_REASONS)
 _LATE: Final = _REASONS.index(LATE)
+_MISSING: Final = _REASONS.index(MISSING)
+_BEFORE_ALL: Final = -1
 _NO_TIME: Final = (1 << 63) - 1
 """Stands for a missing event time where rows are sorted: those rows come last."""
 _BIN_LIMITS: Final = np.array([bin_limit_ms(number) for number in range(LAST_BIN + 1)])
@@ -389,6 +393,8 @@ class RunWriter:
     # by how many partitions rows go, where that depends on their event time; None where all go as
     # they come
     partition_counts: PartitionCounts | None = None
+    # whether tombstones without an event time have that of their record
+    dates_tombstones: bool = False
     keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -402,13 +408,13 @@ class RunWriter:
         The driver names it in the log: one of a task that was given up, or comes too late, is
         never read.
         """
-        summary = Summary()
+        summary, newest = Summary(), NewestOfKeys()
         with PartFile(
             self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows, keeps=self.keeps
         ) as file:
             for chunk in tables_up_to(_with_topics(batches, summary), self.limits.chunk_bytes):
                 if len(rows := self._not_acked(chunk, summary)):
-                    for part in self._staged(rows, summary):
+                    for part in self._staged(rows, summary, newest):
                         file.write(part)
         summary.file, summary.size_bytes = file.name, file.size_bytes
         return summary
@@ -432,13 +438,15 @@ class RunWriter:
         summary.read += skipped
         return rows.filter(pa.array(~is_acked))
 
-    def _staged(self, rows: pa.Table, summary: Summary) -> Iterator[pa.Table]:
+    def _staged(self, rows: pa.Table, summary: Summary, newest: NewestOfKeys) -> Iterator[pa.Table]:
         """Sort the rows of a chunk as they stand in the run, and count them in passing.
 
         Rows with a reason come first, in row groups of their own: whoever wants them reads no
         others.
         """
         times, reasons = self._event_times(rows)
+        if self.dates_tombstones:
+            self._date_tombstones(rows, times, reasons, newest)
         sizes = payload_sizes(rows)
         summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
         self._mark(rows, times, reasons, sizes)
@@ -532,6 +540,23 @@ class RunWriter:
             reasons[slow] = [_NO_REASON if one is None else _REASONS.index(one) for one in why]
         return times, reasons
 
+    def _date_tombstones(
+        self, rows: pa.Table, times: Longs, reasons: Any, newest: NewestOfKeys
+    ) -> None:
+        """Give tombstones without an event time that of their record, or of a row before them."""
+        stamps, keys = rows["timestamp_ms"].to_numpy(), rows["key"].combine_chunks()
+        is_tombstone = (reasons == _MISSING) & (stamps >= 0)
+        is_tombstone &= pc.and_(rows["value"].is_null(), keys.is_valid()).to_numpy()
+        known = np.where(is_tombstone, stamps, times)
+        counts = (reasons == _NO_REASON) & (times >= self.bounds.earliest_ms)
+        counts = (counts | is_tombstone) & (known <= self.bounds.latest_ms)
+        known[~counts] = _BEFORE_ALL
+        for source, place in sources(rows):
+            own = keys if isinstance(place, slice) else keys.filter(pa.array(place))
+            known[place] = newest.reached(source, own, known[place])
+        times[is_tombstone] = np.maximum(stamps, known)[is_tombstone]
+        reasons[is_tombstone] = _NO_REASON
+
     def _look_at(self, summary: Summary, source: SourcePartition, times: Longs) -> None:
         """Take in the usable event times of rows of one source partition."""
         if not len(times):
@@ -548,6 +573,49 @@ class RunWriter:
                 bins[int(number)] = bins.get(int(number), 0) + int(count)
         late += int(np.count_nonzero(is_behind(times, self.clock.frontier_ms)))
         summary.lateness[source] = (rows + len(times), late, bins)
+
+
+class NewestOfKeys:
+    """The greatest event time of each key among the rows that a task has read so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[SourcePartition, tuple[pa.BinaryArray, Longs]] = {}
+
+    def reached(self, source: SourcePartition, keys: pa.BinaryArray, times: Longs) -> Longs:
+        """Return the greatest time of its key that each row stands at or after.
+
+        Args:
+            source: Where the rows are from; only the order within a partition means anything.
+            keys: Their keys, in the order of their offsets.
+            times: Their times; `_BEFORE_ALL` for rows that do not count.
+        """
+        encoded = keys.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        before, maxima = self._known.get(source, (_NO_KEYS, np.zeros(0, np.int64)))
+        place = pc.index_in(encoded.dictionary, before).fill_null(-1).to_numpy()
+        is_known = place >= 0
+        reached: Longs = _reached(codes, times)
+        own = np.full(len(place) + 1, _BEFORE_ALL, np.int64)  # the last one of rows without a key
+        own[:-1][is_known] = maxima[place[is_known]]
+        reached = np.maximum(reached, own[codes])
+        np.maximum.at(own, codes, times)
+        maxima = np.concatenate((maxima, own[:-1][~is_known]))
+        maxima[place[is_known]] = own[:-1][is_known]
+        new = encoded.dictionary.filter(pa.array(~is_known))
+        self._known[source] = pa.concat_arrays([before, new]), maxima
+        return reached
+
+
+def _reached(codes: Longs, times: Longs) -> Longs:
+    """Return the running maximum of the times of each code."""
+    order = np.argsort(codes, kind="stable")
+    values, ranks = np.unique(times[order], return_inverse=True)
+    # Each code begins above all ranks of the one before it.
+    above = (codes[order] + 1) * len(values)
+    highest = np.maximum.accumulate(ranks + above) - above
+    reached = np.empty_like(times)
+    reached[order] = values[highest]
+    return reached
 
 
 def spread(rows: pa.Table, partitions: int) -> pa.Table:
