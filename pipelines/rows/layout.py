@@ -578,10 +578,10 @@ def read_oversized(root: Location, name: str) -> Whole:
     try:
         with open_file(path) as file:
             (row,) = pq.ParquetFile(file).read().to_pylist()
-    except (OSError, ValueError, pa.ArrowException) as error:
+        headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+        place = row["topic"], row["partition"], row["offset"]
+        return Whole(row["key"], row["value"], headers, row["detail"], place)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise CheckpointError(f"{path}, which holds a record whole, cannot be read: {error}") from (
             error
         )
-    headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
-    place = row["topic"], row["partition"], row["offset"]
-    return Whole(row["key"], row["value"], headers, row["detail"], place)

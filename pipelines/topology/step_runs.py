@@ -112,13 +112,21 @@ def write_request(folder: Location, rows: pa.Table) -> Location:
             raise ValueError(f"an event without {name} cannot be replayed")
     rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
     request = folder / f"{time.time_ns():020d}-{uuid4().hex}.parquet"
+    content = io.BytesIO()
+    pq.write_table(rows, content, compression="none", store_schema=False)
     try:
-        content = io.BytesIO()
-        pq.write_table(rows, content, compression="none", store_schema=False)
         write_whole(request, content.getvalue())
     except OSError as error:
+        try:
+            request.unlink(missing_ok=True)  # a store whose answer was lost may hold it
+        except OSError as also:
+            raise RequestInDoubtError(f"{request} may be written or not: {also}") from error
         raise CheckpointError(f"{folder} cannot be written: {error}") from error
     return request
+
+
+class RequestInDoubtError(CheckpointError):
+    """The store did not say whether a request was written, nor let it be deleted."""
 
 
 def each_once(
@@ -161,8 +169,8 @@ def read_request(path: Location) -> pa.Table:
 # Which dead letters the job was given back: in `replayed/<number>` of its checkpoint.
 #
 # A document is created exclusively, before the request it is about. So of two commands at once one
-# sees what the other has taken; and a command that dies in between has its letters told as
-# replayed the next time, where they would be put out twice in the other order.
+# sees what the other has taken. A command whose request cannot be written gives its letters back;
+# one that dies in between leaves them noted as replayed. In the other order they would come twice.
 
 _FOLDER: Final = "replayed"
 _REPLAYED_FORMAT: Final = 1
@@ -177,22 +185,42 @@ class ReplayedLetters:
     def __init__(self, storage: Storage, topic_id: str) -> None:
         self._storage = storage
         self._topic_id = topic_id
+        self._read: set[str] = set()
+        self._taken: str | None = None
+
+    def new(self, letters: Collection[Letter]) -> set[Letter]:
+        """Return those of letters that were not replayed before."""
+        self._read.clear()
+        return self._left(set(letters))
 
     def take(self, letters: Collection[Letter]) -> set[Letter]:
         """Note letters as replayed, and return those that were not before."""
         self._storage.make_folder(_FOLDER)
-        known: set[Letter] = set()
-        read: set[str] = set()
-        while True:
-            names = set(self._storage.names(_FOLDER))
-            for name in names - read:
-                spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
-                known.update(one for one in letters if _is_in(one, spans))
-            read |= names
-            new = set(letters) - known
-            number = 1 + max((int(name) for name in read), default=-1)
-            if not new or self._storage.create(f"{_FOLDER}/{number:06d}", self._document(new)):
-                return new
+        new = self.new(letters)
+        while new:
+            number = 1 + max((int(name) for name in self._read), default=-1)
+            name = f"{_FOLDER}/{number:06d}"
+            if self._storage.create(name, self._document(new)):
+                self._taken = name
+                break
+            new = self._left(new)
+        return new
+
+    def give_back(self) -> None:
+        """Note the letters that were taken last as not replayed: nothing requests them."""
+        if self._taken is not None:
+            # Its number stays: who has read it already would not read another document there.
+            self._storage.replace(self._taken, self._document(()))
+            self._taken = None
+
+    def _left(self, letters: set[Letter]) -> set[Letter]:
+        """Return letters that no document notes which has not been read yet."""
+        names = set(self._storage.names(_FOLDER))
+        for name in names - self._read:
+            spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()
+            letters = {one for one in letters if not _is_in(one, spans)}
+        self._read |= names
+        return letters
 
     def _document(self, letters: Iterable[Letter]) -> str:
         said = {"format": _REPLAYED_FORMAT, "topic": self._topic_id, "letters": _spans_of(letters)}
@@ -202,6 +230,49 @@ class ReplayedLetters:
         check_format(document, _REPLAYED_FORMAT)
         spans: list[list[int]] = document["letters"]
         return spans if document["topic"] == self._topic_id else []
+
+
+class Requested(NamedTuple):
+    """What became of letters."""
+
+    path: Location | None  # the request; None where all of them were replayed before
+    events: int
+    letters: int
+
+
+def request_letters(
+    storage: Storage,
+    topic_id: str,
+    letters: Collection[Letter],
+    rows_of: Callable[[set[Letter]], pa.Table],
+    *,
+    again: bool = False,
+) -> Requested:
+    """Request letters that were not replayed before, or all of them.
+
+    No letter counts as replayed whose request cannot be written.
+
+    Args:
+        storage: The job's checkpoint.
+        topic_id: The id of the dead-letter topic.
+        letters: What is requested.
+        rows_of: Gives the rows of letters.
+        again: Request also letters that were replayed before.
+    """
+    replayed = ReplayedLetters(storage, topic_id)
+    new = replayed.take(letters)
+    try:
+        requested = set(letters) if again else new
+        if not requested:
+            return Requested(None, 0, 0)
+        rows = rows_of(requested)
+        path = write_request(storage.location(REPLAYS_FOLDER), rows)
+        return Requested(path, len(rows), len(requested))
+    except RequestInDoubtError:
+        raise
+    except BaseException:
+        replayed.give_back()
+        raise
 
 
 def _spans_of(letters: Iterable[Letter]) -> list[list[int]]:

@@ -14,12 +14,16 @@ from rich.table import Table
 from sequitur.base.flags import with_flags
 from sequitur.cli.console import shown, table_console
 from sequitur.cli.topic_reader import read_records, read_topic
+from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.progress import instant
 from sequitur.pipelines.run_options import ProcessJob
 from sequitur.pipelines.spark_settings import spark_home
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sequitur.cli.dead_letters import DeadLetter
+    from sequitur.pipelines.store.storage import Storage
 
 
 # What reads dead letters, such as pyarrow, is loaded by the commands: `sequitur` has others.
@@ -28,6 +32,8 @@ NOTHING_SELECTED_EXIT_CODE: Final = 1
 _NARROWEST: Final = 160
 """The list needs this many columns; a pipe has none, and rich would take 80."""
 _SHOWN: Final = 100
+_NAMED: Final = 10
+"""So many letters that cannot be read are named in one error."""
 
 dlq_app = typer.Typer(
     name="dlq",
@@ -86,11 +92,15 @@ def show(
     from sequitur.cli.dead_letters import DeadLetter  # noqa: PLC0415
 
     (found,) = read_records(settings.kafka, _topic(settings), [_place(record)])
-    letter = _whole_letters([DeadLetter.of(found)], settings)[0].as_json()
+    letter = DeadLetter.of(found)
+    if letter.file is not None:
+        from sequitur.pipelines.topology.step_runs import checkpoint_of  # noqa: PLC0415
+
+        letter = letter.whole(checkpoint_of(settings.reorder).location(""))
     if as_json:
-        typer.echo(json.dumps(letter, indent=2))
+        typer.echo(json.dumps(letter.as_json(), indent=2))
     else:
-        table_console(_NARROWEST).print(_whole(letter))
+        table_console(_NARROWEST).print(_whole(letter.as_json()))
 
 
 @dlq_app.command()
@@ -118,23 +128,21 @@ def replay(
     however it is selected; --again replays it once more. An event that was given up several
     times is replayed once per request. --reason and --key may be combined. Status 1 when nothing
     is selected, or all of it was replayed.
+
+    A letter whose file in the checkpoint is missing or damaged is named, with status 3: the
+    others are replayed. With --record none of them is.
     """
     spark_home()
-    from sequitur.cli.dead_letters import DeadLetter, Selection, request_rows  # noqa: PLC0415
+    from sequitur.cli.dead_letters import DeadLetter, Selection  # noqa: PLC0415
     from sequitur.kafka.admin import KafkaTopics  # noqa: PLC0415
-    from sequitur.pipelines.topology.step_runs import (  # noqa: PLC0415
-        REPLAYS_FOLDER,
-        ReplayedLetters,
-        checkpoint_of,
-        write_request,
-    )
+    from sequitur.pipelines.topology.step_runs import checkpoint_of  # noqa: PLC0415
 
     filtered = reason is not None or key is not None
     if [everything, filtered, bool(record)].count(True) != 1:
         raise typer.BadParameter("give either --all, or --reason and --key, or --record")
     checkpoint = checkpoint_of(settings.reorder)
     topic = _topic(settings)
-    ids = KafkaTopics(settings.kafka).ids([topic])
+    topic_id = KafkaTopics(settings.kafka).ids([topic]).get(topic, "")
     selection = Selection(reason, None if key is None else key.encode())
     if record:
         places = {_place(text) for text in record}
@@ -148,30 +156,59 @@ def replay(
     if not letters:
         typer.echo(f"nothing is selected in {topic}: nothing is requested")
         raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
-    new = ReplayedLetters(checkpoint, ids.get(topic, "")).take({_place_of(one) for one in letters})
-    before = sum(_place_of(one) not in new for one in letters)
-    if before and not again:
-        typer.echo(f"passed over, since they were replayed before (--again): {before:,}", err=True)
-        letters = [one for one in letters if _place_of(one) in new]
-        if not letters:
-            typer.echo("all that is selected was replayed before: nothing is requested")
-            raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
-    rows = request_rows(_whole_letters(letters, settings))
-    path = write_request(checkpoint.location(REPLAYS_FOLDER), rows)
-    typer.echo(
-        f"requested {len(rows):,} events of {len(letters):,} dead letters: {path}\n"
-        "the job replays them with its next step, or when it starts"
+    request(letters, checkpoint, topic_id, again=again, all_or_none=bool(record))
+
+
+def request(
+    letters: Sequence[DeadLetter],
+    checkpoint: Storage,
+    topic_id: str,
+    *,
+    again: bool,
+    all_or_none: bool,
+) -> None:
+    """Write a request for dead letters into the job's checkpoint, and say what became of each."""
+    from sequitur.cli.dead_letters import request_rows  # noqa: PLC0415
+    from sequitur.pipelines.topology.step_runs import (  # noqa: PLC0415
+        ReplayedLetters,
+        request_letters,
     )
 
-
-def _whole_letters(letters: list[DeadLetter], settings: ProcessJob) -> list[DeadLetter]:
-    """Dead letters with their whole events, which may be in the job's checkpoint."""
-    if all(letter.file is None for letter in letters):
-        return letters
-    from sequitur.pipelines.topology.step_runs import checkpoint_of  # noqa: PLC0415
-
-    checkpoint = checkpoint_of(settings.reorder).location("")
-    return [letter.whole(checkpoint) for letter in letters]
+    selected = {_place_of(one): one for one in letters}
+    new = ReplayedLetters(checkpoint, topic_id).new(selected)
+    whole: dict[tuple[int, int], DeadLetter] = {}
+    unread: list[CheckpointError] = []
+    for place, letter in selected.items():
+        if again or place in new:
+            try:
+                whole[place] = letter.whole(checkpoint.location(""))
+            except CheckpointError as error:
+                unread.append(CheckpointError(f"dead letter {place[0]}:{place[1]}: {error}"))
+    if unread and all_or_none:
+        raise unread[0]
+    # Another command may take some of them at the same moment.
+    found = request_letters(
+        checkpoint,
+        topic_id,
+        whole,
+        lambda taken: request_rows(one for place, one in whole.items() if place in taken),
+        again=again,
+    )
+    if before := len(selected) - len(unread) - found.letters:
+        typer.echo(f"passed over, since they were replayed before (--again): {before:,}", err=True)
+    if found.path is not None:
+        typer.echo(
+            f"requested {found.events:,} events of {found.letters:,} dead letters: {found.path}\n"
+            "the job replays them with its next step, or when it starts"
+        )
+    if unread:
+        raise CheckpointError(
+            f"{len(unread):,} dead letters cannot be read, and do not count as replayed: "
+            + "; ".join(str(one) for one in unread[:_NAMED])
+        ) from unread[0]
+    if found.path is None:
+        typer.echo("all that is selected was replayed before: nothing is requested")
+        raise typer.Exit(NOTHING_SELECTED_EXIT_CODE)
 
 
 def _topic(settings: ProcessJob) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
 from sequitur.cli.console import shown
 from sequitur.cli.dead_letters import DeadLetter, Selection, request_rows
+from sequitur.cli.dlq import request
 from sequitur.cli.topic_reader import TopicRecord
 from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
 from sequitur.consumer.topology import (
@@ -28,14 +31,19 @@ from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError, NotADeadLetterError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.layout import read_oversized, write_oversized
+from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending
-from sequitur.pipelines.topology.step_runs import write_replayed, write_request
+from sequitur.pipelines.topology.step_runs import (
+    ReplayedLetters,
+    read_request,
+    requests,
+    write_replayed,
+    write_request,
+)
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sequitur.consumer.topology import Topology
 
 
@@ -173,6 +181,107 @@ def test_what_others_wrote_cannot_steer_the_terminal() -> None:
     """Control sequences are shown as text, markup is not followed; lines stay lines."""
     assert shown("\x1b[2Ja\nb [red]").plain == "\\x1b[2Ja\nb [red]"
     assert shown("[red]").spans == []
+
+
+def _large(offset: int, file: str) -> DeadLetter:
+    """A dead letter whose event is in a file of the checkpoint."""
+    return replace(DeadLetter.of(dead_record(offset, source_offset=offset)), file=file)
+
+
+def _checkpoint(root: Path) -> tuple[LocalStorage, list[DeadLetter]]:
+    """A checkpoint, and dead letters: one with a file, one without, one whose file is gone."""
+    event = {"key": b"k", "value": b"large", "topic": "readings", "partition": 2, "offset": 0}
+    kept = write_oversized(root, {**event, "event_time_ms": T0, "headers": []})
+    letters = [_large(0, kept), DeadLetter.of(dead_record(1, source_offset=1))]
+    return LocalStorage(root), [*letters, _large(2, "oversized/readings/2-2-0.parquet")]
+
+
+def _asked(root: Path) -> list[list[int]]:
+    return [read_request(path)["offset"].to_pylist() for path in requests(root / "replays")]
+
+
+@pytest.mark.promise("process-dlq-replay-unread")
+def test_a_letter_that_cannot_be_read_does_not_count_as_replayed(tmp_path: Path) -> None:
+    """The others are requested; it is once its file is there again, and they are not once more."""
+    storage, letters = _checkpoint(tmp_path)
+    for _ in range(2):
+        with pytest.raises(
+            CheckpointError, match=r"1 dead letters cannot be read.*letter 0:2: .*2-2"
+        ):
+            request(letters, storage, "id", again=False, all_or_none=False)
+    assert _asked(tmp_path) == [[0, 1]]
+    letters[2] = replace(letters[2], file=letters[0].file)
+    request(letters, storage, "id", again=False, all_or_none=False)
+    assert _asked(tmp_path) == [[0, 1], [2]]
+    with pytest.raises(typer.Exit):
+        request(letters, storage, "id", again=False, all_or_none=False)
+
+
+def test_a_letter_whose_file_is_gone_and_that_was_replayed_stops_nothing(tmp_path: Path) -> None:
+    storage, letters = _checkpoint(tmp_path)
+    ReplayedLetters(storage, "id").take({(0, 2)})
+    request(letters, storage, "id", again=False, all_or_none=False)
+    assert _asked(tmp_path) == [[0, 1]]
+
+
+@pytest.mark.promise("process-dlq-replay-unread")
+def test_of_records_that_were_chosen_all_are_requested_or_none(tmp_path: Path) -> None:
+    storage, letters = _checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match=r"dead letter 0:2: .*cannot be read"):
+        request(letters, storage, "id", again=False, all_or_none=True)
+    assert _asked(tmp_path) == []
+    request(letters[:2], storage, "id", again=False, all_or_none=True)
+    assert _asked(tmp_path) == [[0, 1]]
+
+
+class _FullDisk:
+    """A disk that takes no request, nor deletes what may be there if so told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = True
+        self.deletes = True
+        write, unlink = Path.write_bytes, Path.unlink
+
+        def writes(path: Path, content: bytes) -> int:
+            if self.is_full and path.parent.name == "replays":
+                raise OSError(28, "No space left on device")
+            return write(path, content)
+
+        def unlinks(path: Path, **how: bool) -> None:
+            if not self.deletes and path.suffix == ".parquet":
+                raise OSError(5, "Input/output error")
+            unlink(path, **how)
+
+        monkeypatch.setattr(Path, "write_bytes", writes)
+        monkeypatch.setattr(Path, "unlink", unlinks)
+
+
+@pytest.mark.promise("process-dlq-replay-unread")
+def test_letters_whose_request_cannot_be_written_do_not_count_as_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were replayed before do; no number of a note is given twice."""
+    storage, letters = _checkpoint(tmp_path)
+    ReplayedLetters(storage, "id").take({(0, 7)})
+    disk = _FullDisk(monkeypatch)
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):
+        request(letters[:2], storage, "id", again=False, all_or_none=False)
+    assert ReplayedLetters(storage, "id").new({(0, 0), (0, 1), (0, 7)}) == {(0, 0), (0, 1)}
+    disk.is_full = False
+    request(letters[:2], storage, "id", again=False, all_or_none=False)
+    assert _asked(tmp_path) == [[0, 1]]
+    assert sorted(storage.names("replayed")) == ["000000", "000001", "000002"]
+
+
+def test_letters_of_a_request_in_doubt_stay_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may have it: given back, its letters could be replayed twice."""
+    storage, letters = _checkpoint(tmp_path)
+    _FullDisk(monkeypatch).deletes = False
+    with pytest.raises(CheckpointError, match=r"may be written or not: .*Input/output error"):
+        request(letters[:2], storage, "id", again=False, all_or_none=False)
+    assert ReplayedLetters(storage, "id").new({(0, 0), (0, 1)}) == set()
 
 
 _PLACE = ("windows", 3)
