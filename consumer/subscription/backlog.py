@@ -76,6 +76,29 @@ class FrontierWatch:
         )
 
 
+class IdleWatch:
+    """Remembers since when subscriptions have had no owner, by a clock that is never set."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[int | None, float]] = {}
+
+    def look(self, survey: Survey) -> dict[str, float]:
+        """Return for how many seconds each subscription was seen without an owner.
+
+        An owner that was there between two looks has left another time; a command leaves the one
+        that it has found.
+        """
+        now_s = self._clock()
+        before, self._known = self._known, {}
+        for name in survey.registry.subscriptions.keys() - survey.connected - survey.untold.keys():
+            seen_ms = survey.seen_ms.get(name)
+            known = before.get(name)
+            is_same = known is not None and known[0] == seen_ms
+            self._known[name] = known if known is not None and is_same else (seen_ms, now_s)
+        return {name: now_s - since_s for name, (_, since_s) in self._known.items()}
+
+
 # Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected.
 
 
@@ -115,6 +138,7 @@ class Surveyor:
         self.watch = ClaimWatch(lambda name: bool(self.groups.connected([name])), clock)
         self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
         self._frontiers = FrontierWatch()
+        self._idle = IdleWatch(clock)
 
     def survey(
         self,
@@ -213,7 +237,7 @@ class Surveyor:
         if is_detected:
             now_s = time.monotonic()
             standing = self._frontiers.standing(found.jobs, found.caught_up, now_s)
-            found = replace(found, standing=standing)
+            found = replace(found, standing=standing, idle_s=self._idle.look(found))
         return self.with_limits(found)
 
     def with_limits(self, survey: Survey) -> Survey:

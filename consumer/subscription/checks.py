@@ -262,14 +262,15 @@ class Checks:
                 record,
                 is_connected=record.name in survey.connected,
                 now_ms=survey.now_ms,
+                idle_s=survey.idle_s.get(record.name, 0),
                 seen_ms=survey.seen_ms.get(record.name),
             ):
                 continue
-            if self._is_dry or self._delete_unused(record.name, survey.now_ms):
+            if self._is_dry or self._delete_unused(record.name, survey):
                 expired.append(record.name)
         return expired
 
-    def _delete_unused(self, name: str, now_ms: int) -> bool:
+    def _delete_unused(self, name: str, survey: Survey) -> bool:
         """Delete a subscription if it is unused still; whether it was."""
         is_deleted, group = False, ""
 
@@ -277,8 +278,13 @@ class Checks:
             nonlocal is_deleted, group
             record = registry.require(name)
             group = record.group
-            is_deleted = is_unused(
-                registry, record, is_connected=False, now_ms=now_ms, seen_ms=owner.seen_ms
+            is_deleted = owner.seen_ms == survey.seen_ms.get(name) and is_unused(
+                registry,
+                record,
+                is_connected=False,
+                now_ms=survey.now_ms,
+                idle_s=survey.idle_s[name],
+                seen_ms=owner.seen_ms,
             )
             return registry.deleted(name) if is_deleted else {}
 
@@ -293,10 +299,11 @@ class Checks:
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:
-        """Write when subscriptions were last connected whose claims do not say that."""
-        for name in survey.connected - survey.seen_ms.keys():
+        """Write when subscriptions were last connected, where no time says that by our clock."""
+        for name in survey.connected:
             record = survey.registry.require(name)
-            if survey.now_ms - record.last_connected_ms >= NOTED_EACH_MS:
+            noted_ms = max(record.last_connected_ms, survey.seen_ms.get(name, 0))
+            if survey.now_ms - noted_ms >= NOTED_EACH_MS:
                 self._surveyor.registry.change(
                     partial(Registry.connected, name=name, now_ms=survey.now_ms), subscription=name
                 )

@@ -572,17 +572,26 @@ def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool
     return None if is_pinned or stop <= cursor.committed_offset else stop
 
 
+LONGEST_IDLE_S: Final = 3_600.0
+"""Whoever makes the checks looks for so long at most: it may be started again more often."""
+
+
 def is_unused(
     registry: Registry,
     record: SubscriptionRecord,
     *,
     is_connected: bool,
     now_ms: int,
+    idle_s: float,
     seen_ms: int | None = None,
 ) -> bool:
-    """Tell whether a subscription is to be deleted; one that has a consumer never is."""
+    """Tell whether a subscription is to be deleted; one that has a consumer never is.
+
+    Clocks of owners and of former checks may be wrong by hours. So it is deleted no earlier than it
+    has been idle for long by our steady clock: for all the time, or for an hour of it.
+    """
     minutes = registry.expiration_minutes(record)
-    if is_connected or not minutes:
+    if is_connected or not minutes or idle_s < min(minutes * 60, LONGEST_IDLE_S):
         return False
     since_ms = max(record.last_connected_ms, record.created_ms, seen_ms or 0)
     return now_ms - since_ms >= minutes * 60_000

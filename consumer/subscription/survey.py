@@ -280,6 +280,8 @@ class Survey:
     untold: Mapping[str, str] = field(default_factory=dict)
     # when each subscription's owner was last there, by that one's own clock
     seen_ms: Mapping[str, int] = field(default_factory=dict)
+    # for how many seconds whoever makes the checks has seen no owner of a subscription
+    idle_s: Mapping[str, float] = field(default_factory=dict)
     # partitions that have no leader now; they are none of `logs`
     leaderless: frozenset[SourcePartition] = frozenset()
 

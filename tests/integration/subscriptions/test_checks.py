@@ -215,6 +215,7 @@ def test_a_group_that_cannot_be_deleted_stops_no_other_check(
         raise TopicError("the group is not empty")
 
     monkeypatch.setattr(topics.surveyor.groups, "delete", refuse)
+    topics.idle()
     assert topics.check().expired == ("forgotten",)
     assert not topics.surveyor.registry.read().subscriptions
 
@@ -303,6 +304,7 @@ def test_a_subscription_that_is_held_is_left_to_its_owner(
     assert topics.committed("used", topic) is None
     assert topics.check(after_s=30).expired == ()
     assert topics.committed("used", topic) == 10
+    topics.idle(60)
     assert topics.check(after_s=90).expired == ("used",)
 
 
@@ -333,6 +335,35 @@ def test_an_owner_that_is_paused_is_taken_over_from_once_its_lease_is_over(
     checks.close()
 
 
+@pytest.mark.promise("sub-expiration-clocks-differ")
+def test_a_subscription_of_an_owner_whose_clock_is_behind_is_not_deleted_when_it_closes(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """Its word is hours old by the clock of the checks; they note that it is used by their own."""
+    ahead_s = 7_200
+    topics.subscribe("behind", topic)
+    topics.policies(None, TopicPolicies(subscription_expiration_time_minutes=1))
+    with topics.held("behind"):
+        assert topics.check(after_s=ahead_s).expired == ()
+    topics.idle(60)
+    assert topics.check(after_s=ahead_s + 59).expired == ()
+    assert topics.check(after_s=ahead_s + 60).expired == ("behind",)
+
+
+@pytest.mark.promise("sub-expiration-clocks-differ")
+def test_checks_by_a_clock_that_is_ahead_wait_before_they_delete(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """They were made by another process while the subscription had its owner."""
+    topics.subscribe("left", topic)
+    topics.policies(None, TopicPolicies(subscription_expiration_time_minutes=1))
+    with topics.held("left"):
+        pass
+    for passed_s, expired in ((0.0, ()), (59.0, ()), (1.0, ("left",))):
+        topics.passed_s += passed_s
+        assert topics.check(after_s=7_200).expired == expired
+
+
 def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) -> None:
     """The article's `test-subs`: it goes with its cursors and its group, and holds nothing more."""
     topics.fill(topic, 10)
@@ -340,6 +371,8 @@ def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) 
     topics.subscribe("prod-subs-1", topic, created_ms=topics.now_ms - 59 * MINUTE_MS)
     topics.acks("test-subs", topic, (0, 1))
     topics.policies(None, TopicPolicies(subscription_expiration_time_minutes=60))
+    assert topics.check().expired == ()  # not seen for long
+    topics.idle()
     assert topics.check(dry_run=True).expired == ("test-subs",)
     assert topics.committed("test-subs", topic) == 1
     found = topics.check()

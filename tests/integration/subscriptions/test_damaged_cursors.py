@@ -101,6 +101,7 @@ def test_damage_of_one_stops_no_other(
     # What a broken record says is no reason to hold producers back.
     assert not any(one.is_exceeded for one in round_.quotas)
     topics.policies(topic, replace(expires, subscription_expiration_time_minutes=60))
+    topics.idle()
     assert topics.check(after_s=7_200, dry_run=True).expired == (f"{name}-whole",)
 
     run = run_retention(topics.surveyor, [topic])
@@ -185,6 +186,7 @@ def test_a_group_that_may_not_be_described_stops_no_other(
     found = topics.check(after_s=3_600)
     assert [one.subscription for one in found.acked] == [other]
     assert [one.subscription for one in found.findings if one.kind is _UNKNOWN] == [name]
+    topics.idle()
     assert topics.check(after_s=1_000 * 3_600).expired == (other,)
     assert topics.committed(name, topic) == 1
 

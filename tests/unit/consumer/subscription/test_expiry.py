@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.backlog import IdleWatch
 from sequitur.consumer.subscription.policies import (
     TopicPolicies,
     expired_before,
@@ -17,6 +20,7 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
 )
+from sequitur.consumer.subscription.survey import Survey
 
 _MINUTE_MS = 60_000
 _RECORD = SubscriptionRecord(
@@ -64,10 +68,18 @@ def _is_unused(
     now_ms: int,
     is_connected: bool = False,
     seen_ms: int | None = None,
+    idle_s: float = 3_600,
 ) -> bool:
     policies = TopicPolicies(subscription_expiration_time_minutes=minutes)
     registry = Registry({record.name: record}, {None: policies})
-    return is_unused(registry, record, is_connected=is_connected, now_ms=now_ms, seen_ms=seen_ms)
+    return is_unused(
+        registry,
+        record,
+        is_connected=is_connected,
+        now_ms=now_ms,
+        idle_s=idle_s,
+        seen_ms=seen_ms,
+    )
 
 
 def test_a_forgotten_subscription_expires_after_minutes() -> None:
@@ -80,6 +92,40 @@ def test_a_forgotten_subscription_expires_after_minutes() -> None:
     assert not _is_unused(made, 60, now_ms=60 * _MINUTE_MS)
     assert not _is_unused(_RECORD, 60, now_ms=60 * _MINUTE_MS, seen_ms=_MINUTE_MS)
     assert _is_unused(_RECORD, 60, now_ms=61 * _MINUTE_MS, seen_ms=_MINUTE_MS)
+
+
+@pytest.mark.promise("sub-expiration-clocks-differ")
+@pytest.mark.parametrize(("minutes", "idle_s"), [(1, 60), (59, 59 * 60), (10_000, 3_600)])
+def test_a_subscription_expires_no_earlier_than_it_was_seen_without_an_owner(
+    minutes: int, idle_s: float
+) -> None:
+    """The owner's clock, or that of who made the checks before, may be behind by years."""
+    late_ms = 10**9 * _MINUTE_MS
+    assert not _is_unused(_RECORD, minutes, now_ms=late_ms, seen_ms=7, idle_s=idle_s - 0.1)
+    assert _is_unused(_RECORD, minutes, now_ms=late_ms, seen_ms=7, idle_s=idle_s)
+    assert not _is_unused(_RECORD, minutes, now_ms=late_ms, seen_ms=late_ms, idle_s=10 * idle_s)
+
+
+@pytest.mark.promise("sub-expiration-clocks-differ")
+def test_how_long_there_was_no_owner_goes_by_the_watchers_clock() -> None:
+    """From the first look on that finds none, until an owner was there, also between two looks."""
+    now_s = 1_000.0
+    watch = IdleWatch(lambda: now_s)
+    survey = Survey(
+        now_ms=0,
+        registry=Registry({"s": replace(_RECORD, name="s")}, {}),
+        connected=frozenset(),
+        logs={},
+        seen_ms={"s": 7},
+    )
+    held = replace(survey, connected=frozenset({"s"}))
+    assert watch.look(held) == {}
+    assert watch.look(survey) == {"s": 0}
+    now_s += 50
+    assert watch.look(survey) == {"s": 50}
+    assert watch.look(replace(survey, seen_ms={"s": 6})) == {"s": 0}
+    assert watch.look(replace(survey, untold={"s": "no answer"})) == {}
+    assert watch.look(survey) == {"s": 0}
 
 
 def test_a_connected_subscription_never_expires() -> None:
