@@ -40,11 +40,17 @@ class ProcessIdentity:
         return cls(socket.gethostname(), process, _space(), None if found is None else found[1])
 
     def is_gone(self) -> bool:
-        """Tell whether it has surely ended; of a process on another machine nothing is known."""
+        """Tell whether it has surely ended; of a process on another machine nothing is known.
+
+        `/proc` may hide processes of other users (`hidepid`), or refuse to show them. So what is
+        not found there has ended only if the kernel knows no process of that number.
+        """
         if self.space is None or self.started is None or self.space != _space():
             return False
         found = _status(self.process)
-        return found is None or found[0] in _ENDED or found[1] != self.started
+        if found is None:
+            return not _is_there(self.process)
+        return found[0] in _ENDED or found[1] != self.started
 
     def is_near(self) -> bool:
         """Tell whether it runs on this machine, and so has its clock."""
@@ -69,12 +75,23 @@ def _space() -> str | None:
 
 
 def _status(process: int) -> tuple[str, int] | None:
-    """State and start of a process; None when there is none, or no way to tell."""
+    """State and start of a process; None when there is none, or it is not shown."""
     try:
         fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     return fields[_STATE], int(fields[_STARTED])
+
+
+def _is_there(process: int) -> bool:
+    """Tell whether a process may be there, of whatever user."""
+    try:
+        os.kill(process, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 _SET_MS: Final = 60_000
