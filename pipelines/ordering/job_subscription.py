@@ -114,9 +114,11 @@ class JobSubscription:
         topics: KafkaTopics,
         outages: Outages,
         *,
+        record: JobRecord,
         lost: str = "",
     ) -> None:
         self.name = name
+        self._record = record
         self._lost = lost
         self._take = take
         self._taken: CursorOwner | None = None
@@ -129,7 +131,6 @@ class JobSubscription:
         self._changed: set[SourcePartition] = set()
         self._removed: set[SourcePartition] = set()
         self._skips_held = False
-        self._planned: frozenset[str] = frozenset()
         self.former = NO_FORMER_JOB
         self._begin_with(stored)
 
@@ -280,10 +281,14 @@ class JobSubscription:
     def acked(
         self, before: Mapping[SourcePartition, int], planned: Mapping[SourcePartition, int]
     ) -> AckedOffsets:
-        """Return what is acked among the rows of a batch that is about to be read."""
+        """Return what is acked among the rows of a batch that is about to be read.
+
+        By then the registry names the topics of the batch, also those that a pattern has come to
+        match: of a topic that is not named others delete what they have acked.
+        """
+        self.register({where.topic for where in planned})
         found = {}
         with self._lock:
-            self._planned |= {where.topic for where in planned}
             for where, stop in planned.items():
                 one = self._cursors.get(where)
                 if one is None:
@@ -293,10 +298,14 @@ class JobSubscription:
                     found[where] = ranges
         return found
 
+    def register(self, topics: Collection[str]) -> None:
+        """Return once the registry names topics as the subscription's, beside those before."""
+        self._record.cover(topics, partition=self.partition, group=self.group)
+
     @property
-    def planned_topics(self) -> frozenset[str]:
-        """The topics that batches were read from: of a pattern they become more."""
-        return self._planned
+    def topics(self) -> frozenset[str]:
+        """The topics that the registry names: of a pattern they become more."""
+        return self._record.topics
 
     @property
     def skips_held(self) -> bool:
@@ -448,6 +457,53 @@ def _marks(cursor: Cursor) -> tuple[int, ...]:
     return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent, counts.lost
 
 
+class JobRecord:
+    """The record of a job's subscription in the registry: which topics it is on."""
+
+    def __init__(
+        self, name: str, registry: RegistryStore, *, evicted_topic: str | None, max_held_bytes: int
+    ) -> None:
+        self._name = name
+        self._registry = registry
+        self._owned: dict[str, Any] = {
+            "evicted_topic": evicted_topic,
+            "max_held_bytes": max_held_bytes,
+        }
+        self.topics: frozenset[str] = frozenset()
+
+    def cover(self, topics: Collection[str], *, partition: int | None, group: str) -> None:
+        """Have topics named, beside those before; return once they are."""
+        wanted = self.topics.union(topics)
+        if wanted == self.topics:
+            return
+        now_ms = wall_clock_ms()
+
+        def register(registry: Registry) -> Changes:
+            known = registry.find(self._name)
+            if known is None:
+                made = SubscriptionRecord(
+                    self._name,
+                    tuple(sorted(wanted)),
+                    SubscriptionType.EXCLUSIVE,
+                    now_ms,
+                    last_connected_ms=now_ms,
+                    partition=partition,
+                    group=group,
+                    **self._owned,
+                )
+                return registry.created(made)
+            # Another may have created one of that name since the job has looked.
+            refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
+            more = tuple(sorted(wanted.union(known.topics)))
+            changed = replace(known, topics=more, partition=partition, **self._owned)
+            if changed == known:
+                return {}
+            return {changed.key: changed.encode()}
+
+        self._registry.change(register, subscription=self._name)
+        self.topics = wanted
+
+
 # The checks of subscriptions in a job: a thread beside its steps.
 #
 # What has expired or is evicted of the job's own subscription the job acks by itself, since nobody
@@ -468,69 +524,27 @@ class SubscriptionChecks:
         topics: Collection[str],
         outages: Outages,
         *,
-        evicted_topic: str | None,
-        max_held_bytes: int,
         replication_factor: int,
     ) -> None:
         self._kafka = kafka
         self._subscription = subscription
-        self._topics = sorted(topics)
+        self._topics = topics
         self._outages = outages
-        self._owned: dict[str, Any] = {
-            "evicted_topic": evicted_topic,
-            "max_held_bytes": max_held_bytes,
-        }
         self._surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="subscription-checks", daemon=True)
         self._tell = ToldOnce(outages.tell)
 
     def __enter__(self) -> Self:
-        self._register()
+        self._subscription.register(self._topics)
+        # A reset whose process died before it had said so in the registry.
+        finish_reset(self._surveyor.registry, self._subscription.name, self._subscription.state)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
         self._thread.join()
-
-    def _register(self) -> None:
-        """Put the subscription into the registry, or note that it is on further topics."""
-        name, now_ms = self._subscription.name, wall_clock_ms()
-        partition = self._subscription.partition
-
-        def register(registry: Registry) -> Changes:
-            known = registry.find(name)
-            if known is None:
-                made = SubscriptionRecord(
-                    name,
-                    tuple(self._topics),
-                    SubscriptionType.EXCLUSIVE,
-                    now_ms,
-                    last_connected_ms=now_ms,
-                    partition=partition,
-                    group=self._subscription.group,
-                    **self._owned,
-                )
-                return registry.created(made)
-            # Another may have created one of that name since the job has looked.
-            refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
-            topics = tuple(sorted({*known.topics, *self._topics}))
-            changed = replace(known, topics=topics, partition=partition, **self._owned)
-            if changed == known:
-                return {}
-            return {changed.key: changed.encode()}
-
-        self._surveyor.registry.change(register, subscription=name)
-        # A reset whose process died before it had said so in the registry.
-        finish_reset(self._surveyor.registry, name, self._subscription.state)
-
-    def _register_planned(self) -> None:
-        """Note topics that a pattern has come to match, so that nothing of them is deleted."""
-        topics = {*self._topics, *self._subscription.planned_topics}
-        if len(topics) > len(self._topics):
-            self._topics = sorted(topics)
-            self._register()
 
     def _run(self) -> None:
         make = partial(Checks, self._surveyor)
@@ -553,7 +567,6 @@ class SubscriptionChecks:
 
     def _look(self, checks: LedChecks | None) -> None:
         """Ack what is due of the job's own subscription; make the checks of all if it leads."""
-        self._register_planned()
         self._skip_due()
         for found in checks.run().findings if checks is not None else ():
             if found.kind is not FindingKind.OWNED:
@@ -561,7 +574,7 @@ class SubscriptionChecks:
 
     def _skip_due(self) -> None:
         """Ack what has expired, or is evicted, of the job's own subscription."""
-        for one in skip_due(self._surveyor, self._subscription, self._topics):
+        for one in skip_due(self._surveyor, self._subscription, self._subscription.topics):
             self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
 
 
@@ -582,8 +595,14 @@ def subscribe(
         return None
     factor = settings.replication_factor
     store = CursorStore(kafka, replication_factor=factor, outages=outages)
-    registry = RegistryStore(kafka, replication_factor=factor, outages=outages).read()
-    record = registry.find(name)
+    registered = RegistryStore(kafka, replication_factor=factor, outages=outages)
+    registry = registered.read()
+    record = JobRecord(
+        name,
+        registered,
+        evicted_topic=settings.evicted_topic,
+        max_held_bytes=settings.max_held_bytes,
+    )
     noted = registry.partition_of(name)
 
     def take() -> CursorOwner:
@@ -592,9 +611,8 @@ def subscribe(
         return opened.enter_context(store.take(name, lease=HeldLease(LEASE_S), followed=followed))
 
     stored = store.read(name, partition=noted)
-    if stored is None and record is not None:
-        return JobSubscription(name, stored, take, topics, outages, lost=nothing_stored(name))
-    return JobSubscription(name, stored, take, topics, outages)
+    lost = "" if stored is not None or registry.find(name) is None else nothing_stored(name)
+    return JobSubscription(name, stored, take, topics, outages, record=record, lost=lost)
 
 
 def require_name(job: JobContext) -> None:
@@ -619,7 +637,5 @@ def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChe
         subscription,
         input_topics(job),
         job.outages,
-        evicted_topic=job.settings.evicted_topic,
-        max_held_bytes=job.settings.max_held_bytes,
         replication_factor=job.settings.replication_factor,
     )

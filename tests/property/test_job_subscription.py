@@ -90,6 +90,9 @@ class _World:
     def low_watermarks(self, wanted: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         return dict.fromkeys(wanted, 0)
 
+    def cover(self, topics: Iterable[str], **_: Any) -> None:
+        """All topics are registered."""
+
     def tell(self, _: str) -> None:
         """Nobody reads it."""
 
@@ -131,7 +134,9 @@ class _Life:
         self._kept = world.checkpoint
         services: Any = world
         take: Any = lambda: _Owner(world)  # noqa: E731 - one line
-        self._subscription = JobSubscription("s", world.copy(), take, services, services)
+        self._subscription = JobSubscription(
+            "s", world.copy(), take, services, services, record=services
+        )
 
     def run(self) -> None:
         kept, world = self._kept, self._world
@@ -239,7 +244,9 @@ def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() ->
     """It takes the subscription from nobody; a checkpoint knows where it has got to."""
     world: Any = _World(Random(1), 0, set())
     take: Any = lambda: _Owner(world)  # noqa: E731 - one line
-    subscription = JobSubscription("s", None, take, world, world, lost="nothing is stored of it")
+    subscription = JobSubscription(
+        "s", None, take, world, world, record=world, lost="nothing is stored of it"
+    )
     kept: Any = _Checkpoint()
     with pytest.raises(SubscriptionError, match="nothing is stored of it"):
         subscription.claim(kept, None, -1, {"out": 1})

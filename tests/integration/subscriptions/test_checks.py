@@ -35,7 +35,11 @@ from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, To
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
 from sequitur.kafka.reader import Reader
-from sequitur.pipelines.ordering.job_subscription import JobSubscription, SubscriptionChecks
+from sequitur.pipelines.ordering.job_subscription import (
+    JobRecord,
+    JobSubscription,
+    SubscriptionChecks,
+)
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
 from tests.support.waiting import wait_until
@@ -672,7 +676,7 @@ def test_what_a_topics_own_retention_deletes_is_told(
 def test_topics_that_a_pattern_comes_to_match_are_registered(
     topics: SubscribedTopics, make_topic: MakeTopic, name: str
 ) -> None:
-    """With the first batch that is planned of them, while the job runs."""
+    """Before the first batch of them is read, while the job runs."""
     first, second = make_topic(1), make_topic(1)
     topics.fill(second, 10)
     topics.subscribe("other", second)
@@ -682,7 +686,9 @@ def test_topics_that_a_pattern_comes_to_match_are_registered(
         raise AssertionError("nothing is written here")
 
     outages = brief_outages()
-    job = JobSubscription(name, None, take, topics.surveyor.topics, outages)
+    kept = {"evicted_topic": "copies", "max_held_bytes": 1 << 30}
+    record = JobRecord(name, topics.surveyor.registry, **kept)
+    job = JobSubscription(name, None, take, topics.surveyor.topics, outages, record=record)
 
     def registered() -> set[str]:
         return set(topics.surveyor.registry.read().require(name).topics)
@@ -692,14 +698,12 @@ def test_topics_that_a_pattern_comes_to_match_are_registered(
         job,
         [first],
         outages,
-        evicted_topic="copies",
-        max_held_bytes=1 << 30,
         replication_factor=1,
     ):
         assert registered() == {first}
         assert not job.acked({}, {SourcePartition(first, 0): 0, SourcePartition(second, 0): 10})
-        wait_until(lambda: registered() == {first, second})
-        record = topics.surveyor.registry.read().require(name)
-        assert (record.evicted_topic, record.max_held_bytes) == ("copies", 1 << 30)
+        assert registered() == {first, second}
+        found = topics.surveyor.registry.read().require(name)
+        assert {one: getattr(found, one) for one in kept} == kept
     (plan,) = run_retention(topics.surveyor, [second], dry_run=True).plans
     assert (plan.records, plan.holder) == (0, name)
