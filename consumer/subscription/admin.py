@@ -368,7 +368,8 @@ def _of_none(standing: Standing) -> list[SourcePartition]:
 
 def _forwarded(standing: Standing, move: CursorMove) -> PartitionCursor:
     held = standing.held(move.where)
-    held.cursor.ack_cumulative(move.target - 1, end=move.end)
+    start, keeps_read = standing.survey.logs[move.where].start, bool(standing.state.checkpoint)
+    held.cursor.pass_over(move.target, start=start, end=move.end, keeps_read=keeps_read)
     return held._replace(sizes=held.sizes.behind(held.cursor.committed_offset))
 
 

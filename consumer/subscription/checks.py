@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.policies import QuotaCheck
     from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
-    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.consumer.subscription.survey import Log, Survey
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
 
@@ -113,11 +113,13 @@ class _TakenCursors:
     def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
         return {where: one.copy() for where, one in self._cursors.items()}
 
-    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
         if where not in self._cursors:  # none was stored: it begins where the log does
-            start = self._survey.logs[where].start
-            self._cursors[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
-        self._cursors[where].cursor.ack_cumulative(stop - 1, end=end)
+            identity = CursorIdentity(self.name, *where)
+            self._cursors[where] = PartitionCursor.begin(identity, log.start)
+        keeps_read = bool(self.state.checkpoint)  # a job has it in its checkpoint
+        cursor = self._cursors[where].cursor
+        cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=keeps_read)
         self._changed.add(where)
 
     def store(self) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.opening import OpenedSubscription, SubscriptionOpening
     from sequitur.consumer.subscription.partition_reader import Arrival, PartitionReader
     from sequitur.consumer.subscription.stored_records import SubscriptionState
+    from sequitur.consumer.subscription.survey import Log
     from sequitur.kafka.partition import SourcePartition
 
 
@@ -298,15 +299,16 @@ class Consumption:
             self._check()
             return {where: part.copy() for where, part in self._partitions.items()}
 
-    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
         """Ack all messages before an offset; those that wait are not handed out any more."""
         with self._lock:
             self._check()
             part = self._partitions.get(where)
             if part is None or stop <= part.cursor.committed_offset:
                 return
-            part.know_end(end)
-            part.pass_over(stop)
+            part.know_end(log.end)
+            if lost := part.pass_over(stop, start=log.start):
+                self._tell_lost(where, log.start, lost)
             self._dispatch.ack_cumulative(where, stop - 1)
             self._let_go_on()
 
@@ -437,6 +439,12 @@ class Consumption:
             self._reader.close()
             close_own()
 
+    def _tell_lost(self, where: SourcePartition, start: int, lost: int) -> None:
+        _logger.warning(
+            "%s: %s-%d begins at %d: at most %d messages were deleted before they were acked",
+            self.name, *where, start, lost,
+        )  # fmt: skip
+
     def _take_in(self, arrivals: Iterable[Arrival]) -> dict[SourcePartition, int]:
         """Take what was read; return where to read on instead of over what is acked."""
         read: dict[SourcePartition, int] = {}
@@ -456,10 +464,7 @@ class Consumption:
                     redeliveries=part.redeliveries,
                 )
             if lost := part.cursor.counts.lost - lost:
-                _logger.warning(
-                    "%s: %s-%d begins at %d: at most %d messages were deleted before they were "
-                    "acked", self.name, *where, offset, lost,
-                )  # fmt: skip
+                self._tell_lost(where, offset, lost)
         moves = {}
         for where, reached in read.items():
             self._partitions[where].count_sizes()

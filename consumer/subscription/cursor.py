@@ -353,6 +353,34 @@ class Cursor:
         self._counts.lost += added
         return added
 
+    def deleted_unacked(self, start: int, *, keeps_read: bool) -> list[tuple[int, int]]:
+        """Return the ranges before a log's first offset that are lost: not acked, and nowhere else.
+
+        Args:
+            start: The log's first offset.
+            keeps_read: Whether what was read is kept by whoever has read it, as a job does.
+        """
+        first = self._read_position if keeps_read else self._committed
+        return list(self.unacked_ranges(first, start)) if first < start else []
+
+    def pass_over(self, stop: int, *, start: int, end: int, keeps_read: bool) -> int:
+        """Ack all messages before an offset by nobody's ack; what was deleted counts as lost.
+
+        A time to live is over, a quota evicts, or a person skips them. See `deleted_unacked`.
+
+        Returns:
+            How many were not acked before.
+
+        Raises:
+            AckBeyondEndError: The offset lies beyond `end`.
+        """
+        lost = 0
+        for first, before in self.deleted_unacked(min(start, stop), keeps_read=keeps_read):
+            lost += self.ack_lost(first, before, end=end)
+        if stop <= self._committed:
+            return lost
+        return lost + self.ack_cumulative(stop - 1, end=end)
+
     def seek(self, offset: int, *, end: int) -> None:
         """Read on at an offset; behind the mark-delete position if the offset is not behind it.
 
@@ -855,10 +883,16 @@ class ConsumedPartition:
         self._acked()
         return added
 
-    def pass_over(self, stop: int) -> None:
-        """Ack all before an offset by nobody's ack: a time to live is over, or a quota evicts."""
-        self.ack_cumulative(stop - 1)
+    def pass_over(self, stop: int, *, start: int) -> int:
+        """Ack all before an offset by nobody's ack; return how many of them are lost.
+
+        What was read waits here; of the rest what is before the log's first offset is deleted.
+        """
+        lost = self.cursor.counts.lost
+        self.cursor.pass_over(stop, start=start, end=self.end, keeps_read=True)
+        self._acked()
         self._passed = max(self._passed, stop)
+        return self.cursor.counts.lost - lost
 
     def _acked(self, acks: int = 1) -> None:
         """Note acks, also repeated ones: these are counted in the cursor."""

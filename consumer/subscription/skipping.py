@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.policies import PoliciesInForce, QuotaCheck
     from sequitur.consumer.subscription.registry import SubscriptionRecord
     from sequitur.consumer.subscription.stored_records import SubscriptionState
-    from sequitur.consumer.subscription.survey import Survey
+    from sequitur.consumer.subscription.survey import Log, Survey
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.kafka.stored_batches import Record
 
@@ -121,8 +121,8 @@ class OwnCursors(Protocol):
     def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
         """Return the cursors as they are now."""
 
-    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
-        """Ack all messages before an offset; `end` is behind the partition's last one."""
+    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
+        """Ack all messages before an offset; those that the log no longer has are lost."""
 
     def store(self) -> None:
         """Have the cursors written."""
@@ -202,7 +202,7 @@ def skip(
             surveyor.topics.require(copy_to)  # a producer waits half a minute for a topic
             cursor = survey.held_of(record.name, where).cursor
             copy_skipped(surveyor.kafka, copy_to, evicted, cursor)
-        own.expire(where, of_partition[-1].stop, end=survey.logs[where].end)
+        own.expire(where, of_partition[-1].stop, survey.logs[where])
     if due:
         own.store()
     return due

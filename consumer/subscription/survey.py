@@ -374,10 +374,8 @@ class Survey:
         cursor = self.held_of(subscription, where).cursor
         if subscription in self.damaged or (subscription, where) in self.of_gone_logs:
             return 0
-        first = cursor.read_position if subscription in self.jobs else cursor.committed_offset
-        if first >= self.logs[where].start:
-            return 0
-        deleted = cursor.unacked_ranges(first, self.logs[where].start)
+        start, keeps_read = self.logs[where].start, subscription in self.jobs
+        deleted = cursor.deleted_unacked(start, keeps_read=keeps_read)
         return sum(stop - begin for begin, stop in deleted)
 
     def lost(self, subscription: str, where: SourcePartition) -> int:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.survey import Log
     from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import JobContext
@@ -325,13 +326,13 @@ class JobSubscription:
         with self._lock:
             return {where: one.copy() for where, one in self._cursors.items()}
 
-    def expire(self, where: SourcePartition, stop: int, *, end: int) -> None:
+    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
         """Ack all messages before an offset: they are skipped, held ones when they are due."""
         with self._lock:
             one = self._cursors.get(where)
             if one is None or stop <= one.cursor.committed_offset:
                 return
-            one.cursor.ack_cumulative(stop - 1, end=end)
+            one.cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=True)
             sizes = one.sizes.behind(one.cursor.committed_offset)
             self._cursors[where] = PartitionCursor(one.cursor, sizes)
             self._changed.add(where)

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from sequitur import Subscription
 from sequitur.base.retry import brief_outages
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes
 from sequitur.consumer.subscription.checks import Checks, watch
 from sequitur.consumer.subscription.cursor_store import GroupOffsets
@@ -670,6 +671,25 @@ def test_what_a_topics_own_retention_deletes_is_told(
         counts = subscription.stats().cursors[topic, 0]
         assert (counts.lost, counts.absent, counts.consumed) == (4, 0, 3)
     assert FindingKind.LOST not in {one.kind for one in topics.check().findings}
+
+
+@pytest.mark.promise("sub-deleted-then-passed-over")
+def test_what_was_deleted_stays_lost_behind_a_skip_and_a_time_to_live(
+    topics: SubscribedTopics, topic: str
+) -> None:
+    """It is counted once, in the cursor, and not as consumed."""
+    topics.fill(topic, 10, ages_s=lambda _one: 600)
+    for name in ("skipped", "expired"):
+        topics.subscribe(name, topic)
+        topics.acks(name, topic, (0, 1), (3, 5))
+    topics.surveyor.topics.delete_before({SourcePartition(topic, 0): 7})
+    moves = CursorMoves(topics.surveyor)
+    moves.carry_out(moves.plan_skip("skipped", 1))
+    topics.policies(topic, TopicPolicies(message_ttl_s=60))
+    topics.check()
+    found = stats_document(take_sight(topics.surveyor), topic)["subscriptions"]
+    assert {(one["lostAtMost"], one["msgBacklog"]) for one in found.values()} == {(4, 0)}
+    assert topics.committed("skipped", topic) == topics.committed("expired", topic) == 10
 
 
 @pytest.mark.promise("sub-job-pattern-comes")

@@ -132,7 +132,7 @@ def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
     """A message was out when its time to live ended: to ack it is no mistake of the caller's."""
     part = ConsumedPartition.begin(IDENTITY, 0)
     part.know_end(20)
-    part.pass_over(10)
+    part.pass_over(10, start=0)
     assert part.ack_cumulative(3) == 0
     assert part.ack_cumulative(9) == 0
     assert part.cursor.counts.repeated == 2
@@ -140,6 +140,22 @@ def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:
     assert part.ack_cumulative(3) == 0
     with pytest.raises(MarkDeleteBackError):
         part.ack_cumulative(12)
+
+
+@pytest.mark.promise("sub-deleted-then-passed-over")
+def test_what_was_deleted_and_not_read_is_lost_when_it_is_passed_over() -> None:
+    """What was read waits here, and is skipped; so is what is there still."""
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(20)
+    assert part.read(0, range(4)) == [range(4)]
+    part.ack([1])
+    part.ack([6])
+    assert part.pass_over(12, start=9) == 4
+    counts = part.cursor.counts
+    assert (counts.lost, counts.consumed, part.cursor.committed_offset) == (4, 8, 12)
+    assert part.pass_over(14, start=9) == 0
+    assert part.read(12, range(14, 15)) == [range(14, 15)]
+    assert part.cursor.counts.lost == 4
 
 
 @pytest.mark.promise("sub-hole-reopened")

@@ -74,6 +74,29 @@ def test_a_cumulative_ack_takes_the_ranges_before_it() -> None:
     assert (cursor.mark_delete, list(cursor.acked_ranges())) == (11, [(20, 30)])
 
 
+@pytest.mark.promise("sub-deleted-then-passed-over")
+@pytest.mark.parametrize(
+    ("stop", "start", "keeps_read", "lost", "consumed"),
+    [
+        (20, 0, False, 0, 18),  # all of it is there
+        (20, 10, False, 8, 10),  # deleted and not acked
+        (20, 10, True, 5, 13),  # what was read before offset 5 is kept by its job
+        (20, 30, False, 18, 0),  # a log that begins behind what is passed over
+        (3, 30, False, 3, 0),  # the rest is deleted, too, and not passed over yet
+    ],
+)
+def test_what_was_deleted_counts_as_lost_when_it_is_passed_over(
+    stop: int, start: int, *, keeps_read: bool, lost: int, consumed: int
+) -> None:
+    cursor = _cursor((3, 5))
+    cursor.seek(5, end=END)
+    added = cursor.pass_over(stop, start=start, end=END, keeps_read=keeps_read)
+    assert added == lost + consumed
+    assert (cursor.counts.lost, cursor.counts.consumed - 2) == (lost, consumed)
+    assert cursor.committed_offset == max(stop, 5)
+    assert cursor.pass_over(stop, start=start, end=END, keeps_read=keeps_read) == 0
+
+
 def test_a_cumulative_ack_into_a_range_moves_to_its_end() -> None:
     cursor = _cursor((5, 10))
     assert cursor.ack_cumulative(6, end=END) == 5
