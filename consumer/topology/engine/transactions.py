@@ -225,15 +225,20 @@ class _InTransaction(Runner):
             cause = Cause.UNAVAILABLE
         elif isinstance(error, StateValueError):
             refused = BatchFailure(
-                self._component, Cause.REFUSED, str(error), self.roots_of(error), error.is_key
+                self._component,
+                Cause.REFUSED,
+                str(error),
+                self.roots_of(error),
+                frozenset(error.keys),
+                error.is_key,
             )
             self._outcome.failures.append(refused)
             return
         says_all = isinstance(error, FailBatch | StateError)
         self._outcome.fail(self._component, cause, str(error) if says_all else detail_of(error))
 
-    def roots_of(self, error: StateValueError) -> tuple[int, ...]:  # noqa: ARG002 - for batch bolts
-        """Return ids of the events that have a key which is refused, where that is known."""
+    def roots_of(self, error: StateValueError) -> tuple[frozenset[int], ...]:  # noqa: ARG002 - for batch bolts
+        """Return ids of the events that may have a key which is refused, by field of tuples."""
         return ()
 
     def finish_failed(self, detail: str, reason: FailReason = FailReason.EXCEPTION) -> None:
@@ -439,17 +444,16 @@ class BatchRunner(TransactionRunner):
     def _shared(self) -> Sequence[Any]:
         return self.context, self._batch_collector, self._transaction.attempt
 
-    def roots_of(self, error: StateValueError) -> tuple[int, ...]:
+    def roots_of(self, error: StateValueError) -> tuple[frozenset[int], ...]:
         """See `_InTransaction`."""
         keys = set(error.keys)
-        found = {
-            root.id
-            for given in self._given or ()
-            if any(_as_key(value, keys) in keys for value in given.values)
-            for root, _ in given.trees()
-            if root.is_tracked
-        }
-        return tuple(sorted(found))
+        found: dict[tuple[str, str, int], set[int]] = {}
+        for given in self._given or ():
+            for place, value in enumerate(given.values):
+                if _as_key(value, keys) in keys:
+                    tracked = {root.id for root, _ in given.trees() if root.is_tracked}
+                    found.setdefault((given.component, given.stream, place), set()).update(tracked)
+        return tuple(frozenset(ids) for ids in found.values() if ids)
 
     def anchors(self) -> Sequence[TrackedTuple]:
         """Return the tuple that is being processed; none in `finish_batch`."""

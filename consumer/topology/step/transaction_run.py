@@ -12,7 +12,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -94,6 +94,15 @@ class WriteTask:
         return outcome
 
 
+class _GivenUpByField(NamedTuple):
+    """How a run stood before events were given up that have a refused key in a field."""
+
+    failure: BatchFailure
+    verdicts: Verdicts
+    results: Results
+    refused: int
+
+
 _REFUSED_LEAST: Final = 10
 _REFUSED_MOST: Final = 0.01
 """Of a batch: more events than that, and than `_REFUSED_LEAST`, are not refused for themselves."""
@@ -136,6 +145,7 @@ class ProcessingRun(StepRun):
         self._passes = itertools.count(1)
         self._tries_commit = tries_commit
         self._refused = 0
+        self._given_up_by_field: _GivenUpByField | None = None
 
     def run(self) -> StepResult:
         """Run it, and what bolts keep of events that have failed again without them."""
@@ -155,7 +165,12 @@ class ProcessingRun(StepRun):
                 if failed is not None:
                     more = self._blamed(verdicts, results, failed)
                 elif refusal is not None:
-                    more = self._refused_events(verdicts, results, refusal)
+                    given_up, by_field = self._given_up_by_field, True
+                    if given_up is not None and _has(refusal, given_up.failure):
+                        # It is refused without them all the same: the key is none of their fields.
+                        verdicts, results = given_up.verdicts, given_up.results
+                        self._refused, by_field = given_up.refused, False
+                    more = self._refused_events(verdicts, results, refusal, by_field=by_field)
                 else:
                     break
                 verdicts = _joined(verdicts, more)
@@ -279,25 +294,46 @@ class ProcessingRun(StepRun):
         return None
 
     def _refused_events(
-        self, verdicts: Verdicts, results: Results, refusal: BatchFailedError
+        self,
+        verdicts: Verdicts,
+        results: Results,
+        refusal: BatchFailedError,
+        *,
+        by_field: bool,
     ) -> list[list[EventVerdict]]:
-        """Give up the events that have a key which a state refuses, or one of them by halves."""
+        """Give up the events that have a key which a state refuses, or one of them by halves.
+
+        Args:
+            verdicts: What is known of events.
+            results: What tasks came to without those that are not done.
+            refusal: What states refuse of it.
+            by_field: Whether the key may be looked for in the tuples.
+        """
         emitted = self._emitted(results)
         ids = _not_among(verdicts, emitted)
         first = refusal.failures[0]
-        suspects = set(first.roots)
-        if not (suspects and first.is_key):
+
+        def ran(left_out: Collection[int]) -> tuple[bool, BatchFailedError | None]:
+            tried = _given_up_all(left_out, emitted, refusal)
+            without = _joined(verdicts, tried)
+            part = self._run_again(results, without, self._places(results, tried))
+            _check(part.values())
+            return any(map(any, self._found(part, without)[1])), self._refusal(part, without)
+
+        suspects: set[int] = set()
+        self._given_up_by_field = None
+        if first.is_key and by_field:
+            suspects = _with_key(first, lambda left_out: _has(ran(left_out)[1], first))
+        if suspects:
+            self._given_up_by_field = _GivenUpByField(first, verdicts, results, self._refused)
+        else:
 
             def fails(left_out: Sequence[int]) -> bool:
-                tried = _given_up_all(left_out, emitted, refusal)
-                without = _joined(verdicts, tried)
-                part = self._run_again(results, without, self._places(results, tried))
-                _check(part.values())
-                return any(map(any, self._found(part, without)[1])) or (
-                    self._refusal(part, without) is not None
-                )
+                has_failed, refused = ran(left_out)
+                return has_failed or refused is not None
 
-            among = [root for root in ids if root in suspects]
+            may_have_it = frozenset().union(*first.roots)
+            among = [root for root in ids if root in may_have_it]
             if not among or fails(among):
                 among = ids
             culprit = _first_to_blame(among, fails)
@@ -481,6 +517,32 @@ def _not_among(verdicts: Verdicts, emitted: EmittedRoots) -> list[int]:
     """Return the ids of the other roots that were emitted, in their order."""
     known = {one.id for own in verdicts for one in own}
     return [root for root in emitted.ids.tolist() if root not in known]
+
+
+def _has(refusal: BatchFailedError | None, failure: BatchFailure) -> bool:
+    """Tell whether a key of a failure is refused again, of the same bolt."""
+    return refusal is not None and any(
+        one.component == failure.component and one.keys & failure.keys for one in refusal.failures
+    )
+
+
+def _with_key(
+    failure: BatchFailure, is_refused_without: Callable[[Collection[int]], bool]
+) -> set[int]:
+    """Return the events whose key a state refuses, of those that have its value in a field.
+
+    Where it stands in several fields, each is tried: with all others of these events left out, a
+    field that makes no key is accepted. Without any such field nothing is known.
+    """
+    fields, suspects = failure.roots, set[int]().union(*failure.roots)
+    keys, others = [], 0
+    for own in fields if len(fields) > 1 else ():
+        alone = own.difference(*(other for other in fields if other is not own))
+        if alone and not is_refused_without(suspects - alone):
+            others += 1
+        else:
+            keys.append(own)
+    return set[int]().union(*keys) if others else suspects
 
 
 def _first_to_blame(ids: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,10 +92,11 @@ class BatchFailure(NamedTuple):
     component: str  # the bolt in which it failed; empty where that is not known
     cause: Cause
     detail: str  # the traceback, or what is known
-    # of a key or value that is refused, ids of the events with this key; empty where that is not
-    # known
-    roots: tuple[int, ...] = ()
-    is_key: bool = False  # whether the key is refused itself, and with it each of these events
+    # of a key or value that is refused, ids of the events with this key, by the field of their
+    # tuples that has it; empty where that is not known
+    roots: tuple[frozenset[int], ...] = ()
+    keys: frozenset[Any] = frozenset()  # the keys that are refused, or whose values are
+    is_key: bool = False  # whether the key is refused itself, and with it each event that has it
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,10 @@ from tests.support.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology import Tuple
+    from sequitur.consumer.topology import BasicOutputCollector, Tuple
     from sequitur.consumer.topology.state import State
 
 
@@ -178,6 +179,93 @@ def test_a_key_that_no_tuple_has_is_found_by_halves(tmp_path: Path) -> None:
     tester.run(events(*values[:7], _BAD, *values[7:20], "\0", *values[20:]))
     assert sorted(_dead(tester)) == sorted([_BAD, "\0"])
     assert counts(store, "counts") == {f"{value}!": 1 for value in values}
+
+
+class Friends(Gather):
+    """Counts by the first or the second part of `user/friend`, as one of its bolts splits it.
+
+    Args:
+        journal: Notes its calls.
+        counted: Makes the keys of a pair.
+    """
+
+    fields = ("transaction", "value")
+
+    def __init__(self, journal: Journal, counted: Callable[[str, str], Sequence[str]]) -> None:
+        super().__init__(journal)
+        self.counted = counted
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        self.values += self.counted(tuple["user"], tuple["friend"])
+
+    def at_end(self) -> None:
+        self.context.state("count").multi_update(self.values, lambda _, count: (count or 0) + 1)
+
+
+class Pairs(BasicBolt):
+    """Splits `user/friend`."""
+
+    fields = ("transaction", "user", "friend")
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
+        collector.emit((tuple["transaction"], *text(tuple["value"]).split("/")))
+
+
+_BAD_FRIEND = f"good/{_BAD}"
+
+
+@pytest.mark.promise("state-state-database-refuses")
+@pytest.mark.parametrize(
+    ("counted", "pairs", "dead"),
+    [
+        pytest.param(
+            lambda user, _friend: [user],
+            [f"{_BAD}/a", _BAD_FRIEND, f"{_BAD}/{_BAD}", "b/c"],
+            [f"{_BAD}/a", f"{_BAD}/{_BAD}"],
+            id="one field makes the key",
+        ),
+        pytest.param(
+            lambda user, friend: [user, friend],
+            [f"{_BAD}/a", _BAD_FRIEND, "b/c"],
+            [f"{_BAD}/a", _BAD_FRIEND],
+            id="both do",
+        ),
+        pytest.param(
+            lambda user, _friend: [f"{user}d"],
+            ["b\0/a", _BAD_FRIEND, "b/c", f"c/{_BAD}"],
+            ["b\0/a"],
+            id="none does",
+        ),
+        pytest.param(
+            lambda user, friend: [f"{user}{friend}"],
+            ["b\0/d", f"{_BAD}/", f"e/{_BAD}", "b/c"],
+            ["b\0/d", f"{_BAD}/", f"e/{_BAD}"],
+            id="both together",
+        ),
+    ],
+)
+def test_what_a_key_looks_like_in_another_field_blames_nobody(
+    tmp_path: Path,
+    counted: Callable[[str, str], Sequence[str]],
+    pairs: Sequence[str],
+    dead: Sequence[str],
+) -> None:
+    """An event is given up for its key, and for no other field that has the same value."""
+    journal, store = Journal(), store_in(tmp_path)
+    builder = TransactionalTopologyBuilder("refused", "spout")
+    builder.set_bolt("pairs", Pairs()).shuffle_grouping("spout")
+    builder.set_bolt(
+        "sum", Friends(journal, counted), states={"count": TransactionalState(store, "counts")}
+    ).global_grouping("pairs")
+    tester = TransactionTester(builder.build())
+    tester.run(events(*pairs, *(f"u{number}/f" for number in range(20))))
+    assert sorted(_dead(tester)) == sorted(dead)
+    assert len(tester.acked) == 20 + len(pairs) - len(dead)
+    wanted = Counter[str]()
+    for pair in {*pairs}.difference(dead):
+        wanted.update(counted(*pair.split("/")))
+    found = counts(store, "counts")
+    assert {key: found[key] for key in wanted} == wanted
 
 
 @pytest.mark.promise("state-state-database-refuses")
