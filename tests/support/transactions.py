@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.state import State, StateSession, Writer
     from sequitur.consumer.topology.state.store import Change
 
-_journals: dict[str, Journal] = {}
-
-
-def _journal(key: str) -> Journal:
-    return _journals[key]
+_journals: dict[str, dict[str, Any]] = {}
 
 
 class Call(NamedTuple):
@@ -48,7 +44,7 @@ class Call(NamedTuple):
 
 
 class Journal:
-    """What bolts were asked, and what is to go wrong.
+    """What bolts were asked, and what is to go wrong; all copies of it are one.
 
     Attributes:
         calls: The calls, in order.
@@ -57,13 +53,19 @@ class Journal:
     """
 
     def __init__(self) -> None:
+        self.__dict__["key"] = uuid4().hex
+        _journals[self.__dict__["key"]] = {}
         self.calls: list[Call] = []
         self.faults: dict[str, list[BaseException | None]] = {}
-        self._key = uuid4().hex
-        _journals[self._key] = self
 
-    def __reduce__(self) -> Any:
-        return _journal, (self._key,)
+    def __setattr__(self, name: str, value: Any) -> None:
+        _journals[self.__dict__["key"]][name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return _journals[self.__dict__["key"]][name]
+        except KeyError:
+            raise AttributeError(name) from None
 
     def pass_through(self, point: str) -> None:
         planned = self.faults.get(point)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import pytest
 
 from sequitur.consumer.topology import (
@@ -265,6 +272,157 @@ def test_a_bolt_without_a_copy_is_run_again_and_its_calls_are_not_repeated(
     assert counts(store_in(tmp_path), "counts") == {str(one): 1 for one in (*range(10), 12)}
 
 
+class Buffer:
+    """Gathers rows, and a copy of it does not have them."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+
+class StatedEmpty(Buffer):
+    def __getstate__(self) -> Any:
+        return {"rows": []}
+
+
+class MadeEmpty(Buffer):
+    def __reduce__(self) -> Any:
+        return MadeEmpty, ()
+
+
+class ComesEmpty(Buffer):
+    def __setstate__(self, state: Any) -> None:
+        self.rows = []
+
+
+class Registered(Buffer):
+    """Somebody has said elsewhere how it is pickled."""
+
+
+class Tallied(Counter[str]):
+    """A counter that has more than its counts: its way of being pickled knows nothing of that."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.rows: list[Any] = []
+
+
+class Numbered(Buffer):
+    """Is not made without a number."""
+
+    def __new__(cls, number: int = -1) -> Self:
+        if number < 0:
+            raise ValueError("it has no number")
+        return super().__new__(cls)
+
+    def __init__(self, _number: int) -> None:
+        super().__init__()
+
+
+copyreg.pickle(Registered, lambda _one: (Registered, ()))
+
+
+class Buffering(Keeping):
+    """Gathers in an object that says itself how it is pickled.
+
+    Args:
+        journal: Notes its calls.
+        make: Makes the object.
+    """
+
+    def __init__(self, journal: Journal, make: Callable[[], Any]) -> None:
+        super().__init__(journal)
+        self.make = make
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.buffer = self.make()
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        self.buffer.rows.append(text(tuple["value"]))
+        super().process(tuple)
+
+    def at_end(self) -> None:
+        for value in self.buffer.rows:
+            self.collector.emit((self.transaction, value))
+
+
+class Viewing(Keeping):
+    """Writes into an array, and reads what it wrote through a view of that."""
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.written = np.zeros(100, np.int64)
+        self.seen = self.written[:50]
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        super().process(tuple)
+        self.written[int(self.values[-1])] = 1
+
+    def at_end(self) -> None:
+        self.values = [str(one) for one in np.flatnonzero(self.seen)]
+        super().at_end()
+
+
+_BUFFERS: dict[str, Callable[[Journal], Keeping]] = {
+    one.__name__: partial(Buffering, make=one)
+    for one in (StatedEmpty, MadeEmpty, ComesEmpty, Registered, Tallied)
+}
+_BUFFERS |= {"Numbered": partial(Buffering, make=partial(Numbered, 1)), "a view": Viewing}
+
+
+@pytest.mark.promise("state-bolt-copied-in-part")
+@pytest.mark.parametrize("made", _BUFFERS.values(), ids=_BUFFERS)
+def test_a_bolt_loses_nothing_of_what_a_copy_would_not_have(
+    made: Callable[[Journal], Keeping], tmp_path: Path
+) -> None:
+    """It has no copy, so it is run again without the event that failed."""
+    journal = Journal()
+    journal.faults["part.10"] = [_503]
+    tester = _tester(journal, tmp_path, made(journal))
+    tester.run(events(*_values(13)))
+    assert [text(event.value) for event in tester.failed] == ["10"]
+    assert counts(store_in(tmp_path), "counts") == {str(one): 1 for one in (*range(10), 11, 12)}
+    assert len(_calls(journal)) == 13 + 12
+
+
+class Row(NamedTuple):
+    """A row."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of it."""
+
+    times: int
+
+
+class Plain(Keeping):
+    """Gathers in what a copy has whole."""
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.rows: dict[Any, Any] = defaultdict(deque, {datetime(2024, 1, 1, tzinfo=UTC): deque()})
+        self.sums = np.zeros(3)
+        self.tally, self.kind, self.seen = Counter[str](), Row, Seen(1)
+        self.reason = FailReason.TIMEOUT
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        super().process(tuple)
+        self.rows[Decimal(self.values[-1])].append(Row(self.values[-1]))
+        self.tally[self.values[-1]] += 1
+
+
+def test_a_bolt_with_containers_dates_and_arrays_goes_on_from_a_copy(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.faults["part.10"] = [_503]
+    tester = _tester(journal, tmp_path, Plain(journal))
+    tester.run(events(*_values(13)))
+    assert len(_calls(journal)) < 13 + 12
+    assert counts(store_in(tmp_path), "counts") == {str(one): 1 for one in (*range(10), 11, 12)}
+
+
 @pytest.mark.promise("state-calls-fail-chance")
 def test_a_call_is_repeated_seven_times_each_time_that_it_is_made(tmp_path: Path) -> None:
     """Those of its own, and those behind a copy for the sake of another, are not added up."""
@@ -327,9 +485,9 @@ class Weighed:
 
     times = 0
 
-    def __reduce__(self) -> Any:
+    def __getnewargs__(self) -> tuple[()]:
         Weighed.times += 1
-        return Weighed, ()
+        return ()
 
 
 class Remembering(PassOn):
