@@ -29,7 +29,7 @@ from sequitur.consumer.topology.engine.plan import (
     encoder,
     unpacked,
 )
-from sequitur.consumer.topology.engine.runner import Instances, Runner, clean_up
+from sequitur.consumer.topology.engine.runner import Instances, Runner
 from sequitur.consumer.topology.engine.task_output import OF_BATCH, Environment, SpoutOutput, Start
 from sequitur.consumer.topology.engine.transactions import (
     BatchRunner,
@@ -203,7 +203,7 @@ class BoltTasks:
     def renew(self, place: tuple[str, int]) -> None:
         """Have a task go on with another copy of its bolt, as its batch began."""
         runner, state = self.runners[place], self._states.get(place)
-        clean_up(runner.bolt)
+        runner.clean_up()
         runner.renew(_copy_of(self._topology.components[place[0]]))
         runner.prepare(None if state is None else pickle.loads(state))  # noqa: S301 - our own
 
@@ -240,7 +240,7 @@ class BoltTasks:
             self._instances.close_loop()
         for place, runner in self.runners.items():
             if place not in self._kept:
-                clean_up(runner.bolt)
+                runner.clean_up()
 
     def _runner(self, component: Component, task: int) -> Runner:
         place = (component.id, task)

@@ -65,6 +65,7 @@ class Instance(NamedTuple):
     context: TopologyContext
     collector: OutputCollector
     snapshot: bytes | None  # what it gave when its last batch was over, pickled; None for nothing
+    clean_up: Callable[[], None]  # by the runner that had it last
 
 
 class Instances:
@@ -90,7 +91,7 @@ class Instances:
         if kept is None:
             return None
         if kept.snapshot != state or (run != self._run and run not in self._counted):
-            clean_up(kept.bolt)
+            kept.clean_up()
             return None
         return kept
 
@@ -115,17 +116,7 @@ class Instances:
         self.close_loop()
         while self._kept:
             _, (_, instance) = self._kept.popitem()
-            clean_up(instance.bolt)
-
-
-def clean_up(bolt: BaseBolt) -> None:
-    """Call a bolt's `cleanup`; what it raises is printed, and changes no batch."""
-    try:
-        bolt.cleanup()
-    except NOT_THE_USERS:
-        raise
-    except BaseException:  # noqa: BLE001 - all its tuples are settled
-        traceback.print_exc()
+            instance.clean_up()
 
 
 def _started_loop() -> asyncio.AbstractEventLoop:
@@ -214,6 +205,7 @@ class Runner:
         self._environment = environment
         self._component = context.component
         self._output = TaskOutput(environment, context)
+        self._over: str | None = None  # the method in which nothing may be emitted
         self._trace = environment.trace
         self._trees = environment.trees
         self._queue = environment.queue
@@ -254,7 +246,17 @@ class Runner:
         """
         if self.is_broken or self._held or isinstance(self.bolt, BatchBolt):
             return None
-        return Instance(self.bolt, self.context, self.collector, snapshot)
+        return Instance(self.bolt, self.context, self.collector, snapshot, self.clean_up)
+
+    def clean_up(self) -> None:
+        """Call the bolt's `cleanup`; what it raises is printed, and changes no batch."""
+        try:
+            with self._emitting_nothing("cleanup"):
+                self.bolt.cleanup()
+        except NOT_THE_USERS:
+            raise
+        except BaseException:  # noqa: BLE001 - all its tuples are settled
+            traceback.print_exc()
 
     def prepare(self, state: Any) -> None:
         """Prepare the bolt, and restore what it kept in the batch before."""
@@ -266,8 +268,17 @@ class Runner:
 
     def snapshot(self) -> Any:
         """Return the bolt's snapshot."""
-        with self._named("snapshot"):
+        with self._named("snapshot"), self._emitting_nothing("snapshot"):
             return self.bolt.snapshot()
+
+    @contextlib.contextmanager
+    def _emitting_nothing(self, method: str) -> Iterator[None]:
+        """Refuse what the bolt emits in a method: the batch is over, and no reader would get it."""
+        before, self._over = self._over, method
+        try:
+            yield
+        finally:
+            self._over = before
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -448,6 +459,11 @@ class Runner:
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
         """See `OutputCollector.emit`."""
+        if self._over is not None:
+            raise EmitError(
+                f"bolt {self._component!r}, task {self.context.task}: it emitted in its "
+                f"{self._over}(), where the batch is over; emit in finish_batch() or at a tick"
+            )
         for anchor in anchors:
             if anchor.owner is not self:
                 raise self._misuse(anchor, "anchored to")
