@@ -51,10 +51,19 @@ class KnownBacklogs:
 
     def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Take a record of the control topic; one without a value lifts what was known."""
+        if (found := self.read(key, value)) is not None:
+            self.note(*found, now_ms)
+
+    @staticmethod
+    def read(key: bytes | None, value: bytes | None) -> tuple[str, BacklogState | None] | None:
+        """Return topic and state of a record; None of one of another kind."""
         topic = topic_of(key)
         if topic is None:
-            return
-        state = None if value is None else BacklogState.decode(topic, value)
+            return None
+        return topic, None if value is None else BacklogState.decode(topic, value)
+
+    def note(self, topic: str, state: BacklogState | None, now_ms: int) -> None:
+        """Note the last state of a topic."""
         self._known.pop(topic, None)
         self.limited.pop(topic, None)
         if state is None:
@@ -153,15 +162,25 @@ class QuotaGate:
         return topic in self._states.limited or topic in self._lines
 
     def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take records of the control topic: key and value. Bad ones are told of, and ignored."""
+        """Take records of the control topic: key and value. Bad ones are told of, and ignored.
+
+        Of a topic only the last counts. When the log is read again from its beginning, the states
+        before it were superseded long ago.
+        """
         now_ms = self._now_ms()
+        last: dict[str, BacklogState | None] = {}
         for key, value in records:
             try:
-                self._states.take(key, value, now_ms)
+                found = self._states.read(key, value)
             except ControlRecordError as error:
                 if key not in self._told and len(self._told) < _TOLD_AT_MOST:
                     self._told.add(key)
                     _log.warning("a control record is ignored", reason=str(error))
+                continue
+            if found is not None:
+                last[found[0]] = found[1]
+        for topic, state in last.items():
+            self._states.note(topic, state, now_ms)
         self._look_again()
 
     def forget(self) -> None:

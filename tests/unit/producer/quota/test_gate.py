@@ -71,6 +71,23 @@ async def test_held_senders_go_on_in_their_order(rig: _Rig) -> None:
     assert not rig.gate.limits("t")
 
 
+@pytest.mark.promise("in-topic-backlog-quota")
+async def test_a_state_that_is_read_again_behind_an_older_one_counts_no_longer(rig: _Rig) -> None:
+    """The log is read from its beginning again, as when it was cut off: it holds both."""
+    both = [*_record(backlog_bytes=11), *_record()]
+    rig.gate.take(both[:1])
+    rig.now_ms = 500
+    rig.gate.take(both[1:])
+    rig.now_ms = 1_400
+    rig.gate.take([*both, (key_of("t"), b"{")])
+    assert rig.gate.limits("t")
+    rig.now_ms = 1_501
+    rig.gate.take(both)
+    assert not rig.gate.limits("t")
+    rig.gate.take(_record(backlog_bytes=13))
+    assert rig.gate.limits("t")
+
+
 async def test_one_that_is_cancelled_lets_the_others_pass(rig: _Rig) -> None:
     rig.gate.take(_record())
     tasks = await rig.held(4)
