@@ -39,7 +39,8 @@ class ProcessSettings(Section):
         default=None,
         ge=0,
         description="Tasks that track tuple trees; by default as many as the ordered stream has "
-        "partitions. 0: no tracking, each event is acked at once",
+        "partitions. 0: no tracking, each event is acked at once, as with Storm's "
+        "topology.acker.executors: 0",
     )
     call_timeout: Duration = Field(
         default=timedelta(seconds=30),
