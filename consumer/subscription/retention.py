@@ -166,8 +166,9 @@ def _plan(
 # is before it. Nothing is deleted that a subscription has not acked. Two more things are refused
 # unless the caller says otherwise by name: topics whose own retention deletes messages whether they
 # are acked or not, and cuts in front of what another consumer group has committed, or a share group
-# has got to. Of a group that does not tell, or a share group that has not begun, it is not known
-# which records it needs: nothing is deleted then.
+# has got to. A share group needs all of the topics that its members have subscribed to and it has
+# not begun. Of one without members that has not begun, and of a group that does not tell, it is not
+# known which records it needs: nothing is deleted then.
 
 
 _HOW: Final = "or give --despite-other-groups"
@@ -327,15 +328,21 @@ def _others(surveyor: Surveyor, survey: Survey) -> _Others:
             continue
         try:
             if kind == SHARE:
-                committed[group] = groups.share_offsets(group)
+                begun, subscribed = groups.share_offsets(group), groups.share_topics(group)
+                # Of what it has subscribed to and not begun to read it may need any record.
+                waits = {where: 0 for where in survey.logs if where.topic in subscribed}
+                committed[group] = {**waits, **begun}
+                is_told = bool(begun or subscribed)
             else:
                 committed[group] = groups.committed(group)
         except UnansweredError:
             raise
         except TopicError as error:
             return _Others(unknown=(group, f"{error}: {_UNTOLD}"))
-        if kind == SHARE and not committed[group]:
-            why = f"share group {group!r} is not known to have begun: {_UNTOLD}"
+        if kind == SHARE and not is_told:
+            why = (
+                f"share group {group!r} is not known to have begun, nor on which topics: {_UNTOLD}"
+            )
             return _Others(unknown=(group, why))
     return _Others(committed)
 

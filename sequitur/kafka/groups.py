@@ -5,8 +5,9 @@ ListGroups (API 16): the groups of all kinds that a broker coordinates.
 librdkafka's admin client lists consumer groups alone; share groups need records, too.
 
 DescribeShareGroupOffsets (API 90, KIP-932): from which offsets on share groups need records.
+ShareGroupDescribe (API 77): which topics their members have subscribed to.
 
-Neither aiokafka nor librdkafka has this request; it is put together from aiokafka's classes.
+Neither aiokafka nor librdkafka has these requests; they are put together from aiokafka's classes.
 
 The driver's requests about consumer groups: who is connected, and what is committed.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.protocol.admin import ListGroupsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
+    Boolean,
     CompactArray,
     CompactString,
     Int16,
@@ -169,6 +171,102 @@ async def share_offsets(
     return found
 
 
+class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The members of share groups, and the topics that each has subscribed to."""
+
+    API_KEY = 77
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("group_id", CompactString("utf-8")),
+                ("group_state", CompactString("utf-8")),
+                ("group_epoch", Int32),
+                ("assignment_epoch", Int32),
+                ("assignor_name", CompactString("utf-8")),
+                (
+                    "members",
+                    CompactArray(
+                        ("member_id", CompactString("utf-8")),
+                        ("rack_id", CompactString("utf-8")),
+                        ("member_epoch", Int32),
+                        ("client_id", CompactString("utf-8")),
+                        ("client_host", CompactString("utf-8")),
+                        ("subscribed_topic_names", CompactArray(CompactString("utf-8"))),
+                        (
+                            "assigned",
+                            CompactArray(
+                                ("topic_id_high", Int64),
+                                ("topic_id_low", Int64),
+                                ("topic_name", CompactString("utf-8")),
+                                ("partitions", CompactArray(Int32)),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("assignment_tags", TaggedFields),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The groups that are described."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 77
+    API_VERSION = 1
+    RESPONSE_TYPE = DescribeShareGroupResponseV1
+    SCHEMA = Schema(
+        ("group_ids", CompactArray(CompactString("utf-8"))),
+        ("include_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupRequest(
+    Request[DescribeShareGroupRequestV1]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Describe a share group; to be sent to the broker that coordinates it."""
+
+    API_KEY = 77
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[DescribeShareGroupRequestV1]) -> Any:
+        """Return the request in the version that the broker knows."""
+        return request_struct_class([self._group], False, {})
+
+
+async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
+    """Return the topics that members of a share group have subscribed to; none where not told."""
+    try:
+        answer = await ask(DescribeShareGroupRequest(group))
+    except RequestUnknownError:
+        return set()
+    found: set[str] = set()
+    for code, _message, _id, _state, _epoch, _assigned, _assignor, members, *_rest in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for _member, _rack, _at, _client, _host, topics, *_more in members:
+                    found.update(topics)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return set()
+    return found
+
+
 _TIMEOUT_S: Final = 30.0
 SHARE: Final = "share"
 """The kind of groups that need records and commit no offsets (KIP-932)."""
@@ -208,13 +306,29 @@ class ConsumerGroups:
 
         Nothing: that is not told, or it has not begun to read.
         """
-
-        async def ask(ask_broker: Callable[[Any], Awaitable[Any]]) -> dict[tuple[str, int], int]:
-            listed = await listed_groups(ask_broker)
-            return await share_offsets(ask_broker, group) if group in listed else {}
-
-        told = self._ask_each(f"the brokers do not tell what group {group!r} needs", ask)
+        told = self._ask_of(group, share_offsets)
         return {SourcePartition(*where): at for one in told for where, at in one.items()}
+
+    def share_topics(self, group: str) -> set[str]:
+        """Return the topics that members of a share group have subscribed to.
+
+        None: that is not told, or it has no members.
+        """
+        return set[str]().union(*self._ask_of(group, share_topics))
+
+    def _ask_of(
+        self,
+        group: str,
+        ask: Callable[[Callable[[Any], Awaitable[Any]], str], Coroutine[Any, Any, T]],
+    ) -> list[T]:
+        """Ask about a group those brokers that coordinate it."""
+
+        async def ask_one(ask_broker: Callable[[Any], Awaitable[Any]]) -> list[T]:
+            is_there = group in await listed_groups(ask_broker)
+            return [await ask(ask_broker, group)] if is_there else []
+
+        told = self._ask_each(f"the brokers do not tell what group {group!r} needs", ask_one)
+        return [one for several in told for one in several]
 
     def _ask_each(
         self, message: str, ask: Callable[[Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, T]]

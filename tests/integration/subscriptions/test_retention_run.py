@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
+from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
@@ -32,7 +33,6 @@ from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer import SourcePartition
     from tests.conftest import MakeTopic
 
 _MB = 1 << 20
@@ -242,6 +242,7 @@ def test_records_that_a_share_group_may_hold_are_kept(
         (why,) = run.refusals
         assert f"group {group!r} has got to 0" in why.sentence
         assert topics.start_of(topic) == 0
+        assert topics.surveyor.groups.share_topics(group) == {topic}
         assert run_retention(topics.surveyor, [other]).records == 10
         assert run_retention(topics.surveyor, [topic], despite_other_groups=True).records == 10
     finally:
@@ -263,6 +264,33 @@ def test_a_share_group_that_tells_nothing_may_need_any_record(
     run = run_retention(topics.surveyor, [topic])
     assert [(one.records, one.holder) for one in run.plans] == [(0, "shares")]
     assert "is not known to have begun" in run.refusals[0].sentence
+
+
+@pytest.mark.promise("sub-retention-run-cluster")
+def test_a_share_group_that_has_not_begun_holds_the_topics_of_its_members(
+    topics: SubscribedTopics,
+    make_topic: MakeTopic,
+    topic: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one that has begun to read another topic; what nobody of it reads is deleted."""
+    begun, other = (make_topic(1, retention_ms=-1) for _ in range(2))
+    topics.subscribe(name, topic, begun, other)
+    for one in (topic, begun, other):
+        topics.fill(one, 10)
+        topics.acks(name, one, (0, 10))
+    groups = topics.surveyor.groups
+    monkeypatch.setattr(groups, "kinds", lambda: {"shares": "share"})
+    monkeypatch.setattr(groups, "share_topics", lambda _group: {topic, begun})
+    offsets: dict[SourcePartition, int] = {}
+    monkeypatch.setattr(groups, "share_offsets", lambda _group: offsets)
+    wanted = [topic, begun, other]
+    for left in ({topic: 0, begun: 0, other: 10}, {topic: 0, begun: 4, other: 10}):
+        run = run_retention(topics.surveyor, wanted)
+        assert {one.topic: one.after for one in run.plans} == left
+        assert {one.holder for one in run.plans if one.after < 10} == {"shares"}
+        offsets[SourcePartition(begun, 0)] = 4
 
 
 @pytest.mark.promise("sub-retention-run-cluster")
