@@ -23,6 +23,7 @@ from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.errors import (
     SubscriptionError,
+    UnansweredError,
 )
 from sequitur.producer import KafkaSettings
 from tests.support.acls import AUTHORIZER, AclOperation, ResourceType, TopicRights
@@ -291,6 +292,49 @@ def test_broker_that_restarts(make_broker: MakeBroker, name: str) -> None:
         wait_until(lambda: committed(kafka, name, "orders") == 7)
     with Subscription(kafka, name, "orders", position="earliest") as subscription:
         assert places(receive(subscription, 8)) == [(0, offset) for offset in range(7, 15)]
+
+
+@pytest.mark.promise("sub-open-long-outage")
+@pytest.mark.test_all
+def test_an_outage_that_is_longer_than_a_request_waits_loses_no_ack(
+    make_broker: MakeBroker, name: str
+) -> None:
+    """The broker is ended by SIGTERM and is away until a write has given up waiting twice."""
+    broker = make_broker()
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    _create(AdminClient(kafka.librdkafka()), "orders", {})
+    fill(kafka, "orders", 10)
+    with Subscription(
+        kafka, name, "orders", write_interval=OFTEN, position="earliest"
+    ) as subscription:
+        messages = receive(subscription, 10)
+        broker.stop()
+        begun_s = time.monotonic()
+        for message in messages[:7]:
+            subscription.acknowledge(message)
+        for _ in range(2):  # each after half a minute
+            with pytest.raises(UnansweredError):
+                subscription.flush()
+        left_s = _OUTAGE_S - (time.monotonic() - begun_s)
+        threading.Event().wait(max(left_s, 0))
+        broker.start()
+        wait_until(lambda: _is_flushed(subscription), timeout_s=120)
+        fill(kafka, "orders", 5)
+        assert places(receive(subscription, 5)) == [(0, offset) for offset in range(10, 15)]
+    with Subscription(kafka, name, "orders", position="earliest") as subscription:
+        assert places(receive(subscription, 8)) == [(0, offset) for offset in range(7, 15)]
+
+
+_OUTAGE_S = 70.0
+
+
+def _is_flushed(subscription: Subscription) -> bool:
+    """Store what is acked; False while the brokers do not answer."""
+    try:
+        subscription.flush()
+    except UnansweredError:
+        return False
+    return True
 
 
 def _create(admin: AdminClient, topic: str, config: dict[str, str]) -> None:

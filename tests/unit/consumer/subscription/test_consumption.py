@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,9 +19,15 @@ from sequitur.consumer.subscription.dispatch import (
 )
 from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
 from sequitur.errors import UnansweredError
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from sequitur.consumer.subscription.cursor import PartitionCursor
 
 _LEASE_S = 15.0
 _LONG_S = 60.0
+_PATIENCE_S = 30.0
+"""So long a write waits for brokers."""
 
 
 class _Owner:
@@ -34,6 +40,8 @@ class _Owner:
         self.lease = HeldLease(_LEASE_S, lambda: self.now_s)
         self.tried = threading.Event()
         self.answers = threading.Event()
+        self.given_up = 0  # how often a write has waited for as long as it waits, in vain
+        self.written: list[int] = []
 
     def check(self) -> None:
         pass
@@ -41,8 +49,13 @@ class _Owner:
     def close(self) -> None:
         pass
 
-    def write(self, _state: object, _cursors: object) -> None:
-        pass
+    def write(self, _state: object, cursors: list[PartitionCursor]) -> None:
+        if not self.answers.is_set():
+            self.now_s += _PATIENCE_S
+            self.given_up += 1
+            raise UnansweredError("they are away")
+        self.lease.renewed(self.now_s)
+        self.written += [one.cursor.committed_offset for one in cursors]
 
     def renew(self) -> None:
         if self.lease.due_in_s > 0:
@@ -74,25 +87,58 @@ class _Reader:
         pass
 
 
-@pytest.mark.promise("sub-owner-subscription-idle")
-def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
-    """Somebody else may have the subscription; once it has renewed, nobody has."""
-    owner = _Owner()
+_WHERE = SourcePartition("t", 0)
+
+
+def _consumption(owner: _Owner, *, write_interval_s: float) -> Consumption:
+    """Two messages that are there to be received."""
     dispatch: Dispatch[Any] = Dispatch(
         OrderRule.TAKEN_BACK, limits=DispatchLimits(), backoff=NEGATIVE_ACK_BACKOFF
     )
-    where = SourcePartition("t", 0)
-    partitions = {where: ConsumedPartition.begin(CursorIdentity("s", *where), 0)}
-    dispatch.add(where, range(2), [None, None], ["first", "second"])
-    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions=partitions)
-    consumption = Consumption(
+    part = ConsumedPartition.begin(CursorIdentity("s", *_WHERE), 0)
+    part.know_end(2)
+    dispatch.add(_WHERE, range(2), [None, None], ["first", "second"])
+    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions={_WHERE: part})
+    return Consumption(
         cast("Any", SimpleNamespace(surveyor=SimpleNamespace(admin=_Admin()))),
         cast("Any", opened),
         cast("Any", _Reader()),
         dispatch,
         refill=1,
-        write_interval_s=_LONG_S,
+        write_interval_s=write_interval_s,
     )
+
+
+@pytest.mark.promise("sub-open-long-outage")
+def test_brokers_that_are_away_for_longer_than_a_write_waits_cost_no_ack() -> None:
+    """Each flush says that they are away; what is acked meanwhile is written once they are back."""
+    owner = _Owner()
+    consumption = _consumption(owner, write_interval_s=0.01)
+    consumption.begin()
+    try:
+        consumption.receive(1, _LONG_S)
+        consumption.ack({_WHERE: [0]})
+        wait_until(lambda: owner.given_up * _PATIENCE_S > 70)
+        with pytest.raises(UnansweredError, match="they are away"):
+            consumption.flush(_LONG_S)
+        assert consumption.receive(1, 0.05) == []
+        assert owner.written == []
+        owner.answers.set()
+        wait_until(lambda: owner.written[:1] == [1])
+        (handed,) = consumption.receive(1, _LONG_S)
+        assert str(handed[2]) == "second"
+        consumption.ack({_WHERE: [1]})
+        consumption.flush(_LONG_S)
+    finally:
+        consumption.close()
+    assert (owner.written[0], owner.written[-1]) == (1, 2)
+
+
+@pytest.mark.promise("sub-owner-subscription-idle")
+def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
+    """Somebody else may have the subscription; once it has renewed, nobody has."""
+    owner = _Owner()
+    consumption = _consumption(owner, write_interval_s=_LONG_S)
     consumption.begin()
     try:
         (handed,) = consumption.receive(1, _LONG_S)
