@@ -72,8 +72,10 @@ class IdempotentProducer(Sending):
             elsewhere before it returns. If it raises, the producer ends, and the journal keeps
             them. Events that are only not answered yet at `close` are not among them.
         on_failure: Called with events of `send_nowait` that have no `on_delivery` and ended badly,
-            but for those that `on_given_up` was given. Without it, or where it raises, they are
-            counted, logged every second by topic and reason, and `close` raises.
+            but for those that `on_given_up` was given, and for those that the journal keeps.
+            Without it, or where it raises, they are counted, logged every second by topic and
+            reason, and `close` raises. The producer, or its next start, sends what the journal
+            keeps; an event of a former life that is given up then goes to `on_given_up` alone.
         key_serializer: Makes the bytes of each key; None stays None.
         value_serializer: Makes the bytes of each value; None stays None, and is a tombstone.
         partitioner: Chooses the partition of each event that names none, as aiokafka's: it is given

@@ -545,7 +545,7 @@ OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
 
 
 OnSendFailure: TypeAlias = Callable[[Sequence[GivenUp]], object]
-"""Called with events of `send_nowait` that ended badly, and that nobody else is told of."""
+"""Called with events of `send_nowait` that ended badly, and that nobody else has or sends."""
 
 
 class Unawaited(Ticket):
@@ -581,12 +581,7 @@ class Unawaited(Ticket):
         read: Callable[[Batch], bool],
     ) -> None:
         """Tell of the events of a batch that ended badly; `read` gets its bytes if it can."""
-        mine: list[int] = []
-        first = 0
-        for claim in batch.claims:
-            if isinstance(claim, TicketClaim) and claim.ticket is self:
-                mine += range(first, first + len(claim.entries))
-            first += len(claim.entries)
+        mine = self._of(batch)
         if not mine:
             return
         if self._on_failure is None or not read(batch):
@@ -594,6 +589,11 @@ class Unawaited(Ticket):
         else:
             events = events_of(batch, outcome)
             self.give([events[place] for place in mine])
+
+    def left(self, batch: Batch, outcome: PossiblyPersisted) -> None:
+        """Log the events of a batch that the journal sends again: whoever had them would, too."""
+        if mine := self._of(batch):
+            self._told.note(batch.topic, outcome.reason, len(mine))
 
     def give(self, events: Sequence[GivenUp]) -> None:
         """Tell of events that ended badly."""
@@ -616,6 +616,16 @@ class Unawaited(Ticket):
         self._told.tell()
         if self.untold:
             raise NotAllPersistedError(self.result())
+
+    def _of(self, batch: Batch) -> list[int]:
+        """Return the places of these events in a batch."""
+        mine: list[int] = []
+        first = 0
+        for claim in batch.claims:
+            if isinstance(claim, TicketClaim) and claim.ticket is self:
+                mine += range(first, first + len(claim.entries))
+            first += len(claim.entries)
+        return mine
 
     def _count(self, topic: str, reason: str, events: int) -> None:
         self.untold += events

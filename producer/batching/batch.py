@@ -85,6 +85,8 @@ class Batch:
     size: int = 0  # the bytes of memory it takes; 0 while it is open
     claims: list[Claim] = field(default_factory=list)  # who gets their outcomes, in their order
     life: Life = Life.ACTIVE
+    # whether its events have their outcomes, but are still sent, and nobody is to send them again
+    left: bool = False
     in_memory: InMemory = InMemory.BUILDER
     builder: Builder | None = None
     data: bytes = b""
@@ -236,6 +238,7 @@ class Batch:
                 size=self.size // 2,
                 claims=side,
                 life=Life.TOLD if self.completed else Life.ACTIVE,
+                left=self.left,
                 in_memory=InMemory.BYTES,
                 data=data,
                 dated=self.dated,

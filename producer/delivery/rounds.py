@@ -66,6 +66,10 @@ class DurableCuts:
         """Why no more cuts become durable; None while they do."""
         return self._failure
 
+    def has(self, cut: int) -> bool:
+        """Return whether a cut is durable."""
+        return cut <= self._newest
+
     def is_awaited_after(self, cut: int) -> bool:
         """Return whether somebody waits for a cut after this one."""
         return any(awaited > cut for awaited in self._waiting)
@@ -292,6 +296,12 @@ class RoundMaker:
     def journals(self) -> bool:
         """Whether anything is written."""
         return self._journal is not None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the journal surely has all that was accepted."""
+        accumulator = self._accumulator
+        return not accumulator.uncut_events and self._durable.has(accumulator.cutter.number)
 
     @property
     def next_cut(self) -> int:

@@ -90,7 +90,7 @@ class Settlement:
                 kept = "; the journal keeps it for the next start" if batch.is_kept else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
                 batch.end()
-                self.complete(batch, PossiblyPersisted(why))
+                self.complete(batch, PossiblyPersisted(why), is_left=batch.is_kept)
                 self._outstanding.release(batch)
                 self._on_failure(error)
                 raise
@@ -129,16 +129,28 @@ class Settlement:
         self._rounds.mark(batch, reason=outcome.reason, then=end)
 
     def complete(
-        self, batch: Batch, outcome: NotPersisted | PossiblyPersisted, *, is_told: bool = False
+        self,
+        batch: Batch,
+        outcome: NotPersisted | PossiblyPersisted,
+        *,
+        is_told: bool = False,
+        is_left: bool = False,
     ) -> None:
         """Give the events of a batch their outcome, and keep the batch: it may be in flight.
 
-        Of events that `on_given_up` was given others are told already.
+        Of events that `on_given_up` was given others are told already. One that is left to the
+        journal, for this life or the next, is given to nobody until it is given up after all.
         """
-        if batch.completed:
+        if batch.completed and (is_left or not batch.left):
             return
         if self._unawaited is not None and not is_told:
-            self._unawaited.failed(batch, outcome, self._read)
+            if is_left and isinstance(outcome, PossiblyPersisted):
+                self._unawaited.left(batch, outcome)
+            else:
+                self._unawaited.failed(batch, outcome, self._read)
+        batch.left = is_left
+        if batch.completed:
+            return
         for claim in batch.claims:
             claim.failed(outcome, batch.topic, self._unheard)
         if isinstance(outcome, NotPersisted):
@@ -171,7 +183,7 @@ class Settlement:
                 if self._is_at_hand(batch):
                     self.dropped(batch, queue.sequencer.drop(slot), reason)
             elif batch.accepted_at_s <= accepted_until_s - grace_s:
-                self.complete(batch, PossiblyPersisted(reason))
+                self.complete(batch, PossiblyPersisted(reason), is_left=batch.is_kept)
 
     def _pop_due(self, queue: SendQueue, accepted_until_s: float) -> Batch | None:
         """Take out the oldest batch without numbers, if its time is over and it is at hand."""
@@ -238,6 +250,8 @@ class Settlement:
 
     def _leave(self, batch: Batch, reason: str) -> None:
         """Leave a batch to the next start."""
-        why = f"{reason}; the journal keeps it for the next start"
-        self.complete(batch, PossiblyPersisted(why))
+        is_kept = self._rounds.has_all
+        keeps = "keeps" if is_kept else "may keep"
+        why = f"{reason}; the journal {keeps} it for the next start"
+        self.complete(batch, PossiblyPersisted(why), is_left=is_kept)
         self._outstanding.release(batch)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sequitur.errors import (
     BufferFullError,
+    JournalFailedError,
     NotAllPersistedError,
     ProducerClosedError,
     WrongThreadError,
@@ -30,10 +31,11 @@ from sequitur.producer import (
 from sequitur.producer.batching.batch import InMemory
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog
-from tests.support.producers import FAST, make_producer, use, values_of
+from tests.support.producers import FAST, let_pass, make_producer, use, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer import Outcome
@@ -304,6 +306,120 @@ async def test_what_only_the_journal_has_is_read_for_on_failure(
     assert [one.value for one in failed] == ([b"value"] if is_readable else [])
     assert producer.statistics().unheard == (0 if is_readable else 1)
     assert batch.in_memory is (InMemory.READ_BACK if is_readable else InMemory.AWAY)
+
+
+@pytest.mark.promise("in-nowait-journal-keeps")
+@pytest.mark.parametrize("has_hearer", [True, False])
+async def test_what_the_journal_sends_again_nobody_else_is_given(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], *, has_hearer: bool
+) -> None:
+    """Whoever is given an event stores it, or sends it again: it would be in the log twice."""
+    failed: list[GivenUp] = []
+    producer = make()
+    if has_hearer:
+        producer._on_send_failure = failed.extend
+    await producer.start()
+    await _open(producer)
+    wire.reachable = wire.connected = False
+    producer.send_nowait("t", b"value")
+    with structlog.testing.capture_logs() as lines:
+        await producer.close(timedelta(milliseconds=50))
+    (told,) = (line for line in lines if "events" in line)
+    assert (told["topic"], told["events"]) == ("t", 1)
+    assert "the journal keeps it for the next start" in told["reason"]
+    assert producer.statistics().possibly_persisted == 1
+    wire.reachable = True
+    async with make() as producer:
+        for event in failed:
+            producer.send_nowait("t", event.value)
+        await producer.flush()
+    assert values_of(wire) == [b"value"]
+
+
+@pytest.mark.promise("in-nowait-journal-keeps")
+async def test_what_could_not_be_stored_stays_with_the_journal_alone(
+    wire: FakeWire, tmp_path: Path
+) -> None:
+    """`on_given_up` raised, so that the next start tries the event again."""
+    wire.fault = lambda _records: _REFUSED
+    failed: list[GivenUp] = []
+
+    def refuse(events: Sequence[GivenUp]) -> None:
+        raise OSError(len(events))
+
+    settings = ProducerSettings(name="me", journal=tmp_path / "journal", **FAST)
+    producer = IdempotentProducer(
+        "unused:1", settings, on_given_up=refuse, on_failure=failed.extend
+    )
+    await producer.start()
+    await _open(producer)
+    producer.send_nowait("t", b"value")
+    assert isinstance(await producer.failure(), OSError)
+    await producer.close()
+    assert failed == []
+    wire.fault = lambda _records: None
+    async with IdempotentProducer("unused:1", settings) as producer:
+        await producer.flush()
+    assert values_of(wire) == [b"value"]
+
+
+@pytest.mark.promise("in-nowait-journal-keeps")
+async def test_what_is_late_is_given_once_it_is_refused(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `delivery_timeout` it is sent still: only then nobody sends it any more."""
+    failed: list[GivenUp] = []
+    was_given = asyncio.Event()
+
+    def keep(events: Sequence[GivenUp]) -> None:
+        failed.extend(events)
+        was_given.set()
+
+    def drop(_records: list[StoredRecord]) -> str:
+        wire.reachable = False
+        return DROPPED
+
+    wire.fault = drop
+    producer = make()
+    producer._on_send_failure = keep
+    async with producer:
+        await _open(producer)
+        producer.send_nowait("t", b"value")
+        await wire.broken.wait()
+        with monkeypatch.context() as patch:
+            let_pass(2 * producer._settings.delivery_timeout, patch)
+            while not producer.statistics().possibly_persisted:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.001)
+        assert failed == []
+        wire.fault = lambda _records: _REFUSED
+        wire.reachable = True
+        await was_given.wait()
+    assert [one.value for one in failed] == [b"value"]
+
+
+@pytest.mark.promise("in-nowait-nobody-told")
+async def test_what_a_failed_journal_may_keep_is_given_to_on_failure(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone; its outcome says that it is not known."""
+    failed: list[GivenUp] = []
+    producer = make()
+    producer._on_send_failure = failed.extend
+    await producer.start()
+    await _open(producer)
+    wire.reachable = wire.connected = False
+    journal = producer._journal
+
+    def fail(*_arguments: Any) -> None:
+        raise JournalFailedError("the disk is gone")
+
+    monkeypatch.setattr(journal, "append", fail)
+    monkeypatch.setattr(journal, "sync", fail)
+    producer.send_nowait("t", b"value")
+    await producer.failure()
+    await producer.close()
+    assert [one.value for one in failed] == [b"value"]
+    assert isinstance(failed[0].outcome, PossiblyPersisted)
 
 
 @given(
