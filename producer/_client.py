@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.base.log import Logger
 from sequitur.base.process import StampClock
-from sequitur.errors import NotAllPersistedError, ProducerClosedError
+from sequitur.errors import NotAllPersistedError, ProducerClosedError, ProducerError
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.kafka.wire import Wire, close_within
-from sequitur.producer._outcome import Ticket
+from sequitur.producer._outcome import ENDS_THE_PROGRAM, Ticket
 from sequitur.producer._record import RecordMaker, checked
 from sequitur.producer._running import (
     NOTHING_COUNTED,
@@ -430,9 +430,15 @@ class IdempotentProducer(Sending):
         if self._on_given_up is not None:
             try:
                 self._on_given_up(events)
-            except Exception as error:
-                self._on_failure(error)
+            except ENDS_THE_PROGRAM:
                 raise
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    self._on_failure(error)
+                    raise
+                failure = ProducerError(f"on_given_up raised {error!r}")
+                self._on_failure(failure)
+                raise failure from error
 
     def _on_failure(self, error: Exception) -> None:
         """End the producer: without sender or journal no event may go on waiting.

@@ -422,6 +422,12 @@ class DeliveryClaim:
         return DeliveryClaim(self.entries[:place]), DeliveryClaim(self.entries[place:])
 
 
+ENDS_THE_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
+"""What goes up out of a callback; any other exception of it, also a `CancelledError`, is its own.
+
+A `CancelledError` that went up would end the task that called it, as if the task were cancelled.
+"""
+
 OnDelivery: TypeAlias = Callable[[Outcome], object]
 """Called once with the outcome of an event, in the event loop."""
 
@@ -464,12 +470,16 @@ class CallClaim:
 
     def _call_soon(self, outcome_of: Callable[[int, int], Outcome]) -> None:
         loop = asyncio.get_running_loop()
+        left = enumerate(self.entries)
 
         def call() -> None:
-            for place, called in enumerate(self.entries):
+            for place, called in left:
                 try:
                     called.on_delivery(outcome_of(place, called.timestamp_ms))
-                except Exception as error:  # noqa: BLE001 - one that raises keeps none from theirs
+                except ENDS_THE_PROGRAM:
+                    loop.call_soon(call)  # should the loop go on
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it keeps no outcome from others
                     what = {"message": "on_delivery raised", "exception": error}
                     loop.call_exception_handler(what)
 
@@ -600,7 +610,9 @@ class Unawaited(Ticket):
         if self._on_failure is not None:
             try:
                 self._on_failure(events)
-            except Exception as error:  # noqa: BLE001 - they are counted instead
+            except ENDS_THE_PROGRAM:
+                raise
+            except BaseException as error:  # noqa: BLE001 - they are counted instead
                 _log.error("on_failure raised", exc_info=error)
             else:
                 return

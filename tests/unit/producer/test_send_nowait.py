@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from sequitur.errors import (
     JournalFailedError,
     NotAllPersistedError,
     ProducerClosedError,
+    ProducerError,
     WrongThreadError,
 )
 from sequitur.producer import (
@@ -83,6 +85,22 @@ async def test_on_delivery_is_called_once_with_each_outcome(wire: FakeWire) -> N
     assert values_of(wire) == [b"%d" % number for number in range(7)]
 
 
+def _cancelled(_told: object) -> None:
+    """Ask a future for its result that was cancelled meanwhile."""
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    future.result()
+
+
+class _Odd(BaseException):
+    """Neither a mistake nor the end of the program."""
+
+
+def _odd(_told: object) -> None:
+    raise _Odd
+
+
+@pytest.mark.promise("in-callback-raises")
 async def test_what_on_delivery_raises_keeps_no_outcome_from_others(wire: FakeWire) -> None:
     del wire
     raised: list[dict[str, Any]] = []
@@ -90,10 +108,75 @@ async def test_what_on_delivery_raises_keeps_no_outcome_from_others(wire: FakeWi
     outcomes: list[Outcome] = []
     async with make_producer() as producer:
         await _open(producer)
-        for on_delivery in (outcomes.append, lambda _: 1 / 0, outcomes.append):
+        for raises in (lambda _: 1 / 0, _cancelled, _odd):
+            for on_delivery in (outcomes.append, raises):
+                producer.send_nowait("t", b"", on_delivery=on_delivery)
+        producer.send_nowait("t", b"", on_delivery=outcomes.append)
+    assert outcomes == [InLog(0, offset) for offset in (0, 2, 4, 6)]
+    kinds = [type(what["exception"]) for what in raised]
+    assert kinds == [ZeroDivisionError, asyncio.CancelledError, _Odd]
+
+
+@pytest.mark.promise("in-callback-raises")
+def test_the_end_of_the_program_keeps_no_outcome_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Ctrl-C in `on_delivery` goes up out of the loop, as asyncio has it; the loop may go on."""
+    use(FakeWire(), monkeypatch)
+    outcomes: list[Outcome] = []
+    loop = asyncio.new_event_loop()
+
+    def stop(_outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+    async def send() -> IdempotentProducer:
+        producer = make_producer()
+        await producer.start()
+        await _open(producer)
+        for on_delivery in (outcomes.append, stop, outcomes.append):
             producer.send_nowait("t", b"", on_delivery=on_delivery)
+        return producer
+
+    producer = loop.run_until_complete(send())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(producer.flush())
+    loop.run_until_complete(producer.close())
+    loop.close()
     assert outcomes == [InLog(0, 0), InLog(0, 2)]
-    assert [type(what["exception"]) for what in raised] == [ZeroDivisionError]
+
+
+@pytest.mark.promise("in-callback-raises")
+@pytest.mark.parametrize("raises", [_cancelled, _odd])
+async def test_whatever_on_failure_raises_the_producer_goes_on(
+    wire: FakeWire, raises: Callable[[object], None]
+) -> None:
+    """What it did not take counts as untold."""
+    _refuse_bad(wire)
+    producer = _producer(on_failure=raises)
+    await producer.start()
+    await _open(producer)
+    producer.send_nowait("t", b"bad")
+    assert isinstance(await producer.send_and_wait("t", b"good"), Persisted)
+    with pytest.raises(NotAllPersistedError, match="events 1 are not"):
+        await producer.close()
+
+
+@pytest.mark.promise("in-callback-raises")
+@pytest.mark.parametrize("raises", [_cancelled, _odd])
+@pytest.mark.parametrize("value", [b"bad", b"x" * 5_000])  # refused by the broker, and at the call
+async def test_whatever_on_given_up_raises_ends_the_producer_by_name(
+    wire: FakeWire, raises: Callable[[object], None], value: bytes
+) -> None:
+    """As any error of it does: an event would wait for ever for a task that was cancelled."""
+    _refuse_bad(wire)
+    settings = ProducerSettings(max_request_size=2_000, **FAST)
+    producer = IdempotentProducer("unused:1", settings, on_given_up=raises)
+    await producer.start()
+    await _open(producer)
+    with contextlib.suppress(ProducerError):
+        producer.send_nowait("t", value, on_delivery=lambda _: None)
+    assert "on_given_up raised" in str(await asyncio.wait_for(producer.failure(), 30))
+    await producer.close()
 
 
 async def test_where_send_would_wait_it_raises(wire: FakeWire) -> None:
