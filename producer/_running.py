@@ -389,7 +389,7 @@ class RunningProducer:
         accumulator, quota = self.accumulator, self.quota
         if (
             not accumulator.budget.is_free
-            or topic in self.barred.reasons
+            or self.barred.holds(topic)
             or (quota is not None and quota.limits(topic))
         ):
             return None

@@ -12,6 +12,7 @@ from sequitur.base.process import wall_clock_ms
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import (
     BacklogQuotaError,
+    BufferFullError,
     IdempotentProducer,
     NotPersisted,
     Persisted,
@@ -157,6 +158,42 @@ async def test_a_call_that_may_not_send_raises_with_the_figures(
         await call(producer)
         await producer.flush()
     assert values_of(quotas)[0] == b"1"
+
+
+@pytest.mark.promise("in-topic-backlog-quota")
+@pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
+async def test_send_nowait_does_not_wait_for_a_quota(
+    producer: IdempotentProducer, wire: FakeWire, policy: ProducerPolicy
+) -> None:
+    """It raises the figures: as room that is missing where `send` would wait, else as `send`."""
+    await producer.partitions_for("t")
+    _limit(producer, policy)
+    error = BufferFullError if policy == "producer_request_hold" else BacklogQuotaError
+    with pytest.raises(error, match="the backlog is over its quota"):
+        producer.send_nowait("t", b"0")
+    assert producer.statistics().accepted == 0
+    assert _gate(producer).statistics("t").refused == (policy == "producer_exception")
+    _gate(producer).take([(key_of("t"), None)])
+    producer.send_nowait("t", b"1")
+    await producer.flush()
+    assert values_of(wire) == [b"1"]
+
+
+@pytest.mark.promise("in-topic-backlog-quota")
+async def test_send_nowait_overtakes_no_call_that_a_quota_holds(
+    producer: IdempotentProducer, wire: FakeWire
+) -> None:
+    """The quota is kept again, and the call that waited has not had its turn yet."""
+    await producer.partitions_for("t")
+    _limit(producer, "producer_request_hold")
+    held = await _held(producer, _CALLS["send"])
+    _gate(producer).take([(key_of("t"), None)])
+    with pytest.raises(BufferFullError):
+        producer.send_nowait("t", b"2")
+    await held
+    producer.send_nowait("t", b"2")
+    await producer.flush()
+    assert values_of(wire) == [b"1", b"2"]
 
 
 @pytest.mark.promise("in-topic-backlog-quota")
