@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sequitur.errors import ReadTooLargeError
+from sequitur.errors import ReadTooLargeError, UnansweredError
 from sequitur.kafka.arrow_records import binary, headers
 from sequitur.kafka.partition import KeyPartitioner
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.rows.stage import READ_SCHEMA, outputs_of
 from sequitur.pipelines.workers import done_here
 
@@ -63,7 +64,10 @@ class SmallBatches:
         settings: ReorderSettings,
         tell: Callable[[str], object],
         steady_s: Callable[[], float] = time.monotonic,
+        *,
+        is_stopping: Callable[[], bool] = bool,
     ) -> None:
+        self._is_stopping = is_stopping
         self._reader = reader
         self._most_rows = settings.small_batch_rows
         self._most_bytes = settings.small_batch_bytes
@@ -95,7 +99,10 @@ class SmallBatches:
         """Return the rows of a batch before any of them is staged; None where that fails."""
         try:
             return self._reader.read(spans, partitions, self._most_bytes)
-        except Exception as error:  # noqa: BLE001 - tasks meet it, too, where it is not ours alone
+        except Exception as error:
+            # Tasks meet it, too, where it is not ours alone.
+            if self._is_stopping() and isinstance(error, UnansweredError):
+                raise StopRequestedError from error
             self._rests_until_s = self._steady_s() + _REST_S
             if not isinstance(error, ReadTooLargeError):
                 self._tell(

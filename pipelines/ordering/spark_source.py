@@ -36,6 +36,7 @@ from sequitur.kafka.java_headers import JavaHeaders
 from sequitur.kafka.reader import Reader
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.kafka.records import headers_of
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
 from sequitur.pipelines.rows.stage import (
     LARGE_ROW_BYTES,
@@ -44,7 +45,7 @@ from sequitur.pipelines.rows.stage import (
     SUMMARY_SCHEMA,
     spread,
 )
-from sequitur.pipelines.spark.tasks import in_few_tasks, text_of
+from sequitur.pipelines.spark.tasks import SparkWorkers, in_few_tasks, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,8 @@ _FAILS: Final = re.compile(r"ArithmeticException: long overflow|overflows when c
 _RECORDS: Final = 500
 _POLL_S: Final = 0.1
 _SILENCE_S: Final = 60.0
+_GRACE_S: Final = 3.0
+"""So long tasks may read once the job is to stop; the next start reads what they did not stage."""
 
 
 class SparkSource:
@@ -100,10 +103,17 @@ class SparkSource:
         self._kafka = kafka
         self._topics = topics
         self._outages = outages
-        reader = Reader(kafka=kafka, patience_s=PATIENCE_S)
-        self._small = SmallBatches(KafkaRanges(reader), settings, outages.tell)
+        self._small = SmallBatches(
+            KafkaRanges(Reader(kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping)),
+            settings,
+            outages.tell,
+            is_stopping=self._is_stopping,
+        )
         self._expects_large = False
         self._expects_far = False
+
+    def _is_stopping(self) -> bool:
+        return self._outages.is_over
 
     def stage(
         self, rows: DataFrame, writer: RunWriter, *, step: int, spans: Spans, partitions: int
@@ -132,7 +142,11 @@ class SparkSource:
     ) -> list[Summary]:
         rows = in_few_tasks(rows, sum(first < stop for first, stop in spans.values()))
         rows = rows.withColumn("output_partition", output_partition(self._spark, partitions))
-        found = None if self._expects_far else self._by_spark(rows, step, writer)
+        found = None
+        if not self._expects_far:
+            # A broker that hangs holds a task for two minutes.
+            with SparkWorkers(self._spark).ended_at(self._is_stopping, _GRACE_S):
+                found = self._by_spark(rows, step, writer)
         if found is None:
             found = [writer.write(self._read(spans, partitions))]
             self._expects_far = found[0].max_timestamp_ms > FAR_MS
@@ -187,6 +201,8 @@ class SparkSource:
                         del left[one.where]
                 if found:
                     yield from spread(_table(found), partitions).cast(READ_SCHEMA).to_batches()
+                elif self._is_stopping():
+                    raise StopRequestedError
                 elif time.monotonic() - heard_s > _SILENCE_S:
                     raise UnansweredError(
                         f"no records for {_SILENCE_S:.0f} s of partitions {sorted(left)}"

@@ -295,25 +295,27 @@ class SparkWorkers:
             self._spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
-    def ended_at(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
+    def ended_at(
+        self, is_stopping: Callable[[], bool], grace_s: float = _GRACE_S
+    ) -> Iterator[None]:
         """See `Workers`."""
         context, tag = self._spark.sparkContext, f"once-{uuid4().hex}"
         is_over, is_cancelled = threading.Event(), threading.Event()
 
         def watch() -> None:
             while not is_over.wait(_LOOK_S):
-                if is_stopping() and not is_over.wait(_GRACE_S):
+                if is_stopping() and not is_over.wait(grace_s):
                     is_cancelled.set()
                     context.cancelJobsWithTag(tag)
                     return
 
         context.addJobTag(tag)
         context.setInterruptOnCancel(True)
-        watching = threading.Thread(target=watch, name="stop of a commit", daemon=True)
+        watching = threading.Thread(target=watch, name="stop of tasks", daemon=True)
         watching.start()
         try:
             yield
-        except TopologyTaskError as error:
+        except (TopologyTaskError, Py4JError, PySparkException) as error:
             if is_cancelled.is_set():
                 raise StopRequestedError from error
             raise

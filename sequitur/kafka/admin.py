@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import threading
 import time
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from sequitur.kafka.settings import KafkaSettings
 
@@ -124,7 +126,7 @@ class TopicCreation:
             config=dict(config or {}),
         )
         created = admin.create_topics(
-            [wanted], operation_timeout=_CREATION_TIMEOUT_S, request_timeout=_TIMEOUT_S
+            [wanted], operation_timeout=_CREATION_TIMEOUT_S, request_timeout=_CREATION_TIMEOUT_S
         )
         self._created: Future[None] = created[topic]
 
@@ -144,7 +146,11 @@ class TopicCreation:
         return True
 
 
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 10.0
+"""A broker that hangs is asked again after that, or another one by what was learned since."""
+_LOOK_S: Final = 0.2
+_STOPPING_S: Final = 3.0
+"""So long a job that is to stop waits for an answer; a broker that does not hang takes less."""
 _LEARNS_IN_S: Final = 5.0
 _KNOWN_FOR_S: Final = 60.0
 _REFUSED_BY_FOR_S: Final = 1.0
@@ -593,10 +599,30 @@ class KafkaTopics:
             self._outages,
             request,
             message,
-            ask,
+            lambda: self._asked(ask),
             timeout_s=_TIMEOUT_S,
             before_next=self._learn if learns else bool,
         )
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Ask, in a thread: librdkafka's calls hear of no stop, and a broker may hang."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(ask())
+            except BaseException as error:  # noqa: BLE001 - it is the answer
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="asks brokers", daemon=True).start()
+        until_s = math.inf
+        while not answer.done() and time.monotonic() < until_s:
+            wait([answer], timeout=_LOOK_S)
+            if until_s == math.inf and self._outages.is_over:
+                until_s = time.monotonic() + _STOPPING_S
+        if not answer.done():
+            raise TimeoutError
+        return answer.result()
 
     def _learn(self) -> None:
         with contextlib.suppress(KafkaException):

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -122,16 +123,20 @@ class Leaders:
         return await self._told(functools.partial(log_ends, time_ms=time_ms), partitions)
 
     async def fetch(
-        self, places: Mapping[SourcePartition, int], **how: Any
+        self, places: Mapping[SourcePartition, int], limit_s: float | None = None, **how: Any
     ) -> dict[SourcePartition, Fetched]:
-        """Return what leaders send from places on, of those that answer now; see `fetch`."""
+        """Return what leaders send from places on, of those that answer now; see `fetch`.
+
+        One that has not answered after `limit_s` costs no other its answer.
+        """
 
         async def one(node: int, led: Mapping[str, list[int]]) -> dict[SourcePartition, Fetched]:
             own = {(topic, number) for topic, numbers in led.items() for number in numbers}
             some = {where: offset for where, offset in places.items() if where in own}
             try:
-                return await fetch(functools.partial(self._wire.ask, node), some, **how)
-            except RetriableError:
+                async with asyncio.timeout(limit_s):
+                    return await fetch(functools.partial(self._wire.ask, node), some, **how)
+            except (RetriableError, TimeoutError):
                 return {}
 
         by_leader = self._by_leader(OutputPartition(*where) for where in places)
@@ -294,28 +299,62 @@ driver several streams. Connections that were not used for long are closed, sinc
 broken."""
 
 
+_LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How long requests may take together, whatever each of them may take alone."""
+
+    until_s: float  # by the clock of `time.monotonic`
+    is_stopping: Callable[[], bool] = bool  # whether nobody waits for answers any more
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self.until_s - time.monotonic())
+
+    async def hold(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work within the bound.
+
+        Raises:
+            RetriableError: It is not done in time, or nobody waits for it.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done() and (left_s := self.left_s) and not self.is_stopping():
+                await asyncio.wait([task], timeout=min(left_s, _LOOK_S))
+            if task.done():
+                return task.result()
+            raise RetriableError("the job is to stop" if left_s else "no broker answers")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+
 class Connections:
     """Connections to one cluster. Not for use by two threads at once."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, bound: Bound | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._used_s = time.monotonic()
         self._thread = threading.current_thread()
         self._is_interrupted = False
         self._limits: dict[str, tuple[float, int]] = {}
         try:
-            self.wire = self.run(_wire(kafka))
+            self.wire = self.run(_wire(kafka), bound)
         except BaseException:
             self._loop.close()
             raise
         self.leaders = Leaders(self.wire)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], bound: Bound | None = None) -> T:
         """Run the event loop until the work is done; where that is interrupted, all of it ends.
 
         Else the work would go on, unseen, with whatever the loop is run for next.
         """
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(work if bound is None else bound.hold(work))
         try:
             if not _is_in_event_loop():
                 return self._loop.run_until_complete(task)
@@ -381,13 +420,13 @@ def _is_in_event_loop() -> bool:
     return False
 
 
-def kept_connections(kafka: KafkaSettings) -> Connections:
+def kept_connections(kafka: KafkaSettings, bound: Bound | None = None) -> Connections:
     """This thread's connections to a cluster, reopened when they are not fresh."""
     key = threading.get_ident(), kafka
     known = _kept.get(key)
     if known is None or not known.is_fresh():
         _close_unused(key)
-        known = _kept[key] = Connections(kafka)
+        known = _kept[key] = Connections(kafka, bound)
     return known
 
 

@@ -82,6 +82,10 @@ class LeaderTopics(KafkaTopics):
 
         return self._refreshed({one.topic for one in wanted}, ask) if wanted else {}
 
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Ask in this thread, whose connections it asks by."""
+        return ask()
+
     def _learn(self) -> None:
         """Each request is made by what was learned just before it."""
 

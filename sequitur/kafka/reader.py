@@ -23,13 +23,13 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.connections import Bound, kept_connections
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.stored_batches import MOST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from sequitur.kafka.connections import Connections
     from sequitur.kafka.log_reading import Fetched
@@ -57,7 +57,10 @@ class Reader:
     is_committed: bool = True  # whether records of aborted and of open transactions are left out
     # whether to go on where a log begins now, if what was to be read is deleted; else that fails
     passes_deleted: bool = False
-    patience_s: float = _PATIENCE_S  # how long nothing may come of what is not read yet
+    # how long nothing may come of a partition that is not read yet, whatever other leaders send; a
+    # leader that sends of others has not got to it
+    patience_s: float = _PATIENCE_S
+    is_stopping: Callable[[], bool] = bool  # whether nobody waits for records any more
     partition_bytes: int = _PARTITION_BYTES  # packed, of an answer, where a batch is not larger
 
     def rows(self, spans: Spans) -> Iterator[tuple[SourcePartition, Record]]:
@@ -66,7 +69,7 @@ class Reader:
         Raises:
             LogRangeError: Records that were to be read are deleted.
             TopicError: The brokers refuse it.
-            UnansweredError: Nothing came for as long as patience goes.
+            UnansweredError: Nothing came for as long as patience goes, or nobody waits for it.
         """
         for some in self._read(spans):
             for record in some.rows():
@@ -96,11 +99,13 @@ class Reader:
             TopicError: The brokers refuse it.
             UnansweredError: Not all leaders answered for as long as patience goes.
         """
+        bound = Bound(time.monotonic() + self.patience_s, self.is_stopping)
 
         def ask() -> dict[SourcePartition, int]:
-            connections = kept_connections(self.kafka)
-            connections.run(connections.leaders.refresh({where.topic for where in places}))
-            told = connections.run(connections.leaders.fetch(places, partition_bytes=1))
+            connections = kept_connections(self.kafka, bound)
+            leaders = connections.leaders
+            connections.run(leaders.refresh({where.topic for where in places}), bound)
+            told = connections.run(leaders.fetch(places, bound.left_s, partition_bytes=1), bound)
             if untold := places.keys() - told.keys():
                 raise RetriableError(f"{_named(untold)}: no leader answers")
             # Of a place that is deleted meanwhile nothing is told.
@@ -118,28 +123,33 @@ class Reader:
         stops = {where: stop for where, (first, stop) in spans.items() if first < stop}
         places = {where: spans[where][0] for where in stops}
         topics = {where.topic for where in stops}
-        retry = Retry(patience_s=self.patience_s, backoff=_BACKOFF)
-        attempts = retry.attempts(time.monotonic)
+        attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
+        silence = _Silence(self, stops)
         is_known = False  # whether the brokers are known that lead now
         while stops:
-            why, some = _OPEN, []
+            why = _OPEN
+            told: list[Fetched] = []
+            bound = silence.bound(stops)
             try:
-                connections = kept_connections(self.kafka)
+                connections = kept_connections(self.kafka, bound)
                 if not is_known:
-                    connections.run(connections.leaders.refresh(topics))
-                some = self._fetched(connections, places, 0 if is_known else _WAIT_MS)
+                    connections.run(connections.leaders.refresh(topics), bound)
+                told = self._fetched(connections, places, bound, 0 if is_known else _WAIT_MS)
             except RetriableError as error:
-                why = str(error)
+                why = str(error) if bound.left_s else _OPEN
             except LogRangeError:
                 raise
             except FatalError as error:
                 raise TopicError(f"{_named(stops)} cannot be read: {error}") from error
-            is_known = bool(some)
+            some = [one for one in told if one.next_offset > one.offset]
+            is_known = bool(some) and len(told) == len(places)
             if some:
+                silence.ended(one.where for one in told)
                 attempts.succeed()
-            else:
-                unread = f"not all of {_named(stops)} is read in {self.patience_s:g} s"
-                attempts.sleep(UnansweredError(f"{unread}: {why}"))
+            silence.check(stops, why, is_over=not some and self.is_stopping())
+            if not some:
+                attempts.sleep(UnansweredError(why))
+            begun_s = time.monotonic()
             for one in some:
                 # Behind those that wait for their turn: a leader cuts what is too much for one.
                 del places[one.where]
@@ -148,29 +158,66 @@ class Reader:
                     yield one
                 else:
                     yield one.before(stops.pop(one.where))
+            silence.leave_out(time.monotonic() - begun_s)
 
     def _fetched(
-        self, connections: Connections, places: Mapping[SourcePartition, int], wait_ms: int
+        self,
+        connections: Connections,
+        places: Mapping[SourcePartition, int],
+        bound: Bound,
+        wait_ms: int,
     ) -> list[Fetched]:
-        """Return what is new of partitions."""
+        """Return what leaders send of partitions, which may be nothing; of those that answer."""
         leaders = connections.leaders
         told = connections.run(
             leaders.fetch(
                 places,
+                limit_s=bound.left_s,
                 wait_ms=wait_ms,
                 partition_bytes=self.partition_bytes,
                 most_bytes=_REQUEST_BYTES,
                 is_committed=self.is_committed,
-            )
+            ),
+            bound,
         )
         cut = [OutputPartition(*where) for where, one in told.items() if one.is_out_of_range]
-        for where, begins in connections.run(leaders.offsets(cut, EARLIEST)).items():
+        for where, begins in connections.run(leaders.offsets(cut, EARLIEST), bound).items():
             source = SourcePartition(*where)
             if begins > (wanted := places[source]):
                 if not self.passes_deleted:
                     raise LogRangeError(f"{where} begins at offset {begins}, and not at {wanted}")
                 told[source] = replace(told[source], next_offset=begins)
-        return [one for one in told.values() if one.next_offset > one.offset]
+        return list(told.values())
+
+
+class _Silence:
+    """For how long nothing has come of partitions that are read."""
+
+    def __init__(self, reader: Reader, partitions: Iterable[SourcePartition]) -> None:
+        self._reader = reader
+        self._since_s = dict.fromkeys(partitions, time.monotonic())
+
+    def bound(self, left: Iterable[SourcePartition]) -> Bound:
+        """Return how long questions of partitions may take now."""
+        since_s = min(self._since_s[where] for where in left)
+        return Bound(since_s + self._reader.patience_s, self._reader.is_stopping)
+
+    def ended(self, partitions: Iterable[SourcePartition]) -> None:
+        """Take note that something came from the leaders of these."""
+        self._since_s |= dict.fromkeys(partitions, time.monotonic())
+
+    def leave_out(self, seconds: float) -> None:
+        """Take note that nobody asked for so long: what had come was taken."""
+        self._since_s = {where: since_s + seconds for where, since_s in self._since_s.items()}
+
+    def check(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
+        """Check that patience is not over for any, nor for all."""
+        longest_s = self._reader.patience_s
+        until_s = time.monotonic() - longest_s
+        silent = [where for where in left if self._since_s[where] <= until_s]
+        if silent or is_over:
+            unread = f"not all of {_named(silent or left)} is read in {longest_s:g} s"
+            raise UnansweredError(f"{unread}: {why}")
 
 
 def _named(partitions: Collection[SourcePartition]) -> str:

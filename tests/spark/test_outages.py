@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -11,16 +13,28 @@ from confluent_kafka.cimpl import NewTopic
 
 from sequitur import embedded as _ports
 from sequitur.errors import SinkUnansweredError, UnansweredError
+from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.ordering.engine import ReorderEngine
+from sequitur.pipelines.ordering.small_batches import KafkaRanges
+from sequitur.pipelines.ordering.spark_source import SparkSource
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
 from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import MakeBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _waiting_s(address: str) -> float:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [one for one in lines if one.startswith("sequitur_reorder_waiting_seconds ")]
+    return float(line.split()[1])
 
 
 @pytest.mark.test_all
@@ -34,12 +48,6 @@ def test_kafka_that_is_away_is_waited_for(
     job.kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     job = job.with_settings(metrics=address, idle_timeout="1 s")
 
-    def waiting_s() -> float:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        (line,) = [one for one in lines if one.startswith("sequitur_reorder_waiting_seconds ")]
-        return float(line.split()[1])
-
     topic = NewTopic(job.topic, num_partitions=1, replication_factor=1)
     admin = AdminClient(job.kafka.librdkafka())
     admin.create_topics([topic])[job.topic].result(30)
@@ -47,10 +55,10 @@ def test_kafka_that_is_away_is_waited_for(
     with job.running() as life:
         wait_until(lambda: bool(job.steps))
         broker.kill()
-        wait_until(lambda: life.done() or waiting_s() > 1.5)
+        wait_until(lambda: life.done() or _waiting_s(address) > 1.5)
         assert life.running()
         broker.start()
-        wait_until(lambda: life.done() or waiting_s() == 0)
+        wait_until(lambda: life.done() or _waiting_s(address) == 0)
         job.produce([event(T0 + 10 * n, partition=0) for n in range(200, 400)])
         wait_until(lambda: life.done() or job.steps[-1][1].totals.released == 400)
     assert [time_of(record) - T0 for record in job.released()] == [10 * n for n in range(400)]
@@ -138,3 +146,54 @@ def test_held_bytes_are_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> 
     assert max(held) == 0
     said = capfd.readouterr().err
     assert f"for the sake of partitions {job.topic}/0" in said
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize("where", ["a look", "the driver", "tasks"])
+def test_a_broker_that_hangs_keeps_no_job_from_ending(
+    job: Job, make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It has taken the request, and does not answer. The next life goes on from there."""
+    broker = make_broker()
+    job.kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    job = job.with_settings(idle_timeout="1 s", small_batch_rows=0 if where == "tasks" else 50_000)
+    topic = NewTopic(job.topic, num_partitions=1, replication_factor=1)
+    admin = AdminClient(job.kafka.librdkafka())
+    admin.create_topics([topic])[job.topic].result(30)
+    job.produce([event(T0 + 10 * n, partition=0) for n in range(200)])
+    hangs, is_due = threading.Event(), threading.Event()
+
+    def hanging(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if is_due.is_set() and not hangs.is_set():
+                broker.pause()
+                hangs.set()
+            return real(*arguments, **options)
+
+        return call
+
+    kind, name = {
+        "a look": (KafkaTopics, "high_watermarks"),
+        "the driver": (KafkaRanges, "read"),
+        "tasks": (SparkSource, "_by_spark"),
+    }[where]
+    monkeypatch.setattr(kind, name, hanging(getattr(kind, name)))
+    try:
+        with job.running():
+            wait_until(lambda: bool(job.steps))
+            is_due.set()
+            job.produce([event(T0 + 10 * n, partition=0) for n in range(200, 400)])
+            wait_until(hangs.is_set)
+            begun_s = time.monotonic()
+        took_s = time.monotonic() - begun_s
+    finally:
+        broker.resume()
+    monkeypatch.undo()
+    job.run(drain=True)
+    assert [time_of(record) - T0 for record in job.released()] == [10 * n for n in range(400)]
+    assert took_s < _ENDS_WITHIN_S
+
+
+_ENDS_WITHIN_S: Final = 15.0
+"""On a machine with other things to do; else within 5 s."""

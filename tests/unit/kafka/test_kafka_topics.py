@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import threading
 import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -56,6 +57,43 @@ def test_no_answer_is_an_error_that_says_so(
     monkeypatch.setattr(topics, "_admin", admin)
     with pytest.raises(TopicError, match=complaint):
         ask(topics)
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda topics: topics.partitions("t"),
+        lambda topics: topics.high_watermarks([SourcePartition("t", 0)]),
+    ],
+)
+def test_whoever_is_to_stop_waits_for_no_broker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[KafkaTopics], Any]
+) -> None:
+    """Whether the client's call itself hangs, or the answer that it has promised."""
+    stop, is_over = threading.Event(), threading.Event()
+    silent: Future[Any] = Future()
+
+    def hang(**_options: Any) -> None:
+        stop.set()
+        is_over.wait()
+
+    def promise(wanted: Any, **_options: Any) -> dict[Any, Any]:
+        stop.set()
+        return dict.fromkeys(wanted, silent)
+
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 3_600.0)
+    monkeypatch.setattr(kafka_topics, "_STOPPING_S", 0.1)
+    topics = KafkaTopics(
+        KafkaSettings(bootstrap_servers="127.0.0.1:1"), Outages(3_600, 0, wait=stop.wait, tell=len)
+    )
+    admin = SimpleNamespace(list_topics=hang, list_offsets=promise)
+    monkeypatch.setattr(topics, "_admin", admin)
+    monkeypatch.setattr(topics, "_learn", bool)
+    with pytest.raises(UnansweredError):
+        ask(topics)
+    is_over.set()
+    silent.cancel()
 
 
 class _Held:

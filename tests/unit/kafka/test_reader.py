@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -144,3 +147,69 @@ async def test_a_notebook_reads_too(wire: _Wire) -> None:
     """It runs all it does in an event loop."""
     assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
     assert wire.leader("t", 0) == 0
+
+
+class _Hanging(_Wire):
+    """A leader that takes requests and answers none; the others answer."""
+
+    def __init__(self, cluster: FakeCluster, node: int) -> None:
+        super().__init__(cluster)
+        self.node = node
+
+    async def ask(self, node: int, request: Any) -> Any:
+        if node == self.node:
+            await asyncio.sleep(3_600)
+        return await super().ask(node, request)
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize("rows", [0, _ALL])
+def test_a_leader_that_hangs_is_waited_for_no_longer_than_patience_goes(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Whatever the others send meanwhile, and however long a request may take by itself."""
+    hanging = _Hanging(wire.cluster, node=0)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: hanging)
+    reader = Reader(kafka=_KAFKA, patience_s=0.3)
+    begun_s = time.monotonic()
+    with pytest.raises(UnansweredError, match="not all of t-0"):
+        _read(reader, {0: (0, _ALL), 1: (0, rows), 2: (0, rows)})
+    assert time.monotonic() - begun_s < 20
+    assert _read(reader, {1: (0, _ALL)}) == {1: _values(1, 0, _ALL)}
+    with pytest.raises(UnansweredError):
+        reader.stable_ends({SourcePartition("t", 0): 0})
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize("what", ["start", "refresh"])
+def test_so_is_a_broker_that_hangs_before_it_says_who_leads(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async def hang(*_arguments: Any) -> None:
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr(wire, what, hang)
+    with pytest.raises(UnansweredError, match="no broker answers"):
+        _read(Reader(kafka=_KAFKA, patience_s=0.3), {0: (0, _ALL)})
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_whoever_is_to_stop_waits_for_no_leader(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = _Hanging(wire.cluster, node=0)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: hanging)
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    with pytest.raises(UnansweredError, match="the job is to stop"):
+        _read(Reader(kafka=_KAFKA, patience_s=600, is_stopping=stop.is_set), {0: (0, _ALL)})
+
+
+@pytest.mark.usefixtures("wire")
+def test_the_time_that_rows_are_at_work_is_no_silence() -> None:
+    found = 0
+    for _ in Reader(kafka=_KAFKA, patience_s=0.9).rows({SourcePartition("t", 0): (0, _ALL)}):
+        found += 1
+        if found == _ROWS:
+            time.sleep(1.0)
+    assert found == _ALL

@@ -9,6 +9,7 @@ import pytest
 
 from sequitur.consumer import ReorderSettings, SourcePartition
 from sequitur.errors import LogRangeError, ReadTooLargeError, ReorderError, UnansweredError
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import SmallBatches
 from sequitur.pipelines.rows.stage import RunWriter, Summary
 from tests.support.parquet_files import parquet_files
@@ -50,6 +51,7 @@ class _Case:
     reader: _Reader = field(default_factory=_Reader)
     now_s: float = 1_000.0
     told: list[str] = field(default_factory=list)
+    is_stopping: bool = False
 
     def batches(self, **given: Any) -> SmallBatches:
         settings = ReorderSettings.model_validate(
@@ -62,7 +64,13 @@ class _Case:
                 **given,
             }
         )
-        return SmallBatches(self.reader, settings, self.told.append, lambda: self.now_s)
+        return SmallBatches(
+            self.reader,
+            settings,
+            self.told.append,
+            lambda: self.now_s,
+            is_stopping=lambda: self.is_stopping,
+        )
 
     def stage(self, batches: SmallBatches, spans: Spans) -> Summary | None:
         return batches.stage(RunWriter(self.folder, SPEC, 0, BOUNDS), spans, 3)
@@ -126,6 +134,20 @@ def test_what_the_driver_cannot_read_tasks_read_for_a_minute(case: _Case, error:
     case.reader.error = None
     assert case.stage(batches, spans) is not None
     assert len(case.told) == 1
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_once_the_job_is_to_stop_tasks_need_not_wait_either(case: _Case) -> None:
+    """The batch gives way to the stop, and the next start reads it; other errors are as before."""
+    batches, spans = case.batches(), {_WHERE: (0, 5)}
+    case.is_stopping = True
+    case.reader.error = UnansweredError("nothing comes of in-0")
+    with pytest.raises(StopRequestedError):
+        case.stage(batches, spans)
+    case.reader.error = None
+    assert case.stage(batches, spans) is not None
+    case.reader.error = LogRangeError("in-0 begins at offset 5, and not at 0")
+    assert case.stage(batches, spans) is None
 
 
 def test_rows_that_turn_out_large_are_no_fault(case: _Case) -> None:
