@@ -113,6 +113,7 @@ class Fetched:
     high_watermark: int
     last_stable: int  # where open transactions begin
     code: int = NO_ERROR
+    sizes: Sequence[int] = ()  # bytes of all batches that were sent as a whole, seen or not
 
     @property
     def is_all(self) -> bool:
@@ -154,7 +155,7 @@ async def fetch(
     places: Mapping[SourcePartition, int],
     *,
     wait_ms: int = 0,
-    partition_bytes: int = _FETCH_BYTES,
+    partition_bytes: int | Mapping[SourcePartition, int] = _FETCH_BYTES,
     most_bytes: int = _FETCH_BYTES,
     is_committed: bool = True,
 ) -> dict[SourcePartition, Fetched]:
@@ -164,8 +165,9 @@ async def fetch(
     Where it has nothing for any partition, it waits a moment for more.
     """
     topics: dict[str, list[tuple[int, int, int]]] = {}
-    for (topic, partition), offset in places.items():
-        topics.setdefault(topic, []).append((partition, offset, partition_bytes))
+    for where, offset in places.items():
+        most = partition_bytes if isinstance(partition_bytes, int) else partition_bytes[where]
+        topics.setdefault(where.topic, []).append((where.partition, offset, most))
     level = _READ_COMMITTED if is_committed else _READ_UNCOMMITTED
     answer = await ask(FetchRequest(wait_ms, 1, most_bytes, level, list(topics.items())))
     found = {}
@@ -186,6 +188,7 @@ async def fetch(
                 high_watermark,
                 last_stable,
                 code,
+                [len(batch.raw) for batch in batches],
             )
     return found
 

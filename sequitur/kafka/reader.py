@@ -12,7 +12,7 @@ for commands that are to see what any consumer sees (`topic_reader`).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.retry import Backoff, Retry, any_of
@@ -46,6 +46,11 @@ _BACKOFF: Final = Backoff(initial_ms=20, maximum_ms=200, jitter=0)
 _WAIT_MS: Final = 50
 _PARTITION_BYTES: Final = 1 << 20
 _REQUEST_BYTES: Final = 16 << 20
+_FIRST_BYTES: Final = 64 << 10
+"""Of a partition whose records' sizes are not known."""
+_MORE: Final = 1.25
+"""Of what a range has by the mean."""
+_MOST_DOUBLINGS: Final = 16
 _OPEN: Final = "no broker answers, or a transaction in it stays open"
 
 
@@ -61,7 +66,10 @@ class Reader:
     # leader that sends of others has not got to it
     patience_s: float = _PATIENCE_S
     is_stopping: Callable[[], bool] = bool  # whether nobody waits for records any more
-    partition_bytes: int = _PARTITION_BYTES  # packed, of an answer, where a batch is not larger
+    # packed, of an answer, at most, where a batch is not larger; a small range asks for less
+    partition_bytes: int = _PARTITION_BYTES
+    # of topics that were read, mean bytes of an offset and those of the largest batch, packed
+    packed: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def rows(self, spans: Spans) -> Iterator[tuple[SourcePartition, Record]]:
         """Yield the records of ranges one by one; those of a partition in order.
@@ -124,7 +132,7 @@ class Reader:
         places = {where: spans[where][0] for where in stops}
         topics = {where.topic for where in stops}
         attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
-        silence = _Silence(self, stops)
+        silence, portions = _Silence(self, stops), _Portions(self, stops)
         is_known = False  # whether the brokers are known that lead now
         while stops:
             why = _OPEN
@@ -134,14 +142,15 @@ class Reader:
                 connections = kept_connections(self.kafka, bound)
                 if not is_known:
                     connections.run(connections.leaders.refresh(topics), bound)
-                told = self._fetched(connections, places, bound, 0 if is_known else _WAIT_MS)
+                wait_ms = 0 if is_known else _WAIT_MS
+                told = self._fetched(connections, places, portions.of(places), bound, wait_ms)
             except RetriableError as error:
                 why = str(error) if bound.left_s else _OPEN
             except LogRangeError:
                 raise
             except FatalError as error:
                 raise TopicError(f"{_named(stops)} cannot be read: {error}") from error
-            some = [one for one in told if one.next_offset > one.offset]
+            some = portions.learn(told)
             is_known = bool(some) and len(told) == len(places)
             if some:
                 silence.ended(one.where for one in told)
@@ -164,6 +173,7 @@ class Reader:
         self,
         connections: Connections,
         places: Mapping[SourcePartition, int],
+        portions: Mapping[SourcePartition, int],
         bound: Bound,
         wait_ms: int,
     ) -> list[Fetched]:
@@ -174,7 +184,7 @@ class Reader:
                 places,
                 limit_s=bound.left_s,
                 wait_ms=wait_ms,
-                partition_bytes=self.partition_bytes,
+                partition_bytes=portions,
                 most_bytes=_REQUEST_BYTES,
                 is_committed=self.is_committed,
             ),
@@ -188,6 +198,45 @@ class Reader:
                     raise LogRangeError(f"{where} begins at offset {begins}, and not at {wanted}")
                 told[source] = replace(told[source], next_offset=begins)
         return list(told.values())
+
+
+class _Portions:
+    """How many bytes are asked of partitions: about as many as their ranges have.
+
+    What a leader sends behind a range is thrown away, and is sent again for the next one.
+    """
+
+    def __init__(self, reader: Reader, stops: Mapping[SourcePartition, int]) -> None:
+        self._reader = reader
+        self._stops = stops
+        self._doublings = dict.fromkeys(stops, 0)
+
+    def of(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Return the bytes for what is not read of each partition."""
+        found = {}
+        for where, place in places.items():
+            offset_bytes, batch_bytes = self._reader.packed.get(where.topic, (0.0, _FIRST_BYTES))
+            most = int((self._stops[where] - place) * offset_bytes * _MORE) + batch_bytes
+            found[where] = min(most << self._doublings[where], self._reader.partition_bytes)
+        return found
+
+    def learn(self, told: Collection[Fetched]) -> list[Fetched]:
+        """Take note of how large batches were, and return the answers that have something new."""
+        for topic in {one.where.topic for one in told if one.sizes}:
+            of_topic = [one for one in told if one.where.topic == topic and one.sizes]
+            offsets = sum(one.next_offset - one.offset for one in of_topic)
+            largest = max(max(one.sizes) for one in of_topic)
+            mean = sum(sum(one.sizes) for one in of_topic) / max(1, offsets)
+            self._reader.packed[topic] = mean, largest
+        some = []
+        for one in told:
+            if one.next_offset > one.offset:
+                some.append(one)
+                self._doublings[one.where] = 0
+            elif one.last_stable > one.offset:
+                # Its batch is larger, and was cut off; or it had to wait for its turn.
+                self._doublings[one.where] = min(self._doublings[one.where] + 1, _MOST_DOUBLINGS)
+        return some
 
 
 class _Silence:

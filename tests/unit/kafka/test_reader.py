@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from aiokafka.protocol.fetch import FetchRequest
 
 from sequitur.errors import LogRangeError, ReadTooLargeError, TopicError, UnansweredError
 from sequitur.kafka import connections
@@ -213,3 +215,73 @@ def test_the_time_that_rows_are_at_work_is_no_silence() -> None:
         if found == _ROWS:
             time.sleep(1.0)
     assert found == _ALL
+
+
+class _Counting(_Wire):
+    """Sends of each partition what it is asked for, in whole batches, as a broker does."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.sent_bytes = self.asked = 0
+
+    async def _answer(self, node: int, request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return await super()._answer(node, request)
+        self.asked += 1
+        topics: list[Any] = []
+        is_first = True
+        for topic, some in request.topics:
+            found: list[Any] = []
+            for number, offset, most in some:
+                where = self.cluster.partitions[OutputPartition(topic, number)]
+                data, left = b"", most
+                for one in (one for one in where.batches if one.end > offset):
+                    if len(one.raw) > left and not (is_first and not data):
+                        data += one.raw[:left]  # which is thrown away
+                        break
+                    data += one.offset.to_bytes(8, "big") + one.raw[8:]
+                    left -= len(one.raw)
+                is_first &= not data
+                self.sent_bytes += len(data)
+                found.append((number, 0, where.shown, where.shown, [], data))
+            topics.append((topic, found))
+        return SimpleNamespace(API_VERSION=4, topics=topics)
+
+
+@pytest.fixture
+def counting(wire: _Wire, monkeypatch: pytest.MonkeyPatch) -> _Counting:
+    """Twenty partitions of one leader, each with 300 KiB in batches of 3 KiB."""
+    wire.cluster.partitions.clear()
+    for number in range(20):
+        model = PartitionModel(leader=0)
+        for batch in range(100):
+            builder = new_builder(1 << 16)
+            for row in range(3):
+                assert builder.append(row, 1_000 + row, None, b"x" * 1_000, []) is not None
+            model.append(stamped(seal(builder, "none"), Stamp(number, 0, 3 * batch)), 0)
+        model.replicate()
+        wire.cluster.partitions[OutputPartition("t", number)] = model
+    counting = _Counting(wire.cluster)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: counting)
+    return counting
+
+
+@pytest.mark.promise("order-small-batches")
+def test_small_ranges_of_a_large_backlog_are_fetched_alone(counting: _Counting) -> None:
+    """What is behind them would be thrown away, and fetched again for the next ones."""
+    reader = Reader(kafka=_KAFKA)
+    rows = 0
+    for first in range(0, 300, 30):
+        spans = {SourcePartition("t", one): (first, first + 30) for one in range(20)}
+        rows += sum(len(columns) for _, columns in reader.columns(spans, 32 << 20))
+    all_bytes = 20 * 100 * len(counting.cluster.partitions[OutputPartition("t", 0)].batches[0].raw)
+    assert rows == 20 * 300
+    assert all_bytes < counting.sent_bytes < 2 * all_bytes
+
+
+def test_batches_that_are_larger_than_those_before_are_read_soon(counting: _Counting) -> None:
+    """A leader sends a batch of one partition whatever its size; the others are asked for more."""
+    reader = Reader(kafka=_KAFKA, packed={"t": (1.0, 10)})
+    spans = {SourcePartition("t", one): (0, 30) for one in range(20)}
+    assert sum(len(columns) for _, columns in reader.columns(spans)) == 20 * 30
+    assert counting.asked < 20
