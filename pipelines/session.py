@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -22,9 +21,9 @@ from sequitur.pipelines.spark_settings import (
     MASTER,
     is_local,
     merged_jars,
-    read_properties,
     spark_defaults,
     spark_submit_flags,
+    submitted_properties,
 )
 
 if TYPE_CHECKING:
@@ -157,9 +156,8 @@ def _is_asked_for(key: str) -> bool:
     if told is None:
         return True  # nothing was made up
     flag, variable = _MADE_UP[key]
-    file = told.get("--properties-file")
-    read = spark_defaults() if file is None else read_properties(Path(file))
-    return bool({flag, key} & told.keys()) or key in read or bool(java.System.getenv(variable))
+    is_in_files = key in submitted_properties(told)
+    return bool({flag, key} & told.keys()) or is_in_files or bool(java.System.getenv(variable))
 
 
 def _add_to_class_path(jars: str) -> None:

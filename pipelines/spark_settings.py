@@ -26,8 +26,13 @@ _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*")
 _PAIR: Final = re.compile(r"((?:\\.|[^\\\s=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|$)(.*)")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
-_SWITCHES: Final = frozenset({"--supervise", "--usage-error", "--verbose", "-v"})
+_LOAD_DEFAULTS: Final = "--load-spark-defaults"
+SWITCHES: Final = frozenset(
+    ("--help", "-h", _LOAD_DEFAULTS, "--supervise", "--usage-error", "--verbose", "-v", "--version")
+)
 """Flags of spark-submit's that no value follows."""
+_EXTRA_FILE: Final = "--extra-properties-file"
+"""The only flag that counts each time it is given."""
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -54,18 +59,29 @@ def spark_submit_flags(command: Sequence[str]) -> dict[str, str] | None:
     """Return the flags that spark-submit was given, and the settings of --conf, by their names."""
     if _SUBMIT not in command:
         return None
-    told = {}
+    told: dict[str, str] = {}
     words = iter(command[command.index(_SUBMIT) + 1 :])
     for word in words:
         if not word.startswith("-"):
             break  # the program: what follows are its own arguments
         flag, is_whole, value = word.partition("=")
-        if not is_whole and flag not in _SWITCHES:
+        if not is_whole and flag not in SWITCHES:
             value = next(words, "")
         if flag in {"--conf", "-c"}:
             flag, _, value = value.partition("=")
-        told[flag] = value
+        told[flag] = f"{told[flag]},{value}" if flag == _EXTRA_FILE and flag in told else value
     return told
+
+
+def submitted_properties(
+    flags: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return what stands in the files that spark-submit has read, by its flags."""
+    file = flags.get("--properties-file")
+    found = spark_defaults(environ) if file is None or _LOAD_DEFAULTS in flags else {}
+    for one in (file, *flags.get(_EXTRA_FILE, "").split(",")):
+        found |= read_properties(Path(one)) if one else {}
+    return found
 
 
 def read_properties(path: Path) -> dict[str, str]:

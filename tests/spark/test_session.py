@@ -27,7 +27,7 @@ from sequitur.pipelines.launch import (
     spark_submit_environment,
 )
 from sequitur.pipelines.ordering.engine import ReorderEngine
-from sequitur.pipelines.spark_settings import spark_home
+from sequitur.pipelines.spark_settings import SWITCHES, spark_home
 from sequitur.spark import reorder
 from tests.spark.conftest import wait_until
 from tests.support.events import event
@@ -143,6 +143,32 @@ def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -
     assert found.marks == ["of-options", "of-the-file"]
     ours = [jar.name for jar in locked_jars("spark")]
     assert found.shipped == sorted([*ours, "of-options.jar", "of-the-file.jar"])
+
+
+@pytest.mark.promise("order-spark-told-master")
+def test_switches_of_spark_submit_are_known(spark: SparkSession) -> None:
+    """One that were not would take the word behind it, which may be the master."""
+    jvm: Any = spark.sparkContext._jvm
+    gateway: Any = spark.sparkContext._gateway
+    kind = jvm.java.lang.Class.forName("org.apache.spark.launcher.SparkSubmitOptionParser")
+    constructor = kind.getDeclaredConstructor(gateway.new_array(jvm.java.lang.Class, 0))
+    constructor.setAccessible(True)
+    parser = constructor.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+    field = kind.getDeclaredField("switches")
+    field.setAccessible(True)
+    assert {name for names in field.get(parser) for name in names} == SWITCHES
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-spark-told-master")
+def test_master_of_the_defaults_stays_beside_another_file(conf: Path, tmp_path: Path) -> None:
+    """Spark reads them behind a file of properties, too, where it is told to."""
+    _add(conf, "spark.master local[3,2]")
+    file = tmp_path / "properties"
+    file.write_text("spark.executorEnv.SAID in the other file\n")
+    found = _session(_submit("--properties-file", str(file), "--load-spark-defaults"), conf)
+    assert found.settings["spark.master"] == "local[3,2]"
+    assert found.settings["spark.executorEnv.SAID"] == "in the other file"
 
 
 @pytest.mark.promise("order-spark-told-master", "order-task-python-process")

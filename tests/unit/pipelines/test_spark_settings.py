@@ -11,6 +11,7 @@ from sequitur.pipelines.spark_settings import (
     merged_jars,
     spark_defaults,
     spark_submit_flags,
+    submitted_properties,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ _SUBMIT = ["/usr/bin/java", "-cp", "/a b:/c", "org.apache.spark.deploy.SparkSubm
         (["-v", "--conf", "spark.master=local", "job.py"], {"-v": "", "spark.master": "local"}),
         (["--conf=spark.app.name=a=b", "job.py"], {"spark.app.name": "a=b"}),
         (["job.py", "--master", "its own"], {}),
+        (
+            ["--properties-file", "f", "--load-spark-defaults", "--master", "m", "job.py"],
+            {"--properties-file": "f", "--load-spark-defaults": "", "--master": "m"},
+        ),
+        (
+            ["--extra-properties-file", "f", "--extra-properties-file", "g", "job.py"],
+            {"--extra-properties-file": "f,g"},
+        ),
         (["--name", "copies --master of x", "job.py"], {"--name": "copies --master of x"}),
         (
             ["--conf", "spark.driver.extraJavaOptions=-Da=1 spark.master=x", "pyspark-shell"],
@@ -74,6 +83,25 @@ def test_what_spark_submit_was_told_stands_in_whole_words(
 ) -> None:
     """Blanks within one of them end nothing, and the program's own arguments tell nothing."""
     assert spark_submit_flags([*_SUBMIT, *words]) == told
+
+
+def test_files_are_those_that_spark_submit_reads(tmp_path: Path) -> None:
+    """By its flags: the defaults beside a file of properties only where it is told to."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.master defaults\nspark.a defaults")
+    for name in ("properties", "extra", "more"):
+        (tmp_path / name).write_text(f"spark.master {name}\nspark.{name} {name}")
+    one = {"--properties-file": str(tmp_path / "properties")}
+    extra = {"--extra-properties-file": f"{tmp_path / 'extra'},{tmp_path / 'more'}"}
+
+    def read(flags: dict[str, str]) -> dict[str, str]:
+        return submitted_properties(flags, {"SPARK_CONF_DIR": str(tmp_path)})
+
+    defaults = {"spark.master": "defaults", "spark.a": "defaults"}
+    properties = {"spark.master": "properties", "spark.properties": "properties"}
+    assert read({}) == defaults
+    assert read(one) == properties
+    assert read(one | {"--load-spark-defaults": ""}) == defaults | properties
+    assert read(extra).keys() == {"spark.master", "spark.a", "spark.extra", "spark.more"}
 
 
 def test_another_program_was_told_nothing_by_spark_submit() -> None:
