@@ -9,12 +9,13 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from confluent_kafka import Consumer, Producer
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
     from tests.spark.checkpoint_places import CheckpointPlace
 
+    T = TypeVar("T")
+    W = TypeVar("W")
+
 BY_TASKS: Final = {"small_batch_rows": 0}
 """Tasks stage all batches of a job with these settings."""
 BY_DRIVER: Final = {"small_batch_rows": 50_000}
@@ -46,6 +50,14 @@ _DISORDER_MS = 900
 _LATE_MS = 30_000
 _STARTING_S = 6.0
 _COUNT_EVERY_S = 0.05
+
+
+def in_turns(moments: Sequence[T], ways: Sequence[W]) -> Iterator[tuple[T, Sequence[W]]]:
+    """Yield moments in turns, each with ways in turns from another one on, until all have met."""
+    for number in itertools.count():
+        turn = number + number // math.lcm(len(moments), len(ways))
+        first = turn % len(ways)
+        yield moments[number % len(moments)], (*ways[first:], *ways[:first])
 
 
 @dataclass
@@ -157,15 +169,14 @@ class Rounds:
 
     def outlive(self, rounds: int) -> dict[str, Any]:
         """So many lives, each killed at another kind of moment, and a last one; its report."""
-        moments = itertools.cycle(
-            [
-                Rounds.in_a_step,
-                Rounds.while_rows_go_out,
-                Rounds.between_steps,
-                Rounds.while_it_starts,
-            ]
-        )
-        for moment in itertools.islice(moments, rounds):
+        moments = [
+            Rounds.in_a_step,
+            Rounds.while_rows_go_out,
+            Rounds.between_steps,
+            Rounds.while_it_starts,
+        ]
+        for moment, ways in itertools.islice(in_turns(moments, self.ways), rounds):
+            self.ways = ways
             self.live_and_die(moment)
         assert self.cut_short > 0, "no life was ended in the middle of anything"
         return self.finish()

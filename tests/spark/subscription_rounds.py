@@ -24,7 +24,7 @@ from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.kafka.admin import KafkaTopics
-from tests.spark.kill_rounds import Rounds
+from tests.spark.kill_rounds import Rounds, in_turns
 from tests.support.output_reading import read_output
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ class SubscriptionRounds(Rounds):
             SubscriptionRounds.behind_a_done_mark,
             SubscriptionRounds.while_it_starts,
         ]
-        for moment in itertools.islice(itertools.cycle(moments), rounds):
+        for moment, ways in itertools.islice(in_turns(moments, self.ways), rounds):
+            self.ways = ways
             self.live_and_lose(moment)
         return self.finish()
 
