@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
+from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, PipelineError
 from sequitur.pipelines.store import durable
 
@@ -437,4 +438,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    reserve_descriptors()
     sys.exit(main())

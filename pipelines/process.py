@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import signal
 
+from sequitur.base.standard_streams import reserve_descriptors
+
 if __name__ == "__main__":
+    reserve_descriptors()
     # Until the job handles it: a Ctrl-C while modules load, or Spark starts, says nothing.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

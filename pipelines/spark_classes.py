@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
     class_archive,
@@ -93,6 +94,7 @@ def _load() -> None:
 
 
 if __name__ == "__main__":
+    reserve_descriptors()
     if is_submitted():
         _load()
     elif not write_archive():

@@ -1,8 +1,10 @@
-"""The start of `produce-events`: handles Ctrl-C before anything is loaded."""
+"""The start of `produce-events`: descriptors and Ctrl-C, before anything is loaded or opened."""
 
 from __future__ import annotations
 
 import signal
+
+from sequitur.base.standard_streams import reserve_descriptors
 
 
 def produce_events() -> None:
@@ -15,7 +17,8 @@ def produce_events() -> None:
 
 
 def quietly() -> None:
-    """Let Ctrl-C end the process silently, unless it is ignored."""
+    """Let Ctrl-C end the process silently, unless it is ignored; reserve descriptors 0 to 2."""
+    reserve_descriptors()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

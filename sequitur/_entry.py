@@ -1,4 +1,4 @@
-"""The start of the console scripts: handles Ctrl-C before anything is loaded."""
+"""The start of the console scripts: descriptors and Ctrl-C, before anything is loaded or opened."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ stop loses nothing that was read: what cannot be accepted any more goes to the d
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,7 @@ class StdinSource:
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until standard input ends, or the daemon stops."""
         del position
+        _require_readable(self._descriptor)
         splitter = LineSplitter(self._parser.limit_bytes)
         reader = _Reader(self._descriptor, intake.stopping)
         try:
@@ -99,11 +101,7 @@ class _Reader:
         self._descriptor = descriptor
         self._stopping = stopping
         self._stop = asyncio.ensure_future(stopping.wait())
-        try:
-            self._can_wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
-        except OSError as error:
-            self._stop.cancel()
-            raise SourceError(f"standard input cannot be read: {error}") from error
+        self._can_wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
 
     async def read(self) -> bytes | None:
         """Return the next bytes, none at the end; None when the daemon stops."""
@@ -137,9 +135,27 @@ class _Reader:
         self._stop.cancel()
 
 
+def _require_readable(descriptor: int) -> None:
+    """Refuse standard input that is closed: then it is reserved, and open only for writing."""
+    try:
+        can_read = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+    except OSError:
+        can_read = False
+    if not can_read:
+        raise SourceError(
+            "standard input cannot be read, it is closed or open only for writing: give the "
+            "daemon a pipe or a file, as in `produce-events ... < events.jsonl`"
+        )
+
+
+def _check(settings: CommonSettings) -> None:
+    del settings
+    _require_readable(0)
+
+
 def _make(settings: CommonSettings, parser: EventParser) -> StdinSource:
     del settings
     return StdinSource(parser)
 
 
-SOURCE: Final = SourceKind(settings=CommonSettings, make=_make)
+SOURCE: Final = SourceKind(settings=CommonSettings, make=_make, check=_check)
