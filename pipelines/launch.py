@@ -24,6 +24,7 @@ from sequitur.pipelines.spark_settings import (
     spark_home,
 )
 from sequitur.pipelines.store import durable
+from sequitur.pipelines.submitted import hand_output_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,4 +183,5 @@ def run_spark_submit(command: list[str]) -> NoReturn:
     """Become `spark_submit_command`, so that signals and status are the job's."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, spark_submit_environment(os.environ))  # noqa: S606
+    environ = spark_submit_environment(os.environ) | hand_output_on()
+    os.execve(command[0], command, environ)  # noqa: S606

@@ -20,9 +20,11 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from sequitur.pipelines.python_path import leave_out_archives
+from sequitur.pipelines.submitted import separate_output
 
 if __name__ == "__main__":
     leave_out_archives()
+    separate_output()
 
 import typer
 

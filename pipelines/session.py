@@ -25,6 +25,7 @@ from sequitur.pipelines.spark_settings import (
     spark_submit_flags,
     submitted_properties,
 )
+from sequitur.pipelines.submitted import is_submitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,11 +71,6 @@ _logger: Final = logging.getLogger("sequitur.spark")
 def log_level() -> str:
     """What Spark may say on standard error: with `--debug` its errors, with their stacks."""
     return "ERROR" if is_debugging() else "OFF"
-
-
-def is_submitted() -> bool:
-    """Whether spark-submit started this process: then the JVM runs already, with its own jars."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def build_session(

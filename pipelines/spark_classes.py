@@ -24,8 +24,9 @@ from sequitur.pipelines.launch import (
     spark_submit_command,
     spark_submit_environment,
 )
-from sequitur.pipelines.session import build_session, is_submitted
+from sequitur.pipelines.session import build_session
 from sequitur.pipelines.spark_settings import spark_home
+from sequitur.pipelines.submitted import is_submitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

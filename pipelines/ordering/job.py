@@ -12,6 +12,7 @@ batch, so it is told otherwise for the two signals:
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -22,12 +23,17 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 import typer
 from rich.console import Console
 
-from sequitur.base.program import NOTHING_USABLE_EXIT_CODE, complain, run_program
+from sequitur.base.program import (
+    NOTHING_USABLE_EXIT_CODE,
+    complain,
+    run_program,
+    take_stdout,
+)
 from sequitur.base.retry import Outages
 from sequitur.base.settings import parse_address
 from sequitur.consumer import FOLD_LIMITS, ConsumerError
@@ -373,6 +379,9 @@ def run_submitted(
     load: Callable[[], tuple[ProcessStage, Path]] | None = None,
 ) -> None:
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped."""
+    style = options.progress.on(is_terminal=sys.stdout.isatty())
+    # What bolts and their modules print is none of a program's that reads the steps.
+    output = take_stdout() if style is ProgressStyle.JSON else sys.stdout
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for warning in settings.warnings:
@@ -388,7 +397,7 @@ def run_submitted(
     if file is not None:
         spark.sparkContext.addPyFile(str(file))
     with stop_on_signals(stop, spark):
-        with _shown(options.progress) as (on_done, on_end):
+        with _shown(style, output) as (on_done, on_end):
             result = run_reorder(
                 spark,
                 kafka,
@@ -419,12 +428,14 @@ def run_job(app: typer.Typer) -> NoReturn:
 
 @contextlib.contextmanager
 def _shown(
-    progress: ProgressStyle,
+    style: ProgressStyle, output: TextIO
 ) -> Iterator[tuple[Callable[[StepEntry, StepDone], None], Callable[[JobReport], None]]]:
     """Return what shows each step, and what shows the end."""
-    style = progress.on(is_terminal=sys.stdout.isatty())
     if style is ProgressStyle.JSON:
-        yield print_step, lambda result: typer.echo(json.dumps(result.as_json()))
+        yield (
+            functools.partial(print_step, output=output),
+            lambda result: typer.echo(json.dumps(result.as_json()), output),
+        )
         return
     # spark-submit stands between us and the terminal, so rich would not find one.
     console = Console(force_terminal=True) if style is ProgressStyle.LIVE else Console()

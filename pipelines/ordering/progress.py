@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -194,9 +194,9 @@ def longest_delay_ms(entry: StepEntry) -> int:
     return max((clock.delay_ms for clock in entry.clock.partitions.values()), default=0)
 
 
-def print_step(entry: StepEntry, done: StepDone) -> None:
-    """Print one JSON line a step."""
-    print(json.dumps(step_summary(entry, done)), flush=True)  # noqa: T201 - the job's output
+def print_step(entry: StepEntry, done: StepDone, output: TextIO | None = None) -> None:
+    """Print one JSON line a step; on standard output, unless told otherwise."""
+    print(json.dumps(step_summary(entry, done)), file=output, flush=True)
 
 
 class TextLines:

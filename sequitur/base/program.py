@@ -13,11 +13,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import traceback
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -25,7 +26,7 @@ from typer.core import TyperGroup
 from sequitur.base.extras import how_to_install
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 FAILED_EXIT_CODE: Final = 3
 """The program could not do its work."""
@@ -51,6 +52,25 @@ def complain(text: str) -> None:
     name = _name.get()
     for line in text.splitlines():
         typer.echo(f"{name}: {line}" if name else line, err=True)
+
+
+def take_stdout() -> TextIO:
+    """Take standard output; what anybody else prints goes to standard error from then on."""
+    sys.stdout.flush()
+    taken = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return taken
+
+
+@contextlib.contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """While the block runs, send what it prints to standard error."""
+    with take_stdout() as taken:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(taken.fileno(), 1)
 
 
 def run_program(

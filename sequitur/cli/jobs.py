@@ -17,7 +17,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from sequitur.base.flags import given_flags, with_flags
-from sequitur.base.program import is_debugging
+from sequitur.base.program import is_debugging, printing_to_stderr
 from sequitur.base.settings import environment_name, fields_of, is_secret
 from sequitur.cli.console import table_console
 from sequitur.pipelines.jars import find_java
@@ -295,12 +295,14 @@ def run_topology(
     """Run a topology on events in event-time order, and track each until its tree is done."""
     from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
 
+    # Errors in the file are reported at once, and not after Spark's start.
+    with printing_to_stderr():
+        loaded = load_topology(topology)
     submit(
         PROCESS_JOB,
         settings,
         options,
         spark,
         arguments=[str(topology)],
-        # Errors in the file are reported at once, and not after Spark's start.
-        process=ProcessStage(load_topology(topology), settings.process),
+        process=ProcessStage(loaded, settings.process),
     )

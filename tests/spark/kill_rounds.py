@@ -160,7 +160,8 @@ class Rounds:
                 newer = lives.enter_context(self._life())
                 self._wait_for(newer, lambda: self._newest("owners") != owner)
             self.feed(ROWS_A_BATCH)
-            said = older.end(status=3)
+            older.end(status=3)
+            said = older.complaints()
             assert "has taken this checkpoint over" in said, said
             # Where both have looked for a newer owner at once, the document decides.
             has_won = next(newer.steps(), None) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import os
@@ -37,6 +36,7 @@ SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize
 """For a JVM whose code never gets warm: it compiles quickly, collects beside nothing, and does not
 collect all for each few thousand classes that it loads."""
 _EXIT_TIMEOUT_S = 300
+_MOST_SAID: Final = 1 << 24
 
 
 class SubmittedJob:
@@ -79,8 +79,7 @@ class SubmittedJob:
         else:
             job = REORDER_JOB if topology is None else PROCESS_JOB
             command = spark_submit_command(words, job=job, master=master, options=options)
-        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by kill
-        self._said: list[str] = []
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         self.process = subprocess.Popen(
             command,
             # Those of the tests themselves are no settings of the job's, which would refuse them.
@@ -113,18 +112,12 @@ class SubmittedJob:
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """What it says of each step, as it says it; at its end, the report."""
-        for line in self._stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-            else:
-                self._said.append(line)
+        yield from map(json.loads, self._stdout)
 
     def complaints(self) -> str:
-        """What it said so far beside its steps; spark-submit puts Python's on standard output."""
-        if self.process.poll() is not None and not self._stdout.closed:
-            collections.deque(self.steps(), maxlen=0)
-        self._complaints.seek(0)
-        return "".join(self._said) + self._complaints.read()
+        """What it said so far beside its steps."""
+        # Its place in the file is that of the job, which may be writing.
+        return os.pread(self._complaints.fileno(), _MOST_SAID, 0).decode()
 
     def end(self, status: int = 0) -> str:
         """Wait until it has ended with this status; the rest of its standard output."""

@@ -216,8 +216,8 @@ def test_older_driver_that_wakes_up_destroys_nothing(job: Job) -> None:
         job.run()
         job.produce([event(T0 + 200 + n, partition=n % 4) for n in range(100)])
         os.kill(process, signal.SIGCONT)
-        said = older.end(status=3)
-        assert "has taken this checkpoint over (owner 3, we are 2)" in said
+        older.end(status=3)
+        assert "has taken this checkpoint over (owner 3, we are 2)" in older.complaints()
     assert job.run(drain=True).totals.released == 300
     assert _times(job) == list(range(300))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
+from tests.spark.conftest import wait_until
 from tests.spark.kill_rounds import BY_TASKS
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event
@@ -49,8 +50,8 @@ def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
     asked = {"spark.executor.cores": "64", "spark.cores.max": "128"}
     settings = job.with_settings(**BY_TASKS).settings  # the driver needs no executor
     with SubmittedJob(job.kafka, settings, options=options | asked) as life:
-        assert life.process.stdout is not None
-        said = next(line for line in life.process.stdout if "executor" in line)
+        wait_until(lambda: "is there room" in life.complaints())
+        said = next(line for line in life.complaints().splitlines(True) if "executor" in line)
         assert said == (
             "no executor yet: 0 cores granted, 128 asked, 512m of memory and 64 cores for each "
             "executor: is there room on the cluster?\n"
@@ -85,7 +86,8 @@ def test_sqlite_serves_a_cluster_of_one_host_alone(
         )
 
     with life(ProcessSettings()) as refused:
-        said = refused.end(3) + refused.complaints()
+        refused.end(3)
+        said = refused.complaints()
     assert f"sqlite:///{tmp_path}/global_count.db, a file of one host" in said
     assert "process.sqlite_on_one_host = true" in said
     assert not (tmp_path / "global_count.db").exists()
@@ -97,7 +99,8 @@ def test_sqlite_serves_a_cluster_of_one_host_alone(
         "import socket\nsocket.gethostname = lambda: 'far'\n"
     )
     with life(one_host, **{"spark.executorEnv.PYTHONPATH": str(tmp_path / "far")}) as far:
-        said = far.end(3) + far.complaints()
+        far.end(3)
+        said = far.complaints()
     assert "runs on host 'far', and sqlite:///" in said
 
     with life(one_host) as taken:

@@ -267,3 +267,27 @@ def test_public_names_are_loaded_when_they_are_used() -> None:
     assert dir(sequitur) == sorted(sequitur.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = sequitur.nonsense
+
+
+@pytest.mark.promise("cli-progress-json")
+def test_what_is_printed_beside_a_program_s_own_output_goes_to_standard_error() -> None:
+    """By Python, by C and by children; once the block is over, standard output is as it was."""
+    program = """if True:
+        import os
+        from sequitur.base.program import printing_to_stderr, take_stdout
+        print("before")
+        with printing_to_stderr():
+            print("within")
+            os.write(1, b"bytes within\\n")
+        print("between")
+        output = take_stdout()
+        print("after", flush=True)
+        os.system("echo child after")
+        print("own", file=output)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=_TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert run.stdout == "before\nbetween\nown\n"
+    assert sorted(run.stderr.splitlines()) == ["after", "bytes within", "child after", "within"]

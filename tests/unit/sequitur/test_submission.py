@@ -32,8 +32,8 @@ topology = builder.build()
 
 
 @pytest.fixture
-def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The master that a topology with this concurrency, and these flags, is given."""
+def command_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The spark-submit command of a topology's text, and these flags."""
     commands: list[list[str]] = []
     monkeypatch.setattr("sequitur.cli.jobs.find_java", lambda: None)
     monkeypatch.setattr("sequitur.pipelines.ordering.job.check_before_start", lambda *_: None)
@@ -42,14 +42,24 @@ def master_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("MASTER", raising=False)
 
-    def of(concurrency: int, *flags: str) -> str:
+    def of(text: str, *flags: str) -> list[str]:
         file = tmp_path / f"topology_{uuid4().hex}.py"
-        file.write_text(_TOPOLOGY.format(concurrency=concurrency))
+        file.write_text(text)
         words = ["--input-topics", "in", "--output-topic", "out", "--event-time", "json:at"]
         words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
         told = CliRunner().invoke(app, ["run", str(file), *words, *flags])
         assert told.exit_code == 0, told.output
-        command = commands.pop()
+        return commands.pop()
+
+    return of
+
+
+@pytest.fixture
+def master_of(command_of: Callable[..., list[str]]) -> Callable[..., str]:
+    """The master that a topology with this concurrency, and these flags, is given."""
+
+    def of(concurrency: int, *flags: str) -> str:
+        command = command_of(_TOPOLOGY.format(concurrency=concurrency), *flags)
         return command[command.index("--master") + 1]
 
     return of
@@ -69,6 +79,15 @@ def test_master_that_was_given_is_taken(master_of: Callable[..., str], tmp_path:
     assert master_of(16, "--conf", "spark.master=local[5]") == "local[5]"
     (tmp_path / "spark-defaults.conf").write_text("spark.master spark://h:7077")
     assert master_of(16) == "spark://h:7077"
+
+
+@pytest.mark.promise("cli-progress-json")
+def test_what_a_topology_prints_when_it_is_loaded_is_on_standard_error(
+    command_of: Callable[..., list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A program reads the steps of the job on standard output."""
+    command_of("import os; os.write(1, b'loaded\\n')" + _TOPOLOGY.format(concurrency=1))
+    assert tuple(capfd.readouterr()) == ("", "loaded\n")
 
 
 def test_file_of_one_host_is_refused_before_spark_starts(

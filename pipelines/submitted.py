@@ -1,0 +1,81 @@
+"""The output of a driver that spark-submit has started.
+
+spark-submit runs Python as a child of its JVM, and relays what Python writes on either stream to
+the JVM's standard output. A program that reads steps there would read warnings among them. So the
+driver has the JVM relay each stream to where it belongs, by a pipe of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+_STDOUT, _STDERR = 1, 2
+_JVM_WITH_OUTPUT: Final = "_SEQUITUR_JVM_WITH_OUTPUT"
+"""The id of the JVM that has standard output as its standard input: see `hand_output_on`."""
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: then the JVM runs already, with its own jars."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def hand_output_on() -> dict[str, str]:
+    """Give standard output to the spark-submit that this process becomes, for its driver alone.
+
+    What the JVM itself prints goes to standard error from then on. The place of standard input is
+    one that the JVM inherits, reads nothing from, and can name, whatever kind of file it is.
+
+    Returns:
+        What to add to its environment.
+    """
+    if not _DESCRIPTORS.is_dir():
+        return {}
+    os.dup2(_STDOUT, 0)
+    os.dup2(_STDERR, _STDOUT)
+    return {_JVM_WITH_OUTPUT: str(os.getpid())}
+
+
+def separate_output() -> None:
+    """Have standard output and standard error lead where they lead without a JVM in between."""
+    if not is_submitted() or not _DESCRIPTORS.is_dir():
+        return
+    if os.environ.pop(_JVM_WITH_OUTPUT, "") == str(os.getppid()):
+        _relay(_STDOUT)
+    elif os.path.samestat(os.fstat(_STDOUT), os.fstat(_STDERR)):
+        merged, said = os.dup(_STDERR), os.memfd_create("standard error")
+        os.dup2(said, _STDERR)
+        try:
+            _relay(_STDERR)
+        except BaseException:
+            os.dup2(merged, _STDERR)
+            raise
+        finally:
+            os.close(merged)
+            os.lseek(said, 0, os.SEEK_SET)
+            with os.fdopen(said, "rb") as early, os.fdopen(_STDERR, "wb", closefd=False) as late:
+                shutil.copyfileobj(early, late)
+
+
+def _relay(descriptor: int) -> None:
+    """Have the JVM write where a stream leads what is written to it here."""
+    from pyspark import SparkContext  # noqa: PLC0415 - what its import warns of is kept already
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - Spark offers no other way to the JVM
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    java = jvm.java
+    target = java.lang.System.err
+    if descriptor == _STDOUT:
+        # It goes on when the reader is gone, as `System.out` does.
+        target = java.io.PrintStream(
+            java.io.FileOutputStream(getattr(java.io.FileDescriptor, "in"))
+        )
+    reader, writer = os.pipe()
+    source = java.io.FileInputStream(f"/proc/{os.getpid()}/fd/{reader}")
+    jvm.org.apache.spark.util.RedirectThread(source, target, "output of the driver", False).start()
+    os.dup2(writer, descriptor)
+    os.close(reader)
+    os.close(writer)
