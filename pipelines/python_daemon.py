@@ -10,14 +10,16 @@ of ours, since it imports rooms of each height.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from typing import Any
 
-from sequitur.pipelines.python_path import leave_out_archives
+from sequitur.pipelines.python_path import MODULES, add_modules, leave_out_archives
 
 if __name__ == "__main__":
     leave_out_archives()
+    add_modules(os.environ.pop(MODULES, None))
 
 import pandas as pd  # noqa: F401 - pyarrow loads it at the first array that it makes
 from pyspark import daemon

@@ -1,23 +1,83 @@
-"""Python's path without Spark's archives, where the same modules are installed unpacked.
+"""Where Python looks for modules, in the driver and in the processes of tasks.
 
-Spark puts `pyspark.zip` and that of py4j first on the path of a driver and of its tasks' processes.
-They hold no bytecode: each process compiles anew what it imports of them, a second of CPU.
+Spark puts `pyspark.zip` and that of py4j first on the path of both. They hold no bytecode: each
+process compiles anew what it imports of them, a second of CPU. Python itself puts the folder of a
+job first, and in processes of tasks the working folder. A `random.py` there would hide Python's.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""With it Python does not look for modules in the working folder."""
+SAFE: Final = "1"
+MODULES: Final = "_SEQUITUR_MODULES"
+"""The folder of a topology's own modules; behind all others on the path of tasks' processes."""
+_NAMED: Final = re.compile(r"'(\w+)(?:\.\w+)*'|/(\w+)(?:/__init__)?\.py\"")
 
 
 def leave_out_archives() -> None:
     """Import pyspark and py4j from where they are installed, if the archives are a part of that.
 
-    Archives of another Spark stay: their modules fit the JVM that put them there.
+    Archives of another Spark stay: their modules fit the JVM that put them there. The folder of
+    this package is left out, too: the names in it are no modules of their own.
     """
     for entry in [entry for entry in sys.path if _is_installed(Path(entry))]:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
+    ours = str(Path(__file__).parent)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(ours)]
+
+
+def add_modules(folder: str | None) -> None:
+    """Find modules in a folder, too, behind all others."""
+    if folder is not None and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def hand_on_path() -> None:
+    """Let programs that a task starts look for modules as any does; to be called in tasks."""
+    if os.environ.get(SAFE_PATH) == SAFE:
+        del os.environ[SAFE_PATH]
+
+
+def hiding_module(said: str, folders: Iterable[str]) -> Path | None:
+    """Return the file in one of some folders that hides a module which an error names.
+
+    Args:
+        said: The error, with its traceback.
+        folders: Those that Python looks at before its own modules.
+    """
+    names = sorted({name for found in _NAMED.findall(said) for name in found if name})
+    for folder in dict.fromkeys(folders):
+        for path in _modules(Path(folder), names):
+            if path.is_file() and not _is_module_of_that_name(path):
+                return path
+    return None
+
+
+def _modules(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    for name in names:
+        if name in sys.stdlib_module_names or name in sys.modules:
+            yield from (folder / f"{name}.py", folder / name / "__init__.py")
+
+
+def _is_module_of_that_name(path: Path) -> bool:
+    """Tell whether a file is Python's own module, or the one that this process has imported."""
+    if path.resolve().is_relative_to(Path(sysconfig.get_path("stdlib")).resolve()):
+        return True
+    name = path.parent.name if path.stem == "__init__" else path.stem
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    return name not in sys.stdlib_module_names and loaded is not None and path.samefile(loaded)
 
 
 def _is_installed(entry: Path) -> bool:

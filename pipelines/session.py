@@ -16,6 +16,7 @@ from sequitur.base.program import is_debugging
 from sequitur.errors import ConnectorMissingError
 from sequitur.pipelines.jars import jars_of_spark
 from sequitur.pipelines.launch import DEFAULT_MASTER
+from sequitur.pipelines.python_path import SAFE, SAFE_PATH
 from sequitur.pipelines.spark_settings import (
     JARS,
     MASTER,
@@ -49,6 +50,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     # With it the processes of queries have another environment than those of other tasks, and so
     # a daemon of their own: twice the imports, and twice the memory.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # A module in the working folder would hide Python's own of that name.
+    f"spark.executorEnv.{SAFE_PATH}": SAFE,
 }
 _LOCAL: Final[Mapping[str, str]] = {
     # A task in Python waits 30 ms less for its turn. Elsewhere the socket's path may be too long.

@@ -62,9 +62,11 @@ from sequitur.pipelines.ordering.progress import (
 )
 from sequitur.pipelines.ordering.query import RestartingQuery
 from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.python_path import MODULES
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.pipelines.spark.tasks import SparkWorkers, start_python, watched_executors
+from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.documents import check_epoch, folder_of_epoch
 from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
@@ -393,6 +395,8 @@ def run_submitted(
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
+    if file is not None and is_local(str(spark.sparkContext.master)):
+        spark.sparkContext.environment[MODULES] = str(file.resolve().parent)
     start_python(spark)
     if file is not None:
         spark.sparkContext.addPyFile(str(file))

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException
 
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import DataLoss
@@ -280,7 +280,7 @@ def end_query(
     failure = raised or query.exception()
     if failure is None:
         return None
-    error = ReorderError(f"Spark gave up: {_first_line(failure)}")
+    error = ReorderError(f"Spark gave up: {reason_of(failure)}")
     error.__cause__ = failure
     return error
 
@@ -295,14 +295,6 @@ def passes(error: Exception) -> bool:
 def is_sparks(error: Exception) -> bool:
     """Tell whether Spark raised the error, and not one of our own parts."""
     return isinstance(error.__cause__, Py4JError | PySparkException)
-
-
-def _first_line(error: Exception) -> str:
-    """Return the message of a Java error without its stack trace, and what a task raised."""
-    if isinstance(error, PythonException):
-        return reason_of(error)
-    said = str(getattr(error, "java_exception", None) or error)
-    return said.strip().partition("\n")[0]
 
 
 # The streaming query of a job: ticked beside, and restarted after a transient failure.

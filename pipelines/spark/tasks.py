@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
+import os
 import re
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 
 from sequitur.errors import TopologyTaskError
 from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.python_path import SAFE_PATH, hand_on_path, hiding_module
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark_settings import is_local
 
@@ -201,7 +206,13 @@ def _is_of_spark(error: BaseException | None) -> bool:
 
 _FIRST_TASKS: Final = 2
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
-_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", re.MULTILINE)
+_TRACEBACK: Final = re.compile(
+    r"^(?P<margin>[ \t]*)(?:\S.*)?Traceback \(most recent call last\):$", re.MULTILINE
+)
+_STACK: Final = re.compile(r"\n(?:\tat |\s*(?:Driver|JVM) stacktrace:|=== Streaming Query ===)")
+"""Where what was raised ends, and what Java and Spark put behind it begins."""
+_PATH: Final = re.compile(r"^PYTHONPATH was:\n\s*(.*)$", re.MULTILINE)
+_QUALIFIED: Final = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _POOL: Final = "spark.scheduler.pool"
@@ -232,6 +243,7 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
     """
 
     def settled(number: int) -> T:
+        hand_on_path()
         answer = task(number)
         settle()
         return answer
@@ -345,11 +357,19 @@ def _run_task(spark: SparkSession) -> None:
         each_partition(spark, lambda _: None, _FIRST_TASKS)
 
 
-def reason_of(error: PySparkException | Py4JJavaError) -> str:
-    """Return a task's error, out of the traceback that Spark makes of it."""
-    said = str(error).strip()
-    raised = _RAISED.findall(said)
-    reason = str(raised[-1]) if raised else said.partition("\n")[0]
+def reason_of(error: Exception) -> str:
+    """Return what Spark or a task failed of, whole, without the stacks around it."""
+    said = "\n".join(_messages(error))
+    reason = _raised(said)
+    if reason is None:
+        reason = ""
+        for one in _messages(error):
+            told = _STACK.split(one, maxsplit=1)[0].strip()
+            if told not in reason:
+                reason += f"; caused by {told}" if reason else told
+    hiding = hiding_module(said, _searched_first(said))
+    if hiding is not None:
+        return f"{reason}; {hiding} hides the module {_module_name(hiding)!r}: rename it"
     missing = _NO_MODULE.match(reason)
     if missing is None:
         return reason
@@ -357,6 +377,41 @@ def reason_of(error: PySparkException | Py4JJavaError) -> str:
         f"Python on the workers has no package {missing[1]!r}: install there what the driver has, "
         "in the same versions, or ship it by --py-files or spark.archives (docs/operations.md)"
     )
+
+
+def _messages(error: Any) -> Iterator[str]:
+    """Yield the messages of an error of Spark's and of its causes, from the outermost on."""
+    java = getattr(error, "java_exception", None)
+    yield str(error) if java is None else str(java.toString())
+    while java is not None and (java := java.getCause()) is not None:
+        yield str(java.toString())
+    if (cause := getattr(error, "_cause", None)) is not None:
+        yield from _messages(cause)
+
+
+def _raised(said: str) -> str | None:
+    """Return what Python raised at the end of the last traceback in a text; None without any."""
+    tracebacks = [*_TRACEBACK.finditer(said)]
+    if not tracebacks:
+        return None
+    margin, behind = tracebacks[-1]["margin"], said[tracebacks[-1].end() + 1 :]
+    lines = itertools.dropwhile(lambda line: line.startswith(f"{margin} "), behind.split("\n"))
+    raised = itertools.takewhile(lambda line: not line or line.startswith(margin), lines)
+    text = "\n".join(line.removeprefix(margin) for line in raised)
+    return _QUALIFIED.sub("", _STACK.split(text, maxsplit=1)[0].strip())
+
+
+def _searched_first(said: str) -> list[str]:
+    """Return where a task's Python looks for modules before it looks for its own."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - nothing else tells of it
+    is_safe = context is not None and context.environment.get(SAFE_PATH)
+    shipped = [] if context is None else [SparkFiles.getRootDirectory()]
+    path = f"{os.environ.get('PYTHONPATH', '')}:{':'.join(_PATH.findall(said))}"
+    return [*([] if is_safe else [str(Path.cwd())]), *shipped, *filter(None, path.split(":"))]
+
+
+def _module_name(path: Path) -> str:
+    return path.parent.name if path.stem == "__init__" else path.stem
 
 
 def text_of(error: Any) -> str:

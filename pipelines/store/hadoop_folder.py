@@ -124,7 +124,7 @@ def _hadoops_errors(root: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        told = str(error.java_exception.toString()).partition("\n")[0]
+        told = str(error.java_exception.toString()).strip()
         raise CheckpointError(
             f"checkpoint {root}: Spark, which writes its own part there, does not reach it: {told}"
             ". Has it the jars for that store, and in spark.hadoop.* its endpoint, region and "

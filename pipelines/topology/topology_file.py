@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
 from sequitur.consumer.lateness import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
+from sequitur.pipelines.python_path import add_modules
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+    from types import ModuleType
 
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
@@ -25,22 +27,17 @@ def load_topology(path: Path) -> Topology:
     """Import a file, and return the topology that it names `topology`.
 
     It is imported as the module of its name, so that tasks find its bolts under that name, too:
-    they need the file by `spark.sparkContext.addPyFile`.
+    they need the file by `spark.sparkContext.addPyFile`. Modules beside it are found behind all
+    others: none of them hides one of Python's own, or one that is installed.
     """
     if not path.is_file():
         raise TopologyFileError(f"{path}: there is no such file")
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise TopologyFileError(f"{path}: its name is not that of a Python module")
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(path.stem)
-    except Exception as error:
-        raise TopologyFileError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(folder)
+    module = sys.modules.get(path.stem)
+    if module is None and path.stem not in sys.stdlib_module_names:
+        add_modules(str(path.resolve().parent))
+        module = _imported(path)
     found = getattr(module, "__file__", None)
     if found is None or not path.resolve().samefile(found):
         raise TopologyFileError(
@@ -52,6 +49,22 @@ def load_topology(path: Path) -> Topology:
             f"{path} has no topology: it has to say `topology = builder.build()`"
         )
     return topology
+
+
+def _imported(path: Path) -> ModuleType:
+    """Import a file under its own name, wherever Python would look for that."""
+    spec = spec_from_file_location(path.stem, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise TopologyFileError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return module
 
 
 def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology: Topology) -> None:

@@ -299,7 +299,7 @@ def _run_daemons(
     try:
         for number, send_delay_s in enumerate(SEND_DELAYS_S, start=1):
             command = [
-                sys.executable, "-m", "sequitur.producer",
+                sys.executable, "-P", "-m", "sequitur.producer",
                 "--topic", INPUT_TOPIC, "--partitions", str(_PARTITIONS),
                 "--name", f"cpu-{number}", "--source", "cpu",
                 "--journal", str(folder / f"cpu-{number}.journal"),
@@ -340,7 +340,7 @@ def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[st
     """Run the reorder job until it has drained; the counts of its final report."""
     report = folder / "reorder.json"
     command = [
-        sys.executable, "-m", "sequitur", "reorder",
+        sys.executable, "-P", "-m", "sequitur", "reorder",
         "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPIC,
         "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
         "--checkpoint", str(folder / "checkpoint"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ _FILES = {
     "empty_topology_file.py": ("", "has no topology"),
     "other_topology_file.py": ("topology = 3", "has no topology"),
     "json.py": ("", "a module named 'json' is there already"),
+    "colorsys.py": ("", "a module named 'colorsys' is there already"),  # not loaded so far
 }
 
 
@@ -36,6 +38,31 @@ def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(TopologyFileError, match=said) as refused:
         load_topology(path)
     assert name in str(refused.value)
+
+
+@pytest.mark.promise("process-modules-beside")
+def test_modules_beside_a_topology_hide_none_of_another_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not Python's own, and not what is installed; modules of other names are found."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("colorsys", "tabnanny", "sortedcontainers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the {name} beside')")
+    text = """
+import colorsys, sortedcontainers, tabnanny
+import shapes_beside_it
+from sequitur.consumer.topology import TopologyBuilder
+builder = TopologyBuilder(shapes_beside_it.NAME)
+builder.set_spout("events")
+builder.set_output("out").local_grouping("events")
+topology = builder.build()
+"""
+    (tmp_path / "shapes_beside_it.py").write_text("NAME = 'beside'")
+    (tmp_path / "moto.py").write_text(text)  # as a package that is installed, and not loaded
+    monkeypatch.delitem(sys.modules, "moto", raising=False)
+    assert load_topology(tmp_path / "moto.py").name == "beside"
+    del sys.modules["moto"], sys.modules["shapes_beside_it"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
