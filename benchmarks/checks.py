@@ -28,9 +28,13 @@ from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.codec import in_metadata
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
-from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC
+from sequitur.consumer.subscription.cursor_store import cursor_topic
 from sequitur.consumer.subscription.policies import BacklogQuota, TopicPolicies
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.stored_records import (
     SubscriptionState,
     cursor_key,
@@ -56,7 +60,7 @@ def measure(servers: str, subscriptions: int, partitions: int) -> Iterator[dict[
     surveyor, topic = Surveyor(kafka), f"bench-{uuid.uuid4().hex[:8]}"
     _fill(kafka, surveyor, topic, partitions)
     names = [f"{topic}-{number}" for number in range(subscriptions)]
-    cursors = CompactedTopic(kafka, CURSOR_TOPIC, partitions=8)
+    cursors = CompactedTopic(kafka, cursor_topic(kafka), partitions=8)
     cursors.ensure()
     places = {name: cursors.partition_of(name) for name in names}
     made_ms = int(time.time() * 1000)
@@ -66,6 +70,7 @@ def measure(servers: str, subscriptions: int, partitions: int) -> Iterator[dict[
             (topic,),
             SubscriptionType.SHARED,
             made_ms,
+            group=group_of_new(kafka, name),
             last_connected_ms=made_ms,
             partition=places[name],
         )
@@ -86,7 +91,7 @@ def measure(servers: str, subscriptions: int, partitions: int) -> Iterator[dict[
             taken: list[tuple[float, float]] = []
             for number in range(_ROUNDS):
                 if moves or not number:
-                    writer.write(_cursors(topic, places, partitions, number + moves))
+                    writer.write(_cursors(cursors.name, topic, places, partitions, number + moves))
                 if not number:
                     checks.run()
                 begun_s, busy_s = time.perf_counter(), time.process_time()
@@ -113,19 +118,19 @@ def _fill(kafka: KafkaSettings, surveyor: Surveyor, topic: str, partitions: int)
 
 
 def _cursors(
-    topic: str, places: dict[str, int], partitions: int, turn: int
+    stored_in: str, topic: str, places: dict[str, int], partitions: int, turn: int
 ) -> Iterator[TopicWrite]:
     """Return records of cursors that stand at offsets of their own each turn."""
     for number, (name, place) in enumerate(places.items()):
         state = SubscriptionState(written_ms=turn).encode()
-        yield TopicWrite(CURSOR_TOPIC, place, state_key(name), state)
+        yield TopicWrite(stored_in, place, state_key(name), state)
         for partition in range(partitions):
             start = (number + 3 * turn) % _MESSAGES
             cursor = Cursor(CursorIdentity(name, topic, partition), start=start)
             pieces = in_metadata(cursor, generation=0)
             key = cursor_key(name, SourcePartition(topic, partition))
             value = cursor_value(pieces.offset, pieces.metadata)
-            yield TopicWrite(CURSOR_TOPIC, place, key, value)
+            yield TopicWrite(stored_in, place, key, value)
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ class ProducerSettings(Section):
     )
     backlog_quota: bool = Field(
         default=False,
-        description="Keep to backlog quotas: read the topic sequitur-subscriptions, and hold or "
-        "refuse events for a topic whose subscriptions are too far behind",
+        description="Keep to backlog quotas: read the topic SYSTEM_PREFIX-subscriptions, "
+        "and hold or refuse events for a topic whose subscriptions are too far behind",
     )
     compression: Compression = Field(default="lz4", description="Codec of a batch")
     linger: Duration = Field(

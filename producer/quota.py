@@ -22,7 +22,7 @@ from sequitur.errors import (
     FatalError,
     RetriableError,
 )
-from sequitur.kafka.control import CONTROL_TOPIC, PROXIMITY_FROM, BacklogState, ToDo, topic_of
+from sequitur.kafka.control import PROXIMITY_FROM, BacklogState, ToDo, control_topic, topic_of
 from sequitur.kafka.log_reading import EARLIEST, FETCH_WAIT_MS, LATEST, fetch_one, offset_at
 from sequitur.kafka.wire import Wire, close_within
 
@@ -271,7 +271,7 @@ _PARTITION: Final = 0
 
 
 class ControlReader:
-    """Gives a gate the records of the control topic, from its beginning on."""
+    """Gives a gate the records of its installation's control topic, from its beginning on."""
 
     def __init__(
         self,
@@ -290,6 +290,7 @@ class ControlReader:
             request_timeout=_ANSWER_TIMEOUT,
             token_provider=token_provider,
         )
+        self._topic = control_topic(kafka)
         self._gate = gate
         self._random: Callable[[], float] = random.random
         self._backoff = Backoff()
@@ -328,16 +329,16 @@ class ControlReader:
         if reason != self._told:
             self._told = reason
             tell = _log.info if isinstance(error, RetriableError) else _log.warning
-            tell("backlog quotas cannot be read", topic=CONTROL_TOPIC, reason=reason)
+            tell("backlog quotas cannot be read", topic=self._topic, reason=reason)
         await asyncio.sleep(self._backoff.delay_ms(self._failures, self._random()) / 1000)
 
     async def _find_topic(self) -> bool:
         """Learn where the topic is; return False while there is none, and nothing is limited."""
-        if not await self._wire.refresh([CONTROL_TOPIC]):
+        if not await self._wire.refresh([self._topic]):
             raise RetriableError("no broker answers")
-        if self._wire.is_unauthorized(CONTROL_TOPIC):
-            raise FatalError(f"topic {CONTROL_TOPIC}: no right to read it")
-        topic_id = self._wire.topic_id(CONTROL_TOPIC)
+        if self._wire.is_unauthorized(self._topic):
+            raise FatalError(f"topic {self._topic}: no right to read it")
+        topic_id = self._wire.topic_id(self._topic)
         if topic_id is None:
             return False
         if topic_id != self._topic_id:
@@ -347,20 +348,19 @@ class ControlReader:
 
     async def _follow(self) -> None:
         """Read on, until the leader is another."""
-        node = self._wire.leader(CONTROL_TOPIC, _PARTITION)
+        node = self._wire.leader(self._topic, _PARTITION)
         if node is None:
             raise RetriableError("the topic has no leader")
         ask = functools.partial(self._wire.ask, node)
         first, end = [
-            await offset_at(ask, CONTROL_TOPIC, _PARTITION, time_ms)
-            for time_ms in (EARLIEST, LATEST)
+            await offset_at(ask, self._topic, _PARTITION, time_ms) for time_ms in (EARLIEST, LATEST)
         ]
         if not first <= self._offset <= end:
             self._offset = first  # what was read before is gone from the log
         offset = self._offset
         records: list[tuple[bytes | None, bytes | None]] = []
         while True:
-            read = await fetch_one(ask, CONTROL_TOPIC, _PARTITION, offset, wait_ms=FETCH_WAIT_MS)
+            read = await fetch_one(ask, self._topic, _PARTITION, offset, wait_ms=FETCH_WAIT_MS)
             records += [(record.key, record.value) for record in read.rows()]
             offset = read.next_offset
             if read.is_all:
@@ -369,5 +369,5 @@ class ControlReader:
                 self._offset = offset
                 records = []
             if self._told is not None:
-                _log.info("backlog quotas are read", topic=CONTROL_TOPIC)
+                _log.info("backlog quotas are read", topic=self._topic)
             self._told, self._failures = None, 0

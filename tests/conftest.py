@@ -1,8 +1,9 @@
 """Fixtures for all tests: one broker for all processes of a session, and topics of one's own on it.
 
-Who stops, pauses or fills the broker, or writes what is one for a whole cluster (the topics of
-subscriptions, their registry, the group that checks them), is marked `own_broker`: it has that of
-its own process, and such tests run one after the other.
+What is one for an installation (the topics of subscriptions, the group that checks them) has a
+prefix of the test's own: the fixtures `kafka` and `system_prefix`. Who stops, pauses or fills the
+broker, or keeps all others from running retention on it, is marked `own_broker`: it has that of its
+own process, and such tests run one after the other.
 
 `--broker=embedded` (the default) or `--broker=container` says where Kafka runs. It is the same
 Kafka: in a container run what goes through Docker, its ways to start, pause, stop and kill a broker
@@ -13,6 +14,7 @@ there: it is used, and no other is started.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import shutil
@@ -30,6 +32,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import HealthCheck, settings
 
+from sequitur.kafka.settings import KafkaSettings
 from tests.support.brokers import (
     POLL_S,
     Broker,
@@ -294,6 +297,43 @@ def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeT
             # The test may have left the broker down, and its topics go with it anyway.
             with contextlib.suppress(KafkaException):
                 deletion.result(_TOPIC_TIMEOUT_S)
+
+
+@pytest.fixture
+def make_system_prefix(broker: Broker) -> Iterator[Callable[[], str]]:
+    """Prefixes for registries, cursors, quotas and checks of this test alone."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"t{uuid.uuid4().hex[:10]}")
+        return made[-1]
+
+    yield make
+    client = _admin(broker.bootstrap_servers)
+    topics = [f"{one}-{kind}" for one in made for kind in ("subscriptions", "cursors")]
+    # The test may have left the broker down. What is deleted is not waited for.
+    with contextlib.suppress(KafkaException):
+        found = client.list_consumer_groups(request_timeout=_TOPIC_TIMEOUT_S).result().valid
+        groups = [one.group_id for one in found if one.group_id.split("-")[0] in made]
+        client.delete_topics(topics)
+        if groups:
+            client.delete_consumer_groups(groups)
+
+
+@pytest.fixture
+def system_prefix(make_system_prefix: Callable[[], str]) -> str:
+    return make_system_prefix()
+
+
+@pytest.fixture
+def kafka(broker: Broker, system_prefix: str) -> KafkaSettings:
+    """The broker, for a test that has subscriptions or quotas."""
+    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers, system_prefix=system_prefix)
+
+
+@functools.cache
+def _admin(bootstrap_servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Which names a subscription may have: one rule for whoever creates or opens one, and for jobs.
 
-The consumer group of a subscription is called `sequitur-` and its name; those that older versions
+The consumer group of a subscription is called `sequitur-` and its name, or has the prefix of its
+installation (`[kafka] system_prefix`) instead; those that older versions
 have created keep theirs, which is the name alone. A group of somebody else is left alone: its
 members would lose their partitions, and its offsets would be replaced.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry
-from sequitur.consumer.subscription.checks import CHECKS_GROUP
+from sequitur.consumer.subscription.checks import checks_group
 from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.inspection import (
     await_no_owner,
@@ -32,7 +33,7 @@ from sequitur.consumer.subscription.position import (
     reset_move,
     skip_stop,
 )
-from sequitur.consumer.subscription.registry import GROUP_PREFIX, group_of_new
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.stored_records import SubscriptionState, nothing_stored
 from sequitur.errors import (
     PositionRangeError,
@@ -42,6 +43,7 @@ from sequitur.errors import (
     SubscriptionExistsError,
     TopicError,
 )
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -80,13 +82,15 @@ def may_take(
         may_grow = grows and not any(surveyor.topics.partitions(one) for one in left_out)
         refuse_another(found, kind, found.topics if may_grow else topics)
         return found
-    if name.startswith(GROUP_PREFIX) or group_of_new(name) == CHECKS_GROUP:
+    kafka = surveyor.kafka
+    own = group_of_new(kafka, name)
+    if name.startswith(system_name(kafka, "")) or own == checks_group(kafka):
         raise SubscriptionError(
             f"subscription {name!r}: consumer groups of that name are Sequitur's own: choose "
             "another name"
         )
     if surveyor.cursors.read(name) is None:  # else a job's that has not registered it yet
-        _refuse_groups(surveyor.groups, name, fence=fence)
+        _refuse_groups(surveyor.groups, name, own, fence=fence)
     return None
 
 
@@ -101,10 +105,10 @@ def refuse_another(
         )
 
 
-def _refuse_groups(groups: ConsumerGroups, name: str, *, fence: bool) -> None:
+def _refuse_groups(groups: ConsumerGroups, name: str, own: str, *, fence: bool) -> None:
     """Refuse a name that a group has which is no subscription's, with the prefix or without."""
     kinds = groups.kinds()
-    for group in (name, group_of_new(name)):
+    for group in (name, own):
         if kinds.get(group, "") not in _OF_CONSUMERS:
             raise SubscriptionExistsError(
                 f"group {group!r} is a group of type {kinds[group]}: choose another name"

@@ -38,7 +38,8 @@ from sequitur.errors import (
     UnansweredError,
     UnknownSubscriptionError,
 )
-from sequitur.kafka.control import CONTROL_TOPIC
+from sequitur.kafka.control import control_topic
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -417,7 +418,7 @@ def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
     )
 
 
-# Checks again and again, by one process of a cluster at a time.
+# Checks again and again, by one process of an installation at a time.
 #
 # A backlog grows when the job is down, so the checks run beside it, too: in `sequitur subscription
 # watch`, and in each job. Who makes them is settled by a consumer group on the topic of the
@@ -426,7 +427,6 @@ def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
 # and stops.
 
 
-CHECKS_GROUP: Final = "sequitur-subscription-checks"
 INTERVAL_S: Final = 1.0
 """Producers are to know of a backlog within two seconds."""
 _POLL_S: Final = 0.2
@@ -435,15 +435,20 @@ _LONGEST_ROUND_MS: Final = 600_000
 _STALE_AFTER_ROUNDS: Final = 10
 
 
+def checks_group(kafka: KafkaSettings) -> str:
+    """Return the group that settles who makes an installation's checks."""
+    return system_name(kafka, "subscription-checks")
+
+
 class Leadership:
     """A seat among those who can make the checks; one of them is told to."""
 
-    def __init__(self, kafka: KafkaSettings, group: str = CHECKS_GROUP) -> None:
+    def __init__(self, kafka: KafkaSettings) -> None:
         self._leads = threading.Event()
         self._consumer = Consumer(
             {
                 **kafka.librdkafka(),
-                "group.id": group,
+                "group.id": checks_group(kafka),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "session.timeout.ms": _SESSION_MS,
@@ -453,7 +458,7 @@ class Leadership:
             }
         )
         self._consumer.subscribe(
-            [CONTROL_TOPIC],
+            [control_topic(kafka)],
             on_assign=self._assigned,
             on_revoke=self._revoked,
             on_lost=self._revoked,
@@ -535,7 +540,6 @@ def watch(
     replication_factor: int = -1,
     dry_run: bool = False,
     warn: Callable[[str], object] = len,
-    group: str = CHECKS_GROUP,
     **options: Any,
 ) -> None:
     """Make all checks again and again, while this process is the one that makes them."""
@@ -545,7 +549,7 @@ def watch(
         "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
     )
     with (
-        Leadership(kafka, group) as leadership,
+        Leadership(kafka) as leadership,
         LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
     ):
         round_ = Duty(

@@ -26,6 +26,7 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -214,7 +215,7 @@ class FollowedPartition(FollowedTopic):
 
 
 class TopicStore:
-    """What is kept in the one topic of its kind that a cluster has."""
+    """What is kept in the one topic of its kind that an installation has."""
 
     _name: ClassVar[str]
     _partitions: ClassVar[int]
@@ -231,7 +232,11 @@ class TopicStore:
         self._outages = outages
         self._replication_factor = replication_factor
         self._topic = CompactedTopic(
-            kafka, self._name, partitions=self._partitions, outages=outages, topics=topics
+            kafka,
+            system_name(kafka, self._name),
+            partitions=self._partitions,
+            outages=outages,
+            topics=topics,
         )
         self._followed = FollowedTopic(self._topic)
 

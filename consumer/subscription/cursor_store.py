@@ -29,6 +29,7 @@ from sequitur.consumer.subscription.compacted_topic import (
     TopicWrite,
 )
 from sequitur.consumer.subscription.position import Position
+from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.stored_records import (
     Claim,
     ClaimWatch,
@@ -58,6 +59,7 @@ from sequitur.errors import (
 )
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -255,7 +257,7 @@ class OwnersThread:
 # Kafka forgets them a week after the group is empty; ADR 29 has more.
 
 
-CURSOR_TOPIC: Final = "sequitur-cursors"
+_NAME: Final = "cursors"
 _PARTITIONS: Final = 8
 _NOTHING: Final = StoredRecords({})
 _FEW: Final = 4
@@ -269,15 +271,20 @@ _RETRY: Final = Retry(
 WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
 
 
-def transactional_id(subscription: str) -> str:
+def cursor_topic(kafka: KafkaSettings) -> str:
+    """Return the topic of an installation's cursors."""
+    return system_name(kafka, _NAME)
+
+
+def transactional_id(kafka: KafkaSettings, subscription: str) -> str:
     """Return what the owner of a subscription owns."""
-    return f"sequitur-subscription/{subscription}"
+    return system_name(kafka, f"subscription/{subscription}")
 
 
 class CursorStore(TopicStore):
-    """The cursors of all subscriptions of a cluster."""
+    """The cursors of all subscriptions of an installation."""
 
-    _name, _partitions = CURSOR_TOPIC, _PARTITIONS
+    _name, _partitions = _NAME, _PARTITIONS
 
     @cached_property
     def _known(self) -> KnownCursors:
@@ -635,7 +642,9 @@ class CursorOwner:
                 raise SubscriptionConnectedError(held_by(self.subscription, before))
             self.stored = known.subscription(self.subscription)
             self._generation = known.newest_generation(self.subscription)
-            self.group = known.group(self.subscription)
+            self.group = known.group(self.subscription) or group_of_new(
+                self._kafka, self.subscription
+            )
             self._chunks = known.chunks(self.subscription)
             if not self._claim.count:
                 self._claim = Claim.begin(self.lease.lease_s, before)
@@ -690,7 +699,7 @@ class CursorOwner:
     def _new_writer(self) -> FencedWriter:
         return FencedWriter(
             self._kafka,
-            transactional_id(self.subscription),
+            transactional_id(self._kafka, self.subscription),
             name=f"subscription {self.subscription!r}",
             writes_to=(self._topic.name, self.partition),
             outages=self._outages,

@@ -18,6 +18,7 @@ from sequitur.consumer.subscription.registry import (
     NOTED_EACH_MS,
     SubscriptionRecord,
     SubscriptionType,
+    group_of_new,
 )
 from sequitur.consumer.subscription.stored_records import (
     Hold,
@@ -70,7 +71,12 @@ class SubscriptionOpening:
         # For the thread that looks again and again: a client would be threads of its own.
         self.looks = Surveyor(kafka, replication_factor=replication_factor, by_thread=True)
         self._record = SubscriptionRecord(
-            name, topics, type, created_ms=0, evicted_topic=evicted_topic
+            name,
+            topics,
+            type,
+            created_ms=0,
+            group=group_of_new(kafka, name),
+            evicted_topic=evicted_topic,
         )
 
     def open(

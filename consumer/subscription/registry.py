@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from sequitur.base.retry import Backoff, Retry
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.consumer.subscription.compacted_topic import (
     FencedWriter,
     TopicStore,
@@ -35,16 +35,21 @@ from sequitur.errors import (
     SubscriptionExistsError,
     SubscriptionFencedError,
     SubscriptionNameError,
+    TopicError,
     UnansweredError,
     UnknownSubscriptionError,
 )
-from sequitur.kafka.control import CONTROL_TOPIC, key_of, topic_of
+from sequitur.kafka.control import CONTROL_NAME, control_topic, key_of, topic_of
+from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.reader import Reader
+from sequitur.kafka.settings import SYSTEM_PREFIX_FORM, system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.policies import PoliciesInForce
+    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.control import BacklogState
     from sequitur.kafka.settings import KafkaSettings
 
@@ -59,7 +64,6 @@ NOTED_EACH_MS: Final = 60_000
 """When a subscription was last connected is written no more often: expiration counts in minutes."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
-GROUP_PREFIX: Final = "sequitur-"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -77,9 +81,9 @@ class SubscriptionType(StrEnum):
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
 
 
-def group_of_new(name: str) -> str:
+def group_of_new(kafka: KafkaSettings, name: str) -> str:
     """Return the consumer group of a subscription that is created now."""
-    return f"{GROUP_PREFIX}{name}"
+    return system_name(kafka, name)
 
 
 def check_name(name: str) -> str:
@@ -103,6 +107,8 @@ class SubscriptionRecord:
     topics: tuple[str, ...]
     type: SubscriptionType  # how its messages are given to consumers
     created_ms: int  # when it was created, epoch milliseconds
+    # id of its consumer group: `group_of_new`, and in format 1 its name
+    group: str = field(kw_only=True)
     epoch: int = 0  # how often its cursors were reset
     last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
     # after so long without a consumer it is deleted; 0 never, None as its topics' policies say
@@ -113,8 +119,6 @@ class SubscriptionRecord:
     # partition of the cursors' topic that its cursors are in; None where no owner has noted it, as
     # in records of format 1: they are looked for in all of them
     partition: int | None = None
-    # id of its consumer group; by default that of a new one. In format 1 it is the name
-    group: str = ""
     # topic that its messages are copied to before a backlog quota evicts them, whoever does that;
     # None: they are not, as its owner has it
     evicted_topic: str | None = None
@@ -124,7 +128,6 @@ class SubscriptionRecord:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        object.__setattr__(self, "group", self.group or group_of_new(self.name))
         if not self.topics:
             raise ValueError(f"subscription {self.name!r} is on no topic")
 
@@ -419,12 +422,6 @@ def _whole_or_none(document: Mapping[str, Any], name: str) -> int | None:
 # id.
 
 
-REGISTRY_ID: Final = "sequitur-registry"
-"""The transactional id under which policies are changed."""
-BACKLOG_ID: Final = "sequitur-registry/backlog"
-"""That under which backlog states are written: they come again and again, and would otherwise take
-the registry away from whoever changes it."""
-_OF_SUBSCRIPTION: Final = f"{REGISTRY_ID}/subscription/"
 _PARTITION: Final = 0
 _RETRY: Final = Retry(
     patience_s=60.0,
@@ -433,10 +430,24 @@ _RETRY: Final = Retry(
 )
 
 
-class RegistryStore(TopicStore):
-    """The registry of a cluster."""
+def registry_id(kafka: KafkaSettings, subscription: str | None = None) -> str:
+    """Return the transactional id under which a subscription's record, or policies, are changed."""
+    of_one = "" if subscription is None else f"/subscription/{subscription}"
+    return system_name(kafka, f"registry{of_one}")
 
-    _name, _partitions = CONTROL_TOPIC, 1
+
+def backlog_id(kafka: KafkaSettings) -> str:
+    """Return the transactional id under which backlog states are written.
+
+    They come again and again, and would otherwise take the registry away from whoever changes it.
+    """
+    return system_name(kafka, "registry/backlog")
+
+
+class RegistryStore(TopicStore):
+    """The registry of an installation."""
+
+    _name, _partitions = CONTROL_NAME, 1
     _known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
 
     def read(self) -> Registry:
@@ -484,9 +495,9 @@ class RegistryStore(TopicStore):
         """Make a change; `tried` holds those of which nobody knows whether they were written."""
         writer = FencedWriter(
             self._kafka,
-            REGISTRY_ID if subscription is None else f"{_OF_SUBSCRIPTION}{subscription}",
+            registry_id(self._kafka, subscription),
             name="the registry of subscriptions",
-            writes_to=(CONTROL_TOPIC, _PARTITION),
+            writes_to=(self._topic.name, _PARTITION),
             beside={(one.topic, one.partition) for one in beside},
             outages=self._outages,
         )
@@ -499,7 +510,7 @@ class RegistryStore(TopicStore):
             changes = make(registry)
             if changes:
                 changed = (
-                    TopicWrite(CONTROL_TOPIC, _PARTITION, key, value)
+                    TopicWrite(self._topic.name, _PARTITION, key, value)
                     for key, value in changes.items()
                 )
                 writer.write([*changed, *beside])
@@ -513,11 +524,54 @@ class RegistryStore(TopicStore):
             writer.close()
 
 
+_REGISTRY_TOPIC: Final = re.compile(f"({SYSTEM_PREFIX_FORM})-{CONTROL_NAME}", re.ASCII)
+_READ_AGAIN_S: Final = 2.0
+"""A registry of which nothing comes for so long may be gone: it is looked for again."""
+
+
+def registries_of_others(kafka: KafkaSettings, topics: KafkaTopics) -> dict[str, Registry]:
+    """Return the registries of the other installations on the cluster, by prefix.
+
+    Brokers list only topics that this user may describe.
+    """
+
+    def read() -> dict[str, Registry]:
+        found = {
+            match[1]: topic
+            for topic in topics.compacted(_REGISTRY_TOPIC.fullmatch)
+            if (match := _REGISTRY_TOPIC.fullmatch(topic)) and match[1] != kafka.system_prefix
+        }
+        places = {topic: SourcePartition(topic, _PARTITION) for topic in found.values()}
+        extents = topics.extents(places)
+        if silent := extents.leaderless & set(places.values()):
+            raise UnansweredError(f"topic {min(silent).topic!r} has no leader")
+        records: dict[str, dict[bytes, bytes]] = {topic: {} for topic in places}
+        spans = {one: extents.logs[one] for one in places.values() if one in extents.logs}
+        reader = Reader(kafka=kafka, passes_deleted=True, patience_s=_READ_AGAIN_S)
+        for where, row in reader.rows(spans):
+            if row.key is not None and row.value is not None:
+                records[where.topic][row.key] = row.value
+            elif row.key is not None:
+                records[where.topic].pop(row.key, None)
+        return {prefix: Registry.of(records[topic]) for prefix, topic in sorted(found.items())}
+
+    try:
+        return _RETRY.run(read, any_of(UnansweredError))
+    except UnansweredError:
+        raise
+    except TopicError as error:
+        raise TopicError(
+            f"{error}: another installation's subscriptions may need any record; allow this user "
+            f"to read topics *-{CONTROL_NAME}"
+        ) from error
+
+
 class BacklogStates:
     """What producers are told about backlogs; the newest that was opened alone may write."""
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._kafka = kafka
+        self._topic = control_topic(kafka)
         self._outages = outages
         self._writer = self._new_writer()
 
@@ -525,7 +579,7 @@ class BacklogStates:
         """Write the state of topics; None deletes that of a topic without a quota."""
         records = [
             TopicWrite(
-                CONTROL_TOPIC, _PARTITION, key_of(topic), None if state is None else state.encode()
+                self._topic, _PARTITION, key_of(topic), None if state is None else state.encode()
             )
             for topic, state in states.items()
         ]
@@ -546,8 +600,8 @@ class BacklogStates:
     def _new_writer(self) -> FencedWriter:
         return FencedWriter(
             self._kafka,
-            BACKLOG_ID,
+            backlog_id(self._kafka),
             name="states of backlogs",
-            writes_to=(CONTROL_TOPIC, _PARTITION),
+            writes_to=(self._topic, _PARTITION),
             outages=self._outages,
         )

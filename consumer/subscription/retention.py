@@ -16,17 +16,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from sequitur.consumer.subscription.backlog import Surveyor
+from sequitur.consumer.subscription.registry import registries_of_others
 from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka.groups import SHARE
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.policies import Retention
+    from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
     from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.admin import OwnRetention
 
@@ -169,6 +171,10 @@ def _plan(
 # has got to. A share group needs all of the topics that its members have subscribed to and it has
 # not begun. Of one without members that has not begun, and of a group that does not tell, it is not
 # known which records it needs: nothing is deleted then.
+#
+# Other installations on the cluster have registries of their own (`[kafka] system_prefix`). All of
+# them are read, and no argument passes by that: what is deleted is what each installation with a
+# subscription on the topic would delete.
 
 
 _HOW: Final = "or give --despite-other-groups"
@@ -236,17 +242,19 @@ def run_retention(
 ) -> RetentionRun:
     """Delete what may go of topics."""
     survey = surveyor.survey(topics, now_ms=now_ms)
-    others = _Others() if despite_other_groups else _others(surveyor, survey)
+    neighbours = _Neighbours.found(surveyor, survey.topics(), now_ms)
+    others = _Others() if despite_other_groups else _others(surveyor, survey, neighbours)
+    unread = {**survey.registry.unread, **neighbours.unread}
     plans: list[PartitionPlan] = []
     refusals: list[Refusal] = []
     for topic in sorted({where.topic for where in survey.logs}):
-        planned = _plans(surveyor, survey, topic)
+        planned = neighbours.keeping(_plans(surveyor, survey, topic), topic)
         own = surveyor.topics.own_retention(topic)
         refused = _refused_topic(surveyor, survey, topic, own, is_allowed=despite_topic_retention)
         if refused is not None:
             refusals.append(refused)
             planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
-        for name, why in survey.registry.unread.items() if any(x.deletes for x in planned) else ():
+        for name, why in unread.items() if any(x.deletes for x in planned) else ():
             sentence = (
                 f"topic {topic!r}: subscription {name!r} may be on it: {why}; run the version that "
                 "has written it"
@@ -276,7 +284,11 @@ def run_retention(
 
 def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
     """Return what may go by the cursors of this moment: some were reset or created meanwhile."""
-    now = surveyor.survey({one.topic for one in plans if one.deletes})
+    topics = {one.topic for one in plans if one.deletes}
+    if not topics:
+        return list(plans)
+    now = surveyor.survey(topics)
+    neighbours = _Neighbours.found(surveyor, topics)
     held = []
     for one in plans:
         plan = one
@@ -286,11 +298,64 @@ def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[Partit
         for record in now.registry.on(one.topic) if where in now.logs else ():
             offset = now.needed_from(record.name, where)
             plan = held_back(plan, offset, Holder.SUBSCRIPTION, record.name)
-        held.append(plan)
+        held += neighbours.keeping([plan], plan.topic)
     return held
 
 
-def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan]:
+class _Neighbours(NamedTuple):
+    """The other installations on the cluster."""
+
+    registries: Mapping[str, Registry]  # by prefix
+    # those that have subscriptions on topics that matter here
+    surveys: list[tuple[Surveyor, Survey]]
+
+    @classmethod
+    def found(cls, surveyor: Surveyor, topics: Collection[str], now_ms: int | None = None) -> Self:
+        """Ask for all there is of others on some topics."""
+        registries = registries_of_others(surveyor.kafka, surveyor.topics)
+        surveys = []
+        for prefix, registry in registries.items():
+            if wanted := [topic for topic in topics if registry.on(topic)]:
+                another = Surveyor(surveyor.kafka.model_copy(update={"system_prefix": prefix}))
+                surveys.append((another, another.survey(wanted, now_ms=now_ms)))
+        return cls(registries, surveys)
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """The subscriptions whose records cannot be read, by group, and why."""
+        return {
+            f"{prefix}-{name}": why
+            for prefix, registry in self.registries.items()
+            for name, why in registry.unread.items()
+        }
+
+    def keeping(self, plans: Sequence[PartitionPlan], topic: str) -> list[PartitionPlan]:
+        """Return plans for a topic that keep what the others keep.
+
+        Their subscriptions are called by their groups: two installations may have one of a name.
+        """
+        kept = list(plans)
+        for surveyor, survey in self.surveys:
+            if survey.registry.on(topic):
+                own = _plans(surveyor, survey, topic, lambda record: record.group)
+                found = {one.partition: one for one in own}
+                kept = [_keeping(plan, found.get(plan.partition)) for plan in kept]
+        return kept
+
+
+def _keeping(plan: PartitionPlan, other: PartitionPlan | None) -> PartitionPlan:
+    """Return a plan that keeps what another's plan for the partition keeps."""
+    if other is None:  # it has lost its leader
+        return held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
+    return held_back(plan, other.after, other.held_by or Holder.SUBSCRIPTION, other.holder)
+
+
+def _plans(
+    surveyor: Surveyor,
+    survey: Survey,
+    topic: str,
+    called: Callable[[SubscriptionRecord], str] = lambda record: record.name,
+) -> list[PartitionPlan]:
     """Return what subscriptions and policies let go."""
     retention = survey.registry.policies_of(topic).retention
     partitions = survey.partitions(topic)
@@ -298,13 +363,13 @@ def _plans(surveyor: Surveyor, survey: Survey, topic: str) -> list[PartitionPlan
     if retention.time_s:
         since_ms = survey.now_ms - retention.time_s * 1000
         young = surveyor.topics.offsets_since(partitions, since_ms)
-    names = [one.name for one in survey.registry.on(topic)]
+    records = survey.registry.on(topic)
     plans = []
     for where in partitions:
         known = survey.logs[where]
         young_from = young.get(where, known.start)
         log = PartitionLog(*where, known.start, known.end, known.size_bytes or 0, young_from)
-        acked = {name: survey.needed_from(name, where) for name in names}
+        acked = {called(one): survey.needed_from(one.name, where) for one in records}
         plans.append(plan_partition(log, acked, retention))
     return plans
 
@@ -318,9 +383,10 @@ class _Others(NamedTuple):
     unknown: tuple[str | None, str] | None = None
 
 
-def _others(surveyor: Surveyor, survey: Survey) -> _Others:
+def _others(surveyor: Surveyor, survey: Survey, neighbours: _Neighbours) -> _Others:
     groups, committed = surveyor.groups, {}
-    own = {one.group for one in survey.registry.subscriptions.values()}
+    registries = (survey.registry, *neighbours.registries.values())
+    own = {one.group for known in registries for one in known.subscriptions.values()}
     if not groups.are_all_listed():
         return _Others(unknown=(None, f"the right Describe on Cluster is missing: {_UNLISTED}"))
     for group, kind in groups.kinds().items():

@@ -28,7 +28,6 @@ from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
 from sequitur.consumer.subscription.codec import is_chunk_of, read_pointer, read_stored
 from sequitur.consumer.subscription.cursor import CountedSizes, CursorIdentity, PartitionCursor
-from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.errors import ConsumerError, CursorDamagedError, CursorVersionError
 from sequitur.kafka.partition import SourcePartition
 
@@ -518,10 +517,10 @@ class StoredRecords:
         found = read_state(self._found[state_key(name)])
         return found.generation, found.state.written_ms
 
-    def group(self, name: str) -> str:
-        """Return the consumer group that a subscription has, or is to have."""
+    def group(self, name: str) -> str | None:
+        """Return the consumer group that a subscription has; None if nothing is stored of it."""
         value = self._found.get(state_key(name))
-        return group_of_new(name) if value is None else read_state(value).group or name
+        return None if value is None else read_state(value).group or name
 
     def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
         """Return offset and metadata of each cursor of a subscription."""

@@ -22,6 +22,7 @@ from sequitur.consumer.subscription.registry import (
     RegistryStore,
     SubscriptionRecord,
     SubscriptionType,
+    group_of_new,
 )
 from sequitur.consumer.subscription.skipping import skip_due
 from sequitur.consumer.subscription.stored_records import (
@@ -462,10 +463,17 @@ class JobRecord:
     """The record of a job's subscription in the registry: which topics it is on."""
 
     def __init__(
-        self, name: str, registry: RegistryStore, *, evicted_topic: str | None, max_held_bytes: int
+        self,
+        name: str,
+        registry: RegistryStore,
+        *,
+        new_group: str,
+        evicted_topic: str | None,
+        max_held_bytes: int,
     ) -> None:
         self._name = name
         self._registry = registry
+        self._new_group = new_group
         self._owned: dict[str, Any] = {
             "evicted_topic": evicted_topic,
             "max_held_bytes": max_held_bytes,
@@ -489,7 +497,7 @@ class JobRecord:
                     now_ms,
                     last_connected_ms=now_ms,
                     partition=partition,
-                    group=group,
+                    group=group or self._new_group,
                     **self._owned,
                 )
                 return registry.created(made)
@@ -601,6 +609,7 @@ def subscribe(
     record = JobRecord(
         name,
         registered,
+        new_group=group_of_new(kafka, name),
         evicted_topic=settings.evicted_topic,
         max_held_bytes=settings.max_held_bytes,
     )

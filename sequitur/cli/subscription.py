@@ -27,7 +27,11 @@ from sequitur.consumer.subscription.position import (
     parse_ago_ms,
     parse_time_ms,
 )
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines.ordering.progress import instant
@@ -529,6 +533,7 @@ def create(
         tuple(dict.fromkeys(topic)),
         kind,
         created_ms,
+        group=group_of_new(settings.kafka, name),
         last_connected_ms=created_ms,
         expiration_time_minutes=expiration_time_minutes,
     )

@@ -18,6 +18,7 @@ from sequitur.errors import BrokerUnreachableError, UnknownRecordError, UnknownT
 from sequitur.kafka.connections import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.records import arrivals, headers_of
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -222,7 +223,8 @@ def _consumer(
     consumer = Consumer(
         {
             **kafka.librdkafka(),
-            "group.id": "sequitur-verify",  # required by the client; nothing is committed under it
+            # required by the client; nothing is committed under it
+            "group.id": system_name(kafka, "verify"),
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",  # when retention deletes records meanwhile
             "enable.partition.eof": True,

@@ -350,6 +350,17 @@ class KafkaTopics:
             raise TopicError(f"input_pattern {pattern!r} matches no topic")
         return found
 
+    def compacted(self, matches: Callable[[str], object]) -> list[str]:
+        """Return the topics of some names that are compacted, whatever else is done to them.
+
+        One whose settings are not told counts as compacted: it may be. They are asked again after a
+        minute.
+        """
+        named = [topic for topic in self._all() if matches(topic)]
+        found = self._known_configurations(named, may_be_gone=True)
+        policies = {one: found.get(one, {}).get("cleanup.policy", "compact") for one in named}
+        return sorted(topic for topic, policy in policies.items() if "compact" in policy)
+
     def _all(self) -> dict[str, int]:
         topics = self._told(
             Request.TOPICS,

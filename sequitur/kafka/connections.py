@@ -38,6 +38,7 @@ from sequitur.kafka.producer_ids import (
     known_producers,
     producer_states,
 )
+from sequitur.kafka.settings import to_reach
 from sequitur.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -422,7 +423,7 @@ def _is_in_event_loop() -> bool:
 
 def kept_connections(kafka: KafkaSettings, bound: Bound | None = None) -> Connections:
     """This thread's connections to a cluster, reopened when they are not fresh."""
-    key = threading.get_ident(), kafka
+    key = threading.get_ident(), to_reach(kafka)
     known = _kept.get(key)
     if known is None or not known.is_fresh():
         _close_unused(key)

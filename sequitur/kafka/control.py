@@ -17,13 +17,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from sequitur.errors import ControlRecordError
+from sequitur.kafka.settings import system_name
 
-CONTROL_TOPIC: Final = "sequitur-subscriptions"
+if TYPE_CHECKING:
+    from sequitur.kafka.settings import KafkaSettings
+
+CONTROL_NAME: Final = "subscriptions"
+"""What follows the prefix in the name of the topic."""
 
 ProducerPolicy = Literal["producer_request_hold", "producer_exception"]
 
@@ -121,6 +126,11 @@ class _Version(msgspec.Struct):
     """What each format has."""
 
     format: int
+
+
+def control_topic(kafka: KafkaSettings) -> str:
+    """Return the topic of an installation's control records, and of its registry."""
+    return system_name(kafka, CONTROL_NAME)
 
 
 def key_of(topic: str) -> bytes:

@@ -45,6 +45,9 @@ def read_token(path: Path) -> str:
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:\[\]]+):[0-9]{1,5}", re.ASCII)
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
+SYSTEM_PREFIX: Final = "sequitur"
+SYSTEM_PREFIX_FORM: Final = "[A-Za-z0-9._]{1,200}"
+"""No `-`: it ends the prefix, so no two prefixes give the same name. Kafka takes 249 characters."""
 _TOKEN_LIFE_S: Final = 60.0
 """How long librdkafka keeps a token whose lifetime is unknown."""
 
@@ -78,6 +81,17 @@ class KafkaSettings(Section):
     ssl_key_password: SecretStr | None = Field(
         default=None, description="Password of the private key, if it has one; never printed"
     )
+    system_prefix: str = Field(
+        default=SYSTEM_PREFIX,
+        description="Prefix of system topics, groups and transactional ids",
+    )
+
+    @field_validator("system_prefix")
+    @classmethod
+    def _is_a_prefix(cls, value: str) -> str:
+        if re.fullmatch(SYSTEM_PREFIX_FORM, value, re.ASCII) is None:
+            raise ValueError("expected letters, digits, '.' and '_', at most 200")
+        return value
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -251,3 +265,15 @@ async def _file_token(path: Path) -> str:
 def _jaas_quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def system_name(kafka: KafkaSettings, name: str) -> str:
+    """Return the full name of what an installation has once on a cluster."""
+    return f"{kafka.system_prefix}-{name}"
+
+
+def to_reach(kafka: KafkaSettings) -> KafkaSettings:
+    """Return settings as far as connections differ by them."""
+    if kafka.system_prefix == SYSTEM_PREFIX:
+        return kafka
+    return kafka.model_copy(update={"system_prefix": SYSTEM_PREFIX})

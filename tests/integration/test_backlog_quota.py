@@ -39,26 +39,24 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StartDaemon
     from tests.support.brokers import Broker
 
-pytestmark = pytest.mark.own_broker
+
+@pytest.fixture
+def control(kafka: KafkaSettings) -> ControlTopic:
+    return ControlTopic(kafka.bootstrap_servers, kafka.system_prefix)
 
 
 @pytest.fixture
-def control(broker: Broker) -> ControlTopic:
-    return ControlTopic(broker.bootstrap_servers)
-
-
-@pytest.fixture
-async def producer(broker: Broker, control: ControlTopic) -> AsyncIterator[IdempotentProducer]:
+async def producer(
+    kafka: KafkaSettings, control: ControlTopic
+) -> AsyncIterator[IdempotentProducer]:
     """A producer that keeps to quotas; the topic of its control records is there."""
     del control
-    async with _producer(broker) as producer:
+    async with _producer(kafka) as producer:
         yield producer
 
 
-def _producer(broker: Broker, **settings: Any) -> IdempotentProducer:
-    return IdempotentProducer(
-        broker.bootstrap_servers, ProducerSettings(backlog_quota=True, **settings)
-    )
+def _producer(kafka: KafkaSettings | str, **settings: Any) -> IdempotentProducer:
+    return IdempotentProducer(kafka, ProducerSettings(backlog_quota=True, **settings))
 
 
 def _create_topic(broker: Broker) -> AdminClient:
@@ -112,9 +110,9 @@ async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
 
 
 async def test_a_hold_ends_with_the_time_for_delivery(
-    broker: Broker, control: ControlTopic, topic: str
+    kafka: KafkaSettings, control: ControlTopic, topic: str
 ) -> None:
-    async with _producer(broker, delivery_timeout=timedelta(seconds=1)) as producer:
+    async with _producer(kafka, delivery_timeout=timedelta(seconds=1)) as producer:
         await _send(producer, topic)
         control.write(topic, "producer_request_hold")
         await until(producer.blocked_reason)
@@ -159,12 +157,11 @@ async def test_a_proximity_is_told_before_the_quota_is_reached(
 
 @pytest.mark.promise("in-whoever-checks-quotas")
 async def test_a_record_counts_for_its_time_alone(
-    broker: Broker, control: ControlTopic, topic: str
+    kafka: KafkaSettings, control: ControlTopic, topic: str
 ) -> None:
     """By a clock set by hand, and nobody writes another record."""
     now_ms = 0
     gate = QuotaGate(lambda: now_ms)
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     reader = ControlReader(kafka, gate, client_id="test", random=Random(1))
     reader.start()
     control.write(topic, "producer_request_hold", valid_for_ms=10_000)
@@ -196,7 +193,7 @@ async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -
     broker = make_broker({"auto.create.topics.enable": "true"})
     control = ControlTopic(broker.bootstrap_servers, creates=False)
     admin = _create_topic(broker)
-    async with _producer(broker) as producer:
+    async with _producer(broker.bootstrap_servers) as producer:
         await _send(producer, "t")
         await asyncio.sleep(1.5)  # it has looked for the topic again meanwhile
         await _send(producer, "t")
@@ -241,7 +238,7 @@ async def test_records_of_aborted_transactions_are_not_read(
 
 
 async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
-    broker: Broker, control: ControlTopic, topic: str
+    kafka: KafkaSettings, control: ControlTopic, topic: str
 ) -> None:
     control.write(topic, "producer_exception")
     control.write(topic, None)
@@ -253,7 +250,6 @@ async def test_a_reader_that_starts_sees_no_state_that_was_overtaken(
             super().take(records)
             assert not self.limits(topic)
 
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     reader = ControlReader(kafka, Gate(), client_id="test", random=Random(1))
     reader.start()
     await until(lambda: taken)
@@ -267,7 +263,7 @@ async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) ->
     broker = make_broker()
     _create_topic(broker)
     control = ControlTopic(broker.bootstrap_servers)
-    async with _producer(broker) as producer:
+    async with _producer(broker.bootstrap_servers) as producer:
         await _send(producer, "t")
         control.write("t", "producer_request_hold")
         await until(producer.blocked_reason)
@@ -289,7 +285,7 @@ async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeB
     """What the former one said does not count any more."""
     broker = make_broker()
     control = ControlTopic(broker.bootstrap_servers)
-    async with _producer(broker) as producer:
+    async with _producer(broker.bootstrap_servers) as producer:
         control.write("t", "producer_exception")
         await until(lambda: _gate(producer).limits("t"))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
@@ -316,10 +312,10 @@ async def test_a_producer_closes_while_a_send_is_held(
 
 
 async def test_the_reader_ends_with_its_producer(
-    broker: Broker, control: ControlTopic, topic: str
+    kafka: KafkaSettings, control: ControlTopic, topic: str
 ) -> None:
     del control
-    async with _producer(broker) as producer:
+    async with _producer(kafka) as producer:
         await _send(producer, topic)
     assert producer._control is not None
     assert producer._control._reading is not None
@@ -328,16 +324,20 @@ async def test_the_reader_ends_with_its_producer(
     assert not any(connection.connected() for connection in connections)
 
 
-_HEALTH = ("--health", "127.0.0.1:0", "--backlog-quota")
 _BOTH_POLICIES = pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
+
+
+def _health(kafka: KafkaSettings) -> tuple[str, ...]:
+    flags = ("--health", "127.0.0.1:0", "--backlog-quota")
+    return (*flags, "--system-prefix", kafka.system_prefix)
 
 
 def _lines(numbers: range) -> str:
     return "".join(f'{{"n":{number}}}\n' for number in numbers)
 
 
-def _numbers(broker: Broker, topic: str) -> list[int]:
-    (messages,) = read_partitions(broker.bootstrap_servers, topic)
+def _numbers(kafka: KafkaSettings, topic: str) -> list[int]:
+    (messages,) = read_partitions(kafka.bootstrap_servers, topic)
     return [json.loads(message.value())["n"] for message in messages]
 
 
@@ -346,14 +346,18 @@ def _numbers(broker: Broker, topic: str) -> list[int]:
 @_BOTH_POLICIES
 @pytest.mark.parametrize("durability", ["journal", "none"])
 def test_the_source_waits_until_the_quota_is_kept(
-    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, policy: str, durability: str
+    kafka: KafkaSettings,
+    make_topic: MakeTopic,
+    start_daemon: StartDaemon,
+    policy: str,
+    durability: str,
 ) -> None:
     """Beyond `delivery_timeout`, too; each event arrives once, in order, and the report says so."""
     topic = make_topic(partitions=1)
-    control = ControlTopic(broker.bootstrap_servers)
+    control = ControlTopic(kafka.bootstrap_servers, kafka.system_prefix)
     control.write(topic, policy)
     daemon = start_daemon(
-        *("--topic", topic, "--source", "stdin", *_HEALTH),
+        *("--topic", topic, "--source", "stdin", *_health(kafka)),
         *("--durability", durability, "--delivery-timeout", "500 ms"),
         stdin=subprocess.PIPE,
     )
@@ -373,14 +377,14 @@ def test_the_source_waits_until_the_quota_is_kept(
     control.lift(topic)
     report = daemon.end()
     assert (report["accepted"], report["persisted"]) == (100, 100)
-    assert _numbers(broker, topic) == list(range(100))
+    assert _numbers(kafka, topic) == list(range(100))
 
 
 @pytest.mark.test_all
 @pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
-    broker: Broker,
+    kafka: KafkaSettings,
     make_topic: MakeTopic,
     start_daemon: StartDaemon,
     tmp_path: Path,
@@ -388,10 +392,10 @@ def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
 ) -> None:
     """It ends at once; the next one begins where the source was left."""
     topic = make_topic(partitions=1)
-    control = ControlTopic(broker.bootstrap_servers)
+    control = ControlTopic(kafka.bootstrap_servers, kafka.system_prefix)
     lines = tmp_path / "lines.jsonl"
     lines.write_text(_lines(range(10)))
-    flags = ("--topic", topic, "--source", f"file:{lines}", "--name", "reader", *_HEALTH)
+    flags = ("--topic", topic, "--source", f"file:{lines}", "--name", "reader", *_health(kafka))
     daemon = start_daemon(*flags)
     health = DaemonHealth(daemon)
     health.until(lambda: health.metric("events_persisted_total") == 10)
@@ -409,21 +413,24 @@ def test_a_daemon_that_is_stopped_meanwhile_loses_nothing(
     health.until(lambda: health.metric("events_persisted_total") == 10)
     daemon.signal(signal.SIGTERM)
     daemon.end()
-    assert _numbers(broker, topic) == list(range(20))
+    assert _numbers(kafka, topic) == list(range(20))
 
 
 @pytest.mark.promise("in-producer-daemon")
 @_BOTH_POLICIES
 def test_http_clients_are_told_to_try_again(
-    broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, policy: str
+    kafka: KafkaSettings,
+    make_topic: MakeTopic,
+    start_daemon: StartDaemon,
+    policy: str,
 ) -> None:
     """503, as while the buffer is full; nothing of the request was accepted."""
     topic = make_topic(partitions=1)
-    control = ControlTopic(broker.bootstrap_servers)
+    control = ControlTopic(kafka.bootstrap_servers, kafka.system_prefix)
     control.write(topic, policy)
     daemon = start_daemon(
         *("--topic", topic, "--source", "http:127.0.0.1:0", "--http-room-timeout", "200 ms"),
-        *_HEALTH,
+        *_health(kafka),
     )
     health = DaemonHealth(daemon)
     health.until(lambda: "producer" in health.unready())
@@ -441,4 +448,4 @@ def test_http_clients_are_told_to_try_again(
         assert answer.status == 202
     daemon.signal(signal.SIGTERM)
     assert daemon.end()["persisted"] == 2
-    assert _numbers(broker, topic) == [0, 1]
+    assert _numbers(kafka, topic) == [0, 1]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import Cursor
     from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.kafka.settings import KafkaSettings
     from tests.spark.checkpoint_places import CheckpointPlace
     from tests.spark.submitted_job import SubmittedJob
 
@@ -117,7 +118,7 @@ class SubscriptionRounds(Rounds):
     @classmethod
     def of(
         cls,
-        bootstrap_servers: str,
+        kafka: KafkaSettings,
         topic: str,
         checkpoint: CheckpointPlace,
         random: Random,
@@ -126,9 +127,9 @@ class SubscriptionRounds(Rounds):
         more: tuple[str, ...] = (),
     ) -> Self:
         """See `Rounds.on`; the subscription is called after the topic."""
-        rounds = cls.on(bootstrap_servers, topic, checkpoint, random, job=job)
+        rounds = cls.on(kafka.bootstrap_servers, topic, checkpoint, random, job=job)
         settings = rounds.settings.model_copy(update={"subscription": f"{topic}.sub"})
-        return replace(rounds, settings=settings, more=more)
+        return replace(rounds, kafka=kafka, settings=settings, more=more)
 
     @property
     def written(self) -> tuple[str, ...]:

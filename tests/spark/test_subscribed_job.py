@@ -24,7 +24,7 @@ from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import RegistryStore
+from sequitur.consumer.subscription.registry import RegistryStore, group_of_new
 from sequitur.errors import (
     SubscriptionError,
     SubscriptionFencedError,
@@ -42,17 +42,18 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
-    from sequitur.producer import Delivery
+    from sequitur.producer import Delivery, KafkaSettings
     from sequitur.producer.quota import QuotaStatistics
     from tests.conftest import MakeTopic
 
-pytestmark = [pytest.mark.spark, pytest.mark.own_broker]
+pytestmark = pytest.mark.spark
 
 _S = 1_000
 
 
 @pytest.fixture
-def subscribed(job: Job) -> Job:
+def subscribed(job: Job, kafka: KafkaSettings) -> Job:
+    job.kafka = kafka
     return job.with_settings(delay="10 s", subscription=f"sub-{uuid4().hex[:8]}")
 
 
@@ -91,9 +92,8 @@ def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> 
     cursor = _cursor(job)
     assert list(cursor.unacked_ranges(0, 8)) == [(6, 8)]
     assert cursor.stats(8).to_document()["msgBacklog"] == 2
-    consumer = Consumer(
-        {**job.kafka.librdkafka(), "group.id": f"sequitur-{job.settings.subscription}"}
-    )
+    group = group_of_new(job.kafka, job.settings.subscription or "")
+    consumer = Consumer({**job.kafka.librdkafka(), "group.id": group})
     (committed,) = consumer.committed([TopicPartition(job.topic, 0)], timeout=30)
     consumer.close()
     assert committed.offset == cursor.committed_offset == 6
@@ -233,7 +233,7 @@ _HOUR_MS = 3_600_000
 
 def _limited(job: Job) -> SubscribedTopics:
     """Let the job register, and hold producers to its topic from a backlog of so many bytes on."""
-    topics = SubscribedTopics(job.kafka.bootstrap_servers)
+    topics = SubscribedTopics(job.kafka)
     job.run()
     quota = BacklogQuota(_LIMIT, None, BacklogPolicy.PRODUCER_REQUEST_HOLD)
     topics.policies(job.topic, TopicPolicies(backlog_quota=quota))
@@ -263,7 +263,7 @@ async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[Delive
 async def _send_held(job: Job, topics: SubscribedTopics) -> None:
     """Have the quota hold a producer's send, which the job lets go on while it runs."""
     settings = ProducerSettings(backlog_quota=True)
-    async with IdempotentProducer(job.kafka.bootstrap_servers, settings) as producer:
+    async with IdempotentProducer(job.kafka, settings) as producer:
         sending = await _held(producer, job.topic)
         with job.running():
             assert isinstance(await (await sending), Persisted)

@@ -19,10 +19,10 @@ from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.subscription_rounds import SubscriptionRounds
 
 if TYPE_CHECKING:
+    from sequitur.producer import KafkaSettings
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow, pytest.mark.own_broker]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _TOPOLOGY_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
@@ -35,11 +35,11 @@ _PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20
 @pytest.mark.promise("sub-job-killed-moment")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killed_job_without_its_checkpoint_repeats_nothing_acked_and_loses_nothing(
-    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+    kafka: KafkaSettings, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Whenever it dies, what is acked is out and stays so; the rest comes, and is counted."""
     topic, place = make_topic(partitions=4), CheckpointPlace.on_path(tmp_path / "checkpoint")
-    rounds = SubscriptionRounds.of(broker.bootstrap_servers, topic, place, Random(_SEED))
+    rounds = SubscriptionRounds.of(kafka, topic, place, Random(_SEED))
     rounds.account(rounds.outlive(_ROUNDS))
     assert any(death.is_lost for death in rounds.deaths)
     assert any(death.cursors for death in rounds.deaths)
@@ -48,12 +48,12 @@ def test_killed_job_without_its_checkpoint_repeats_nothing_acked_and_loses_nothi
 @pytest.mark.promise("sub-job-killed-moment")
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_killed_topology_without_its_checkpoint_repeats_nothing_acked_and_loses_nothing(
-    broker: Broker, make_topic: MakeTopic, tmp_path: Path
+    kafka: KafkaSettings, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Likewise with events that wait for another attempt: those are not acked."""
     topic, place = make_topic(partitions=4), CheckpointPlace.on_path(tmp_path / "checkpoint")
     rounds = SubscriptionRounds.of(
-        broker.bootstrap_servers,
+        kafka,
         topic,
         place,
         Random(_SEED),

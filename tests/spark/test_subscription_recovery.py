@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import StagedStep, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.producer import KafkaSettings
 
-pytestmark = [pytest.mark.spark, pytest.mark.own_broker, pytest.mark.test_all]
+pytestmark = [pytest.mark.spark, pytest.mark.test_all]
 
 _S = 1_000
 
@@ -45,7 +46,8 @@ class DiedError(Exception):
 
 
 @pytest.fixture
-def subscribed(job: Job) -> Job:
+def subscribed(job: Job, kafka: KafkaSettings) -> Job:
+    job.kafka = kafka
     return job.with_settings(delay="10 s", subscription=f"sub-{uuid4().hex[:8]}")
 
 

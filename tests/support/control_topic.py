@@ -11,7 +11,6 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaError, NewTopic
 
-CONTROL_TOPIC: Final = "sequitur-subscriptions"
 _TIMEOUT_S: Final = 30.0
 _HOUR_MS: Final = 3_600_000
 
@@ -21,10 +20,14 @@ class ControlTopic:
 
     Args:
         bootstrap_servers: The broker.
+        prefix: The installation's.
         creates: Whether to create the topic, if it is not there.
     """
 
-    def __init__(self, bootstrap_servers: str, *, creates: bool = True) -> None:
+    def __init__(
+        self, bootstrap_servers: str, prefix: str = "sequitur", *, creates: bool = True
+    ) -> None:
+        self.name = f"{prefix}-subscriptions"
         self._options: dict[str, str | int | float | bool] = {
             "bootstrap.servers": bootstrap_servers,
             "log_level": 0,
@@ -35,14 +38,14 @@ class ControlTopic:
 
     def create(self) -> None:
         new = NewTopic(
-            CONTROL_TOPIC,
+            self.name,
             num_partitions=1,
             replication_factor=1,
             config={"cleanup.policy": "compact"},
         )
         admin = AdminClient(self._options)
         try:
-            admin.create_topics([new])[CONTROL_TOPIC].result(_TIMEOUT_S)
+            admin.create_topics([new])[self.name].result(_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -65,7 +68,7 @@ class ControlTopic:
         self.write_raw(key_of(topic), None)
 
     def write_raw(self, key: bytes, value: bytes | None) -> None:
-        self._producer.produce(CONTROL_TOPIC, key=key, value=value)
+        self._producer.produce(self.name, key=key, value=value)
         assert self._producer.flush(_TIMEOUT_S) == 0
 
     @contextlib.contextmanager

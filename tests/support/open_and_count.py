@@ -1,6 +1,6 @@
 """A process that opens a `Subscription` and counts what it holds, while all it does is done often.
 
-    python -m tests.support.open_and_count SERVERS NAME TOPIC
+    python -m tests.support.open_and_count SERVERS PREFIX NAME TOPIC
 
 Prints JSON: the most clients of librdkafka, threads of Python and threads in all that were seen
 beside those of before.
@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription
 from sequitur.consumer.subscription import consumption, skipping
+from sequitur.producer import KafkaSettings
 
 _LOOKS_S = 0.1
 _SETTLES_S = 60.0
@@ -31,9 +32,10 @@ def _counts() -> tuple[int, int, int]:
     return handles, threading.active_count(), len(list(Path("/proc/self/task").iterdir()))
 
 
-def main(servers: str, name: str, topic: str) -> None:
+def main(servers: str, prefix: str, name: str, topic: str) -> None:
     """Open, wait for a message, and look for a while."""
     skipping.SKIPS_EACH_S = consumption.NEW_PARTITIONS_EACH_S = _LOOKS_S  # type: ignore[misc]
+    kafka = KafkaSettings(bootstrap_servers=servers, system_prefix=prefix)
     before = _counts()
     looks = 0
     skip_due = skipping.skip_due
@@ -45,7 +47,7 @@ def main(servers: str, name: str, topic: str) -> None:
         return list(found)
 
     skipping.skip_due = noted  # type: ignore[assignment]
-    with Subscription(servers, name, topic, position="earliest") as subscription:
+    with Subscription(kafka, name, topic, position="earliest") as subscription:
         message = subscription.receive(_SETTLES_S)
         assert message is not None
         subscription.acknowledge(message)

@@ -51,7 +51,7 @@ def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
 
 
 def committed(kafka: KafkaSettings, subscription: str, topic: str, partition: int = 0) -> int:
-    return group_commit(kafka, group_of_new(subscription), topic, partition).offset
+    return group_commit(kafka, group_of_new(kafka, subscription), topic, partition).offset
 
 
 def commit(kafka: KafkaSettings, group: str, offset: TopicPartition) -> None:

@@ -359,7 +359,9 @@ def _subscriptions(random: Random) -> Iterator[Form]:
         expiration_time_minutes=4, reset_ms=5, partition=6, group="ü", evicted_topic="e",
         max_held_bytes=_LARGEST,
     )  # fmt: skip
-    bare = SubscriptionRecord("billing", ("orders",), SubscriptionType.EXCLUSIVE, 1)
+    bare = SubscriptionRecord(
+        "billing", ("orders",), SubscriptionType.EXCLUSIVE, 1, group="sequitur-billing"
+    )
     for name, one in (("", record), (", bare", bare)):
         yield Form(f"subscription{name}", one.encode(), one, SubscriptionRecord.decode)
         yield Form(f"key of a subscription{name}", one.key)

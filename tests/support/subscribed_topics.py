@@ -14,10 +14,11 @@ from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
 from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
-from sequitur.consumer.subscription.cursor_store import CURSOR_TOPIC, transactional_id
+from sequitur.consumer.subscription.cursor_store import cursor_topic, transactional_id
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
+    group_of_new,
 )
 from sequitur.consumer.subscription.stored_records import (
     HeldLease,
@@ -25,8 +26,7 @@ from sequitur.consumer.subscription.stored_records import (
     owner_key,
     state_key,
 )
-from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
-from sequitur.producer import KafkaSettings
+from sequitur.kafka.control import BacklogState, control_topic, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.checks import CheckRound
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.policies import TopicPolicies
-    from sequitur.consumer.subscription.registry import Changes, Registry
+    from sequitur.kafka.settings import KafkaSettings
 
 SHORT_LEASE_S = 2.0
 """It is renewed three times in that."""
@@ -53,36 +53,21 @@ def is_group_deleted(admin: AdminClient, group: str) -> bool:
 
 
 class SubscribedTopics:
-    """Topics and subscriptions of one test; the registry is empty when it begins."""
+    """Topics and subscriptions of one test: nobody else has its settings' prefix."""
 
-    def __init__(self, bootstrap_servers: str, *, cleared: bool = True) -> None:
-        self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self.kafka = kafka
         self.passed_s = 0.0
-        self.surveyor = Surveyor(self.kafka, clock=lambda: time.monotonic() + self.passed_s)
+        self.surveyor = Surveyor(kafka, clock=lambda: time.monotonic() + self.passed_s)
         self.now_ms = int(time.time() * 1000)
-        if cleared:
-            self.clear()
 
-    def clear(self) -> None:
-        """Delete subscriptions and policies.
-
-        Cursors of earlier tests stay where they are on other topics; those of a later epoch would
-        make a test's own ones count as void.
-        """
-        names = list(self.surveyor.registry.read().subscriptions)
-        found = self.surveyor.cursors.read_all(names)
-        later = (name for name, one in found.stored.items() if one.state.epoch)
-        for name in {*found.damaged, *found.untold, *later}:
-            with self.surveyor.cursors.take(name, to_remove=True) as owner:
-                owner.remove()
-
-        def nothing(registry: Registry) -> Changes:
-            changes: Changes = {one.key: None for one in registry.subscriptions.values()}
-            for topic in registry.policies:
-                changes |= registry.with_policies(topic, type(registry.set_policies(topic))())
-            return changes
-
-        self.surveyor.registry.change(nothing)
+    @property
+    def environ(self) -> dict[str, str]:
+        """The same settings for commands."""
+        return {
+            "KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "SEQUITUR_KAFKA_SYSTEM_PREFIX": self.kafka.system_prefix,
+        }
 
     def fill(
         self,
@@ -113,7 +98,7 @@ class SubscribedTopics:
     ) -> SubscriptionRecord:
         """Create a subscription that has acked nothing, and fence nobody."""
         made_ms = self.now_ms if created_ms is None else created_ms
-        table = CompactedTopic(self.kafka, CURSOR_TOPIC, partitions=8)
+        table = CompactedTopic(self.kafka, cursor_topic(self.kafka), partitions=8)
         table.ensure()
         record = SubscriptionRecord(
             name,
@@ -121,12 +106,13 @@ class SubscribedTopics:
             SubscriptionType.EXCLUSIVE,
             made_ms,
             epoch,
+            group=group_of_new(self.kafka, name),
             last_connected_ms=made_ms,
             partition=table.partition_of(name),
             **given,
         )
         state = SubscriptionState(epoch=epoch).encode(group=record.group)
-        stored = TopicWrite(CURSOR_TOPIC, table.partition_of(name), state_key(name), state)
+        stored = TopicWrite(table.name, table.partition_of(name), state_key(name), state)
         self.surveyor.registry.change(lambda registry: registry.created(record), [stored])
         return record
 
@@ -177,8 +163,8 @@ class SubscribedTopics:
         self.surveyor.cursors.take(name).close()
         partition = self.surveyor.cursors.follow(name).partition
         key, value = owner_key(name), uuid.uuid4().hex.encode()
-        writer = FencedWriter(self.kafka, transactional_id(name), name="fb84216")
-        writer.write([TopicWrite(CURSOR_TOPIC, partition, key, value)])
+        writer = FencedWriter(self.kafka, transactional_id(self.kafka, name), name="fb84216")
+        writer.write([TopicWrite(cursor_topic(self.kafka), partition, key, value)])
         writer.close()
 
     def policies(self, topic: str | None, policies: TopicPolicies) -> None:
@@ -206,7 +192,7 @@ class SubscribedTopics:
         return None if found is None else found.cursor.committed_offset
 
     def told(self, topic: str) -> BacklogState | None:
-        records = CompactedTopic(self.kafka, CONTROL_TOPIC, partitions=1).read()
+        records = CompactedTopic(self.kafka, control_topic(self.kafka), partitions=1).read()
         value = records.get(key_of(topic))
         return None if value is None else BacklogState.decode(topic, value)
 

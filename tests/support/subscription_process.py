@@ -1,6 +1,6 @@
 """A receiver of a subscription in a process of its own, which acks at random and says what it did.
 
-    python -m tests.support.subscription_process BOOTSTRAP NAME TOPIC TYPE SEED [LETTERS]
+    python -m tests.support.subscription_process BOOTSTRAP PREFIX NAME TOPIC TYPE SEED [LETTERS]
 
 What fails three times is a dead letter in the topic LETTERS, if one is named.
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from sequitur import Backoff, Position, Subscription, SubscriptionType
 from sequitur.errors import SubscriptionFencedError
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ class SubscriptionProcess:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        kafka: KafkaSettings,
         name: str,
         topic: str,
         type_: SubscriptionType,
@@ -60,7 +61,14 @@ class SubscriptionProcess:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.support.subscription_process"),
-                *(bootstrap_servers, name, topic, type_.value, str(seed)),
+                *(
+                    kafka.bootstrap_servers,
+                    kafka.system_prefix,
+                    name,
+                    topic,
+                    type_.value,
+                    str(seed),
+                ),
                 *("take over" if take_over else "", *letters),
             ],
             stdout=subprocess.PIPE,
@@ -104,7 +112,7 @@ def _say(*words: object) -> None:
 
 
 def _receive(
-    bootstrap_servers: str,
+    kafka: KafkaSettings,
     name: str,
     topic: str,
     type_: str,
@@ -116,7 +124,7 @@ def _receive(
     over, *letters = rest
     backoff = Backoff(initial_ms=5, maximum_ms=50)
     with Subscription(
-        bootstrap_servers,
+        kafka,
         name,
         topic,
         type=SubscriptionType(type_),
@@ -152,6 +160,7 @@ def _receive(
 
 if __name__ == "__main__":
     try:
-        _receive(*sys.argv[1:])
+        servers, prefix, *rest = sys.argv[1:]
+        _receive(KafkaSettings(bootstrap_servers=servers, system_prefix=prefix), *rest)
     except SubscriptionFencedError:
         _say("ended", "fenced")

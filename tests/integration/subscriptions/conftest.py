@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:
-    from tests.support.brokers import Broker
-
-
-@pytest.hookimpl(tryfirst=True)  # before groups are made of marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Topics and group of subscriptions are one for a whole cluster."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.own_broker)
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    from sequitur.producer import KafkaSettings
 
 
 @pytest.fixture
@@ -34,5 +19,5 @@ def name() -> str:
 
 
 @pytest.fixture
-def topics(broker: Broker) -> SubscribedTopics:
-    return SubscribedTopics(broker.bootstrap_servers)
+def topics(kafka: KafkaSettings) -> SubscribedTopics:
+    return SubscribedTopics(kafka)

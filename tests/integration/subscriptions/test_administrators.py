@@ -51,7 +51,13 @@ def orders(topics: SubscribedTopics, make_topic: MakeTopic) -> str:
 def name(topics: SubscribedTopics, orders: str) -> str:
     """A subscription that has acked 0 to 3 of them, and whose name no other test has."""
     name = f"sub-of-{orders}"
-    record = SubscriptionRecord(name, (orders,), SubscriptionType.EXCLUSIVE, topics.now_ms)
+    record = SubscriptionRecord(
+        name,
+        (orders,),
+        SubscriptionType.EXCLUSIVE,
+        topics.now_ms,
+        group=group_of_new(topics.kafka, name),
+    )
     SubscriptionAdmin(topics.surveyor).create(record, at=Edge.EARLIEST)
     topics.acks(name, orders, (0, 4))
     return name
@@ -79,10 +85,9 @@ def test_a_command_is_refused_while_there_is_an_owner(
     topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
 ) -> None:
     """The job is not disturbed; a preview, and to look at messages, are not refused."""
-    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
 
     def run(*given: str) -> BaseException | None:
-        return CliRunner().invoke(app, ["subscription", *given], env=environ).exception
+        return CliRunner().invoke(app, ["subscription", *given], env=topics.environ).exception
 
     with topics.held(name) as job:
         refused = run(words[0], name, *words[1:])
@@ -100,10 +105,9 @@ def test_a_job_is_fenced_and_goes_on_from_the_new_cursors(
     topics: SubscribedTopics, orders: str, name: str, words: tuple[str, ...]
 ) -> None:
     """It stops by name with its next write, which changes nothing; its next life finds these."""
-    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
     with topics.held(name) as job:
         done = CliRunner().invoke(
-            app, ["subscription", words[0], name, *words[1:], "--fence"], env=environ
+            app, ["subscription", words[0], name, *words[1:], "--fence"], env=topics.environ
         )
         assert done.exit_code == 0, (done.output, done.exception)
         is_reset = words[0] == "reset"
@@ -124,7 +128,7 @@ def test_a_job_whose_subscription_is_deleted_is_told_so(
     topics: SubscribedTopics, name: str
 ) -> None:
     """By force; its group goes, too."""
-    groups, group = topics.surveyor.groups, group_of_new(name)
+    groups, group = topics.surveyor.groups, group_of_new(topics.kafka, name)
     with topics.held(name) as job:
         wait_until(lambda: groups.committed(group) != {})
         SubscriptionAdmin(topics.surveyor).delete(name, force=True)

@@ -14,7 +14,7 @@ from sequitur.base.retry import brief_outages
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes
-from sequitur.consumer.subscription.checks import Checks, watch
+from sequitur.consumer.subscription.checks import Checks, checks_group, watch
 from sequitur.consumer.subscription.cursor_store import GroupOffsets
 from sequitur.consumer.subscription.inspection import stats_document, take_sight
 from sequitur.consumer.subscription.policies import (
@@ -34,7 +34,7 @@ from sequitur.consumer.subscription.stored_records import HeldLease, Subscriptio
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.control import CONTROL_TOPIC, ToDo, key_of
+from sequitur.kafka.control import ToDo, control_topic, key_of
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.job_subscription import (
     JobRecord,
@@ -385,7 +385,7 @@ def test_a_forgotten_subscription_expires(topics: SubscribedTopics, topic: str) 
     assert _kinds(found) == [FindingKind.EXPIRED_SUBSCRIPTION]
     assert list(topics.surveyor.registry.read().subscriptions) == ["prod-subs-1"]
     assert topics.surveyor.cursors.read("test-subs") is None
-    assert group_of_new("test-subs") not in topics.surveyor.groups.names()
+    assert group_of_new(topics.kafka, "test-subs") not in topics.surveyor.groups.names()
     assert topics.check().expired == ()
 
 
@@ -478,7 +478,7 @@ def test_each_cursor_has_the_age_of_its_first_message(
         return all_topics(self)
 
     monkeypatch.setattr(KafkaTopics, "_all", counted)
-    other = SubscribedTopics(topics.kafka.bootstrap_servers, cleared=False)
+    other = SubscribedTopics(topics.kafka)
     slow = [one for one in other.check().findings if one.kind is FindingKind.SLOW_SUBSCRIPTION]
     assert sorted(one.subscription or "" for one in slow) == sorted(
         f"sub{number}" for number in range(1, 13)
@@ -538,6 +538,14 @@ def test_what_a_transaction_may_abort_is_not_evicted_where_copies_are_made(
     assert topics.surveyor.topics.high_watermarks([where]) == {where: evicted.stop}
 
 
+def _shared(
+    topics: SubscribedTopics, name: str, topic: str, created_ms: int | None = None
+) -> SubscriptionRecord:
+    made_ms = topics.now_ms if created_ms is None else created_ms
+    group = group_of_new(topics.kafka, name)
+    return SubscriptionRecord(name, (topic,), SubscriptionType.SHARED, made_ms, group=group)
+
+
 def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -> None:
     """Each change sees what the other has written; of two that create one the second fails."""
     wrong: list[BaseException] = []
@@ -545,14 +553,10 @@ def test_two_admins_at_once_lose_nothing(topics: SubscribedTopics, topic: str) -
     def admin(number: int) -> None:
         store = RegistryStore(topics.kafka)
         for turn in range(4):
-            record = SubscriptionRecord(
-                f"sub-{number}-{turn}", (topic,), SubscriptionType.SHARED, topics.now_ms
-            )
+            record = _shared(topics, f"sub-{number}-{turn}", topic)
             store.change(lambda registry, record=record: registry.created(record))  # type: ignore[misc]
             try:
-                same = SubscriptionRecord(
-                    f"both-{turn}", (topic,), SubscriptionType.SHARED, created_ms=number
-                )
+                same = _shared(topics, f"both-{turn}", topic, created_ms=number)
                 store.change(lambda registry, same=same: registry.created(same))  # type: ignore[misc]
             except SubscriptionExistsError as error:
                 wrong.append(error)
@@ -577,8 +581,7 @@ def test_what_was_read_before_anothers_change_is_not_written(
         seen.append(set(registry.subscriptions))
         if len(seen) == 1:
             topics.subscribe("meanwhile", topic)
-        record = SubscriptionRecord("own", (topic,), SubscriptionType.SHARED, topics.now_ms)
-        return registry.created(record)
+        return registry.created(_shared(topics, "own", topic))
 
     topics.surveyor.registry.change(change)
     assert seen == [set(), {"meanwhile"}]
@@ -590,13 +593,14 @@ def test_what_is_told_each_second_does_not_pile_up(make_broker: MakeBroker) -> N
     broker = make_broker({"log.cleaner.backoff.ms": "100"})
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     RegistryStore(kafka).ensure()
+    topic = control_topic(kafka)
     client = Producer({**kafka.librdkafka(), "linger.ms": 5})
     for number in range(40_000):
-        client.produce(CONTROL_TOPIC, b"." * 500, key_of("orders"), partition=0)
+        client.produce(topic, b"." * 500, key_of("orders"), partition=0)
         if number % 1_000 == 0:
             assert client.flush(30) == 0
     assert client.flush(30) == 0
-    where = SourcePartition(CONTROL_TOPIC, 0)
+    where = SourcePartition(topic, 0)
     wait_until(lambda: log_sizes(kafka, [where])[where] < 6 << 20)
 
 
@@ -612,14 +616,14 @@ def test_one_process_at_a_time_makes_the_checks(topics: SubscribedTopics, topic:
             tell=lambda _found: rounds.append(number),
             stop=stops[number].is_set,
             interval_s=0.05,
-            group=f"checks-{topic}",
         )
 
+    group = checks_group(topics.kafka)
     watchers = [threading.Thread(target=run, args=(number,)) for number in range(2)]
     watchers[0].start()
     wait_until(lambda: len(rounds) > 1)
     watchers[1].start()
-    wait_until(lambda: len(topics.surveyor.groups.connected([f"checks-{topic}"])) == 1)
+    wait_until(lambda: len(topics.surveyor.groups.connected([group])) == 1)
     leader = rounds[-1]
     stops[leader].set()
     watchers[leader].join()
@@ -706,8 +710,13 @@ def test_topics_that_a_pattern_comes_to_match_are_registered(
         raise AssertionError("nothing is written here")
 
     outages = brief_outages()
-    kept = {"evicted_topic": "copies", "max_held_bytes": 1 << 30}
-    record = JobRecord(name, topics.surveyor.registry, **kept)
+    record = JobRecord(
+        name,
+        topics.surveyor.registry,
+        new_group=group_of_new(topics.kafka, name),
+        evicted_topic="copies",
+        max_held_bytes=1 << 30,
+    )
     job = JobSubscription(name, None, take, topics.surveyor.topics, outages, record=record)
 
     def registered() -> set[str]:
@@ -724,6 +733,6 @@ def test_topics_that_a_pattern_comes_to_match_are_registered(
         assert not job.acked({}, {SourcePartition(first, 0): 0, SourcePartition(second, 0): 10})
         assert registered() == {first, second}
         found = topics.surveyor.registry.read().require(name)
-        assert {one: getattr(found, one) for one in kept} == kept
+        assert (found.evicted_topic, found.max_held_bytes) == ("copies", 1 << 30)
     (plan,) = run_retention(topics.surveyor, [second], dry_run=True).plans
     assert (plan.records, plan.holder) == (0, name)

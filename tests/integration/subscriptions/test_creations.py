@@ -16,7 +16,11 @@ from sequitur import Subscription
 from sequitur.consumer.subscription.admin import CursorMoves, SubscriptionAdmin, may_take
 from sequitur.consumer.subscription.compacted_topic import FencedWriter
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.registry import (
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.retention import run_retention
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionConnectedError, SubscriptionError, SubscriptionExistsError
@@ -47,7 +51,8 @@ def _open(topics: SubscribedTopics, name: str, topic: str) -> None:
 
 
 def _create(topics: SubscribedTopics, name: str, topic: str) -> None:
-    record = SubscriptionRecord(name, (topic,), SubscriptionType.EXCLUSIVE, topics.now_ms)
+    group = group_of_new(topics.kafka, name)
+    record = SubscriptionRecord(name, (topic,), _EXCLUSIVE, topics.now_ms, group=group)
     SubscriptionAdmin(topics.surveyor).create(record, at=Edge.EARLIEST, fence=True)
 
 
@@ -155,7 +160,8 @@ _EXCLUSIVE = SubscriptionType.EXCLUSIVE
 
 def _refused(topics: SubscribedTopics, name: str, topic: str, error: type[Exception]) -> None:
     """Check that a name is refused to whoever creates or opens it, and to a job."""
-    record = SubscriptionRecord(name, (topic,), _EXCLUSIVE, topics.now_ms)
+    group = group_of_new(topics.kafka, name)
+    record = SubscriptionRecord(name, (topic,), _EXCLUSIVE, topics.now_ms, group=group)
     for take in (
         lambda: SubscriptionAdmin(topics.surveyor).create(record, at=Edge.LATEST),
         lambda: Subscription(topics.kafka, name, topic, position="latest"),
@@ -168,12 +174,12 @@ def _refused(topics: SubscribedTopics, name: str, topic: str, error: type[Except
 
 
 @pytest.mark.promise("sub-subscription-created-opened")
-@pytest.mark.parametrize("prefix", ["", "sequitur-"])
+@pytest.mark.parametrize("is_prefixed", [False, True])
 def test_a_group_of_others_with_offsets_keeps_its_name(
-    topics: SubscribedTopics, topic: str, name: str, prefix: str
+    topics: SubscribedTopics, topic: str, name: str, *, is_prefixed: bool
 ) -> None:
     """Whether it is called as the subscription or as its group would be."""
-    group = f"{prefix}{name}"
+    group = group_of_new(topics.kafka, name) if is_prefixed else name
     commit(topics.kafka, group, TopicPartition(topic, 0, 3))
     _refused(topics, name, topic, SubscriptionExistsError)
     assert group_commit(topics.kafka, group, topic).offset == 3
@@ -193,6 +199,7 @@ def test_a_live_group_of_others_keeps_its_partitions(
         assert member.assignment() == [TopicPartition(topic, 0)]
 
 
+@pytest.mark.own_broker  # no retention runs on the cluster meanwhile
 @pytest.mark.promise("sub-subscription-created-opened")
 def test_a_share_group_keeps_its_name(topics: SubscribedTopics, topic: str, name: str) -> None:
     shares = ShareConsumer({**topics.kafka.librdkafka(), "group.id": name})
@@ -207,12 +214,12 @@ def test_a_share_group_keeps_its_name(topics: SubscribedTopics, topic: str, name
 
 
 @pytest.mark.promise("sub-subscription-created-opened")
-@pytest.mark.parametrize("name", ["subscription-checks", "sequitur-reader", "sequitur-"])
+@pytest.mark.parametrize("name", ["subscription-checks", "{}-reader", "{}-"])
 def test_names_of_groups_of_sequitur_itself_are_refused(
     topics: SubscribedTopics, topic: str, name: str
 ) -> None:
     """The group of the checks has members; and what begins so would be taken for a subscription."""
-    _refused(topics, name, topic, SubscriptionError)
+    _refused(topics, name.format(topics.kafka.system_prefix), topic, SubscriptionError)
 
 
 @pytest.mark.promise("sub-subscription-created-opened")

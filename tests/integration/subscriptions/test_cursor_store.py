@@ -24,8 +24,8 @@ from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import (
-    CURSOR_TOPIC,
     CursorStore,
+    cursor_topic,
     transactional_id,
 )
 from sequitur.consumer.subscription.registry import RegistryStore, group_of_new
@@ -41,7 +41,7 @@ from sequitur.errors import (
     SubscriptionFencedError,
     UnansweredError,
 )
-from sequitur.kafka.control import CONTROL_TOPIC
+from sequitur.kafka.control import control_topic
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
 from tests.support.golden import golden_records
@@ -66,7 +66,7 @@ def _cursor(name: str, topic: str, partition: int, *offsets: int, end: int = 1 <
 def _committed(
     kafka: KafkaSettings, subscription: str, topic: str, partition: int
 ) -> tuple[int, str]:
-    found = group_commit(kafka, group_of_new(subscription), topic, partition)
+    found = group_commit(kafka, group_of_new(kafka, subscription), topic, partition)
     return found.offset, found.metadata or ""
 
 
@@ -250,11 +250,11 @@ def test_transaction_that_a_dead_owner_left_is_not_read(
     store = CursorStore(kafka)
     with store.take(name) as owner:
         owner.write(SubscriptionState(step=1), [PartitionCursor(_cursor(name, topic, 0, 0))])
-    dying = Producer({**kafka.librdkafka(), "transactional.id": transactional_id(name)})
+    dying = Producer({**kafka.librdkafka(), "transactional.id": transactional_id(kafka, name)})
     dying.init_transactions(30)
     dying.begin_transaction()
     dying.produce(
-        "sequitur-cursors",
+        cursor_topic(kafka),
         SubscriptionState(step=9).encode(),
         f'["state","{name}"]'.encode(),
         partition=store._topic.partition_of(name),
@@ -279,7 +279,7 @@ def test_open_transaction_of_another_subscription_hides_nothing(
         other = Producer({**kafka.librdkafka(), **options})
         other.init_transactions(30)
         other.begin_transaction()
-        other.produce("sequitur-cursors", b"", b"?", partition=store._topic.partition_of(name))
+        other.produce(cursor_topic(kafka), b"", b"?", partition=store._topic.partition_of(name))
         other.flush(30)
         owner.write(SubscriptionState(step=2), [PartitionCursor(_cursor(name, topic, 0, 0, 1))])
     stored = store.read(name)  # waits until the broker ends the open one
@@ -456,7 +456,7 @@ def _of_the_topic_itself(name: str, *offsets: int) -> list[PartitionCursor]:
 
 def _write_golden(kafka: KafkaSettings, store: CursorStore) -> None:
     RegistryStore(kafka).ensure()
-    places = {CONTROL_TOPIC: 0, CURSOR_TOPIC: store._topic.partition_of("billing")}
+    places = {control_topic(kafka): 0, cursor_topic(kafka): store._topic.partition_of("billing")}
     client = Producer(kafka.librdkafka())
     for topic, partition in places.items():
         for key, value in golden_records(topic).items():

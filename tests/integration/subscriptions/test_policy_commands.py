@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def _run(topics: SubscribedTopics, *words: str) -> Result:
-    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
-    return CliRunner().invoke(app, words, env=environ)
+    return CliRunner().invoke(app, words, env=topics.environ)
 
 
 def _shown(topics: SubscribedTopics, *words: str) -> Any:

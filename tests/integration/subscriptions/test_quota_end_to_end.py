@@ -32,10 +32,10 @@ _CHECKS_OF_THEIR_OWN = """
 import sys
 from sequitur.consumer.subscription.checks import watch
 from sequitur.producer import KafkaSettings
-kafka = KafkaSettings(bootstrap_servers=sys.argv[1])
-watch(kafka, tell=bool, group=sys.argv[2], valid_for_ms=4_000)
+kafka = KafkaSettings(bootstrap_servers=sys.argv[1], system_prefix=sys.argv[2])
+watch(kafka, tell=bool, valid_for_ms=4_000)
 """
-"""What `sequitur subscription watch` runs; who is killed keeps no other test's checks waiting."""
+"""What `sequitur subscription watch` runs, with states that are stale soon."""
 
 
 @pytest.fixture
@@ -62,10 +62,7 @@ def _process(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[bytes
 @contextlib.contextmanager
 def _watching(topics: SubscribedTopics) -> Iterator[None]:
     """Have `sequitur subscription watch` run beside the test."""
-    servers = topics.kafka.bootstrap_servers
-    with _process(
-        "-m", "sequitur", "subscription", "watch", KAFKA_BOOTSTRAP_SERVERS=servers
-    ) as process:
+    with _process("-m", "sequitur", "subscription", "watch", **topics.environ) as process:
         yield
         assert process.poll() is None
 
@@ -80,7 +77,7 @@ def _limit(
 
 def _producer(topics: SubscribedTopics, **settings: Any) -> IdempotentProducer:
     given = ProducerSettings(backlog_quota=True, **settings)
-    return IdempotentProducer(topics.kafka.bootstrap_servers, given)
+    return IdempotentProducer(topics.kafka, given)
 
 
 def _quota(producer: IdempotentProducer) -> QuotaStatistics:
@@ -190,8 +187,8 @@ async def test_sends_go_on_when_the_checks_are_killed(topics: SubscribedTopics, 
     Those of a producer that starts meanwhile, too: what it finds counts from then on.
     """
     _limit(topics, topic, BacklogPolicy.PRODUCER_REQUEST_HOLD, "slow")
-    servers = topics.kafka.bootstrap_servers
-    with _process("-c", _CHECKS_OF_THEIR_OWN, servers, f"checks-{topic}") as checks:
+    where = topics.kafka.bootstrap_servers, topics.kafka.system_prefix
+    with _process("-c", _CHECKS_OF_THEIR_OWN, *where) as checks:
         async with _producer(topics) as producer:
             held = await _send_until_held(producer, topic)
             checks.kill()

@@ -111,7 +111,7 @@ def test_an_open_subscription_notes_which_topic_its_cursors_are_of(
     topics: SubscribedTopics, topic: str
 ) -> None:
     """So that those of a topic that was deleted are told from those of another of its name."""
-    with Subscription(topics.kafka.bootstrap_servers, f"{topic}-own", topic, position="earliest"):
+    with Subscription(topics.kafka, f"{topic}-own", topic, position="earliest"):
         pass
     stored = topics.surveyor.cursors.read(f"{topic}-own")
     assert stored is not None
@@ -212,6 +212,7 @@ def test_a_cut_in_front_of_another_group_is_refused(topics: SubscribedTopics, to
 
 
 @pytest.mark.test_all
+@pytest.mark.own_broker  # no retention runs on the cluster meanwhile
 @pytest.mark.promise("sub-retention-run-cluster")
 def test_records_that_a_share_group_may_hold_are_kept(
     topics: SubscribedTopics, make_topic: MakeTopic, topic: str, name: str

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.survey import DueAck
     from sequitur.producer import KafkaSettings
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
 
 def test_what_is_acked_does_not_come_again(
@@ -505,10 +504,10 @@ _EVICTS = BacklogQuota(20_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
 
 
 @pytest.fixture
-def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
+def topics(kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> SubscribedTopics:
     """A registry of this test alone; an open subscription looks at it often."""
     monkeypatch.setattr(skipping, "SKIPS_EACH_S", 0.1)
-    return SubscribedTopics(broker.bootstrap_servers)
+    return SubscribedTopics(kafka)
 
 
 @pytest.fixture
@@ -690,9 +689,9 @@ def test_two_clients_and_two_threads_are_enough(
     topics.fill(lone_topic, 1)
     if expires:
         topics.policies(lone_topic, TopicPolicies(message_ttl_s=3_600))
-    servers = topics.kafka.bootstrap_servers
+    where = topics.kafka.bootstrap_servers, topics.kafka.system_prefix
     counted = subprocess.run(
-        [sys.executable, "-m", "tests.support.open_and_count", servers, name, lone_topic],
+        [sys.executable, "-m", "tests.support.open_and_count", *where, name, lone_topic],
         stdout=subprocess.PIPE,
         check=True,
         timeout=_TIMEOUT_S,

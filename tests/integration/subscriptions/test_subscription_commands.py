@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from sequitur.cli.main import app
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
+from sequitur.consumer.subscription.cursor_store import cursor_topic
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.errors import (
@@ -36,8 +37,7 @@ def orders(make_topic: MakeTopic) -> str:
 
 
 def _run(topics: SubscribedTopics, *words: str, answer: str = "") -> Result:
-    environ = {"KAFKA_BOOTSTRAP_SERVERS": topics.kafka.bootstrap_servers}
-    return CliRunner().invoke(app, ["subscription", *words], env=environ, input=answer)
+    return CliRunner().invoke(app, ["subscription", *words], env=topics.environ, input=answer)
 
 
 def _shown(topics: SubscribedTopics, *words: str) -> Any:
@@ -134,7 +134,7 @@ def test_a_caught_up_cursor_shows_1(topics: SubscribedTopics, orders: str) -> No
     consumer = Consumer({**topics.kafka.librdkafka(), "group.id": "reader"})
     try:
         place = cursor["cursorLedger"], cursor["cursorLedgerLastEntry"]
-        consumer.assign([TopicPartition("sequitur-cursors", *place)])
+        consumer.assign([TopicPartition(cursor_topic(topics.kafka), *place)])
         (record,) = consumer.consume(1, timeout=60)
         assert record.offset() == cursor["cursorLedgerLastEntry"]
         assert record.key() == f'["cursor","sub1","{orders}",0]'.encode()
@@ -375,7 +375,7 @@ def test_delete(topics: SubscribedTopics, orders: str) -> None:
     assert topics.committed("sub1", orders) == 4
     _done(topics, "delete", "sub1", "--yes")
     assert topics.surveyor.cursors.read("sub1") is None
-    assert topics.surveyor.groups.committed(group_of_new("sub1")) == {}
+    assert topics.surveyor.groups.committed(group_of_new(topics.kafka, "sub1")) == {}
     assert _shown(topics, "list") == []
     gone = _run(topics, "delete", "sub1", "--yes")
     assert isinstance(gone.exception, UnknownSubscriptionError)

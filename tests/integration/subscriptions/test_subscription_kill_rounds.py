@@ -22,12 +22,11 @@ from confluent_kafka import Producer
 from sequitur import Position, Subscription, SubscriptionType
 from sequitur.cli.dead_letters import DeadLetter
 from sequitur.cli.topic_reader import read_topic
-from sequitur.producer import KafkaSettings
 from tests.support.subscription_process import SubscriptionProcess
 
 if TYPE_CHECKING:
+    from sequitur.producer import KafkaSettings
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
@@ -43,12 +42,11 @@ _TIMEOUT_S = 60.0
 @pytest.mark.promise("sub-message-open-subscription")
 @pytest.mark.parametrize("type_", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
 def test_stored_acks_outlive_kill(
-    broker: Broker, make_topic: MakeTopic, type_: SubscriptionType
+    kafka: KafkaSettings, make_topic: MakeTopic, type_: SubscriptionType
 ) -> None:
     """What is stored as acked never comes in a later life; what is not acked does come."""
     topic, letters = make_topic(_PARTITIONS), make_topic(1)
     name = f"kill-{uuid.uuid4().hex[:8]}"
-    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     random, client = Random(_SEED), Producer(kafka.librdkafka())
     written: set[Position] = set()
     acked: set[Position] = set()
@@ -63,7 +61,7 @@ def test_stored_acks_outlive_kill(
             written.add(Position(partition, ends[partition], topic))
             ends[partition] += 1
         assert client.flush(_TIMEOUT_S) == 0
-        process = SubscriptionProcess(broker.bootstrap_servers, name, topic, type_, life, letters)
+        process = SubscriptionProcess(kafka, name, topic, type_, life, letters)
         try:
             before = len(stored)
             process.wait_for(lambda one: len(one.stored) > 0)

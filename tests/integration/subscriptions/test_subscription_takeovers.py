@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from sequitur.producer import KafkaSettings
     from tests.conftest import MakeTopic
-    from tests.support.brokers import Broker
 
 _SHORT = timedelta(seconds=3)
 """A lease that is renewed each second."""
@@ -120,15 +119,15 @@ def test_idle_owner_notices_a_takeover(kafka: KafkaSettings, name: str, topic: s
 
 
 def test_takeover_by_a_second_process(
-    broker: Broker, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
     """A process that is taken over from ends by the error; what it has stored does not come."""
     topic = make_topic(2)
     fill(kafka, topic, 400, partitions=2)
     failover = SubscriptionType.FAILOVER
-    first = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 1)
+    first = SubscriptionProcess(kafka, name, topic, failover, 1)
     first.wait_for(lambda one: len(one.stored) > 20)
-    second = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 2, take_over=True)
+    second = SubscriptionProcess(kafka, name, topic, failover, 2, take_over=True)
     first.wait_for(lambda one: one.end == "fenced")
     second.wait_for(lambda one: len(one.stored) > 20)
     for process in (first, second):
@@ -176,15 +175,15 @@ def test_another_is_refused_while_it_is_held(
 
 @pytest.mark.promise("sub-subscription-opened-process")
 def test_failover_waits_until_the_one_before_it_ends(
-    broker: Broker, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
     """By its close or, as here, its death, which is known at once on one machine."""
     topic = make_topic(1)
     fill(kafka, topic, 100)
     failover = SubscriptionType.FAILOVER
-    first = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 1)
+    first = SubscriptionProcess(kafka, name, topic, failover, 1)
     first.wait_for(lambda one: len(one.stored) > 20)
-    second = SubscriptionProcess(broker.bootstrap_servers, name, topic, failover, 2)
+    second = SubscriptionProcess(kafka, name, topic, failover, 2)
     stored = len(first.stored)
     first.wait_for(lambda one: len(one.stored) > stored)
     assert second.received == []

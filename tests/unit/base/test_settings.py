@@ -185,7 +185,8 @@ def test_settings_given_on_as_flags_are_the_same_settings() -> None:
     words = given_flags(settings)
     assert words == [
         "--bootstrap-servers", "127.0.0.1:9092", "--security-protocol", "PLAINTEXT",
-        "--topic", "readings", "--delay", "10 s", "--buffer", "1048576", "--drain",
+        "--system-prefix", "sequitur", "--topic", "readings", "--delay", "10 s",
+        "--buffer", "1048576", "--drain",
     ]  # fmt: skip
 
 

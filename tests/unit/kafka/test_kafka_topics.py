@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -199,7 +199,7 @@ class _Admin:
     def list_topics(self, **_: Any) -> Any:
         def topic(leaders: list[bool]) -> Any:
             found = {n: SimpleNamespace(leader=led - 1) for n, led in enumerate(leaders)}
-            return SimpleNamespace(partitions=found)
+            return SimpleNamespace(partitions=found, error=None)
 
         return SimpleNamespace(topics={name: topic(led) for name, led in self.led.items()})
 
@@ -279,3 +279,35 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
     topics.known_retentions(["t"])
     assert limits == [2000, 2000, 9000, 9000]
     assert asked == [["t"]] * 2
+
+
+def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is deleted meanwhile may be among them."""
+    told: dict[str, str | int] = {
+        "of_a": "compact",
+        "of_b": "compact,delete",
+        "of_c": "delete",
+        "of_d": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        "of_e": KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+
+    def describe(wanted: Any, **_: Any) -> dict[Any, Future[Any]]:
+        answers = {one: Future[Any]() for one in wanted}
+        for one, answer in answers.items():
+            policy = told[one.name]
+            if isinstance(policy, str):
+                answer.set_result({"cleanup.policy": SimpleNamespace(value=policy)})
+            else:
+                answer.set_exception(KafkaException(KafkaError(policy)))
+        return answers
+
+    admin = SimpleNamespace(
+        list_topics=_Admin(another=[True], **{name: [True] for name in told}).list_topics,
+        describe_configs=describe,
+    )
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    monkeypatch.setattr(topics, "_admin", admin)
+    found = topics.compacted(lambda name: name.startswith("of_"))
+    assert found == ["of_a", "of_b", "of_d", "of_e"]

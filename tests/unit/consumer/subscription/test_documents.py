@@ -27,7 +27,7 @@ from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 
 _HERE = SourcePartition("my-topic", 0)
-_RECORD = SubscriptionRecord("sub1", ("my-topic",), SubscriptionType.SHARED, 1_000_000)
+_RECORD = SubscriptionRecord("sub1", ("my-topic",), SubscriptionType.SHARED, 1_000_000, group="")
 
 
 def _held(

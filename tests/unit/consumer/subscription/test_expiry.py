@@ -24,7 +24,7 @@ from sequitur.consumer.subscription.survey import Survey
 
 _MINUTE_MS = 60_000
 _RECORD = SubscriptionRecord(
-    "test-subs", ("orders",), SubscriptionType.EXCLUSIVE, created_ms=0, last_connected_ms=0
+    "test-subs", ("orders",), SubscriptionType.EXCLUSIVE, 0, group="", last_connected_ms=0
 )
 
 

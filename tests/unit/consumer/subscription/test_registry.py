@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 from hypothesis import given
@@ -18,18 +18,24 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     check_name,
     read_key,
+    registries_of_others,
 )
 from sequitur.errors import (
     StateFormatError,
     SubscriptionExistsError,
     SubscriptionNameError,
+    TopicError,
     UnknownSubscriptionError,
 )
+from sequitur.kafka.settings import KafkaSettings
 from tests.support.golden import golden_records
 from tests.unit.consumer.subscription.test_policies import POLICIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from sequitur.consumer.subscription.registry import Changes
+    from sequitur.kafka.admin import KafkaTopics
 
 _NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,30}", fullmatch=True).filter(lambda one: one.strip("."))
 _COUNTS = st.integers(0, 1 << 50)
@@ -44,12 +50,12 @@ _RECORDS = st.builds(
     expiration_time_minutes=st.none() | _COUNTS,
     reset_ms=st.none() | _COUNTS,
     partition=st.none() | _COUNTS,
-    group=st.just("") | _NAMES,
+    group=_NAMES,
 )
 
 
-def _record(name: str = "billing", *topics: str, **more: int | None) -> SubscriptionRecord:
-    options = {"created_ms": 1_000, "last_connected_ms": 1_000, **more}
+def _record(name: str = "billing", *topics: str, **more: int | str | None) -> SubscriptionRecord:
+    options = {"created_ms": 1_000, "last_connected_ms": 1_000, "group": f"sequitur-{name}", **more}
     return SubscriptionRecord(name, topics or ("orders",), SubscriptionType.EXCLUSIVE, **options)  # type: ignore[arg-type]
 
 
@@ -143,7 +149,7 @@ def test_other_names_are_refused(name: str) -> None:
 def test_it_is_on_a_topic() -> None:
     """One on none would have no cursor, and hold nothing back."""
     with pytest.raises(ValueError, match="on no topic"):
-        SubscriptionRecord("billing", (), SubscriptionType.SHARED, created_ms=0)
+        SubscriptionRecord("billing", (), SubscriptionType.SHARED, created_ms=0, group="")
 
 
 def test_cumulative_acks_are_for_two_types() -> None:
@@ -303,3 +309,27 @@ def test_a_record_under_anothers_key_is_refused() -> None:
     registry = Registry.of({b'["subscription","other"]': _record().encode()})
     assert "has the key of" in registry.unread["other"]
     assert not registry.subscriptions
+
+
+class _SecretTopics:
+    """Stands for `KafkaTopics`: there are registries, and their offsets are not told."""
+
+    asked: tuple[str, ...] = ()
+
+    def compacted(self, matches: Callable[[str], object]) -> list[str]:
+        names = ("team_a-subscriptions", "sequitur-subscriptions", "my-own-subscriptions", "orders")
+        return [name for name in names if matches(name)]
+
+    def extents(self, topics: Iterable[str]) -> NoReturn:
+        self.asked = tuple(topics)
+        raise TopicError("the brokers do not list the topics' offsets: not authorized")
+
+
+@pytest.mark.promise("sub-two-installations-share")
+def test_a_registry_of_others_that_may_not_be_read_is_an_error() -> None:
+    """It says what helps; one's own is not asked, and neither is what has no prefix's form."""
+    topics = _SecretTopics()
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(TopicError, match=r"not authorized: .* allow this user to read topics"):
+        registries_of_others(kafka, cast("KafkaTopics", topics))
+    assert topics.asked == ("team_a-subscriptions",)

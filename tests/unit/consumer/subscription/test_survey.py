@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.policies import PartitionBacklog
 
 _HERE = SourcePartition("orders", 0)
-_RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2)
+_RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, group="", epoch=2)
 
 
 def _survey(
@@ -162,7 +162,7 @@ def test_expired_messages_come_before_evicted_ones() -> None:
 def test_a_reset_pins_against_expiry_and_not_against_eviction() -> None:
     """Storage is limited, whatever was asked for."""
     record = SubscriptionRecord(
-        "sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, epoch=2, reset_ms=4_000
+        "sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, group="", epoch=2, reset_ms=4_000
     )
     cuts = Cuts({_HERE: 30}, {_HERE: 50})
     pinned = _survey(_held((0, 20)), record=record, oldest_ms=3_999)

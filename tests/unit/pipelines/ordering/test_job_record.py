@@ -47,7 +47,9 @@ def test_a_topic_is_registered_before_the_first_batch_of_it_is_read() -> None:
     """The batch waits where the registry does not answer; topics of before stay."""
     store = _Store()
     registry: Any = store
-    record = JobRecord("s", registry, evicted_topic="copies", max_held_bytes=7)
+    record = JobRecord(
+        "s", registry, new_group="sequitur-s", evicted_topic="copies", max_held_bytes=7
+    )
     unused: Any = None
     job = JobSubscription("s", None, unused, unused, unused, record=record)
     job.register(["a"])
@@ -71,7 +73,9 @@ def test_a_job_that_starts_again_keeps_the_topics_that_were_registered() -> None
     store = _Store()
     registry: Any = store
     for topics in (["a", "b"], ["b", "c"]):
-        record = JobRecord("s", registry, evicted_topic=None, max_held_bytes=7)
+        record = JobRecord(
+            "s", registry, new_group="sequitur-s", evicted_topic=None, max_held_bytes=7
+        )
         record.cover(topics, partition=3, group="sequitur-s")
     assert store.topics() == ("a", "b", "c")
     assert store.registry.require("s").partition == 3

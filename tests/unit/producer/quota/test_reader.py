@@ -12,7 +12,7 @@ from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v4, FetchRespons
 from aiokafka.protocol.offset import OffsetResponse_v1
 from structlog.testing import capture_logs
 
-from sequitur.kafka.control import CONTROL_TOPIC, BacklogState, key_of
+from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.record_batch import new_builder
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
 from sequitur.producer.quota import ControlReader, QuotaGate
@@ -20,6 +20,7 @@ from sequitur.producer.quota import ControlReader, QuotaGate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+_TOPIC = "sequitur-subscriptions"
 _HOLD = BacklogState(issued_ms=0, valid_for_ms=1000, policy="producer_request_hold").encode()
 
 
@@ -53,7 +54,7 @@ class _Wire:
         self.fetched: list[int] = []
 
     async def refresh(self, topics: Any) -> bool:
-        assert topics == [CONTROL_TOPIC]
+        assert topics == [_TOPIC]
         await asyncio.sleep(0)
         return True
 
@@ -76,7 +77,7 @@ class _Wire:
         if not isinstance(request, FetchRequest):
             ((_, ((_, time_ms),)),) = request._topics
             offset = self.start if time_ms == -2 else self.stable
-            return OffsetResponse_v1([(CONTROL_TOPIC, [(0, 0, -1, offset)])])
+            return OffsetResponse_v1([(_TOPIC, [(0, 0, -1, offset)])])
         ((_, ((_, offset, _),)),) = request.topics
         self.fetched.append(offset)
         if offset in self.errors_at:
@@ -86,8 +87,8 @@ class _Wire:
             await asyncio.sleep(0.005)
         head = (0, 0, len(self.log), self.stable)
         if self.version is FetchResponse_v4:
-            return FetchResponse_v4(0, [(CONTROL_TOPIC, [(*head, [], batch)])])
-        return FetchResponse_v11(0, 0, 0, [(CONTROL_TOPIC, [(*head, 0, [], -1, batch)])])
+            return FetchResponse_v4(0, [(_TOPIC, [(*head, [], batch)])])
+        return FetchResponse_v11(0, 0, 0, [(_TOPIC, [(*head, 0, [], -1, batch)])])
 
 
 class _Rig:
