@@ -176,8 +176,8 @@ class ReorderSettings(Section):
     )
     tombstones: Literal["quarantine", "timestamp"] = Field(
         default="quarantine",
-        description="Rows with a key and no value, which have no event time there: quarantine, or "
-        "timestamp (the record's is their event time)",
+        description="Deletions (rows without a value): quarantine, or timestamp "
+        "(take the record's)",
     )
     checkpoint: str = Field(
         min_length=1,

@@ -124,7 +124,6 @@ _SHALLOW: Final = (
 _MOST_NAMES: Final = 4
 """Paths that are longer are left to the reference: the expression grows with each name."""
 
-_NO_KEYS: Final = pa.array([], pa.binary())
 _DIGITS: Final = {TimeUnit.S: 10, TimeUnit.MS: 13, TimeUnit.US: 16, TimeUnit.NS: 19}
 """How long whole numbers of each unit are; with `auto` a number of one length has its unit."""
 _MOST: Final = 2**63 - 1
@@ -591,7 +590,8 @@ class NewestOfKeys:
         """
         encoded = keys.dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        before, maxima = self._known.get(source, (_NO_KEYS, np.zeros(0, np.int64)))
+        no_keys = encoded.dictionary.slice(0, 0)
+        before, maxima = self._known.get(source, (no_keys, np.zeros(0, np.int64)))
         place = pc.index_in(encoded.dictionary, before).fill_null(-1).to_numpy()
         is_known = place >= 0
         reached: Longs = _reached(codes, times)

@@ -158,8 +158,7 @@ class ReplaySettings(CommonSettings):
     )
     replay_event_time: str = Field(
         default="json:occurred_at",
-        description="Where a recorded event's time stands: json:<path>; if it is not in ms, with "
-        "' as s', us, ns, auto or a strptime form (replay)",
+        description="A recorded event's time: json:PATH, json:PATH as s (replay)",
     )
     disorder: Duration = Field(
         default=timedelta(0),
