@@ -454,7 +454,7 @@ class _ListSource:
     ) -> None:
         self._topics = topics
         self._workers = workers
-        self._small = SmallBatches(self, settings, lambda _: None)
+        self._small = SmallBatches(self, settings, _refuse)
 
     def stage(
         self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
@@ -487,6 +487,10 @@ class _ListSource:
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
         raise ReorderError(f"input_pattern {pattern!r}: give the tester input_topics")
+
+
+def _refuse(line: str) -> None:
+    raise ReorderError(line)  # nothing keeps a list from being read
 
 
 @dataclass(frozen=True, slots=True)
