@@ -251,7 +251,6 @@ def test_a_session_that_was_broken_within_a_call_is_replaced(
 
 
 _PROCESS = Path("/proc/self")
-_RUNS = 9
 _COMPARED = 3
 _ONCE = {"threads": 1, "files": 1}
 """Java's collector has a thread and a connection here, once it has found something."""
@@ -271,7 +270,10 @@ def _kept(spark: SparkSession) -> dict[str, int]:
 
 
 @pytest.mark.promise("on-step-program-calls-reorder")
-def test_no_run_leaves_anything_behind(spark: SparkSession, job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [9, pytest.param(20, marks=pytest.mark.test_all)])
+def test_no_run_leaves_anything_behind(
+    spark: SparkSession, job: Job, tmp_path: Path, runs: int
+) -> None:
     """As much is held after all runs as after three; a query of the program's own goes on.
 
     It has a batch where a file comes, and so none while Java objects are counted: a batch has some.
@@ -298,7 +300,7 @@ def test_no_run_leaves_anything_behind(spark: SparkSession, job: Job, tmp_path: 
     )
     try:
         has_a_batch()
-        for n in range(_RUNS):
+        for n in range(runs):
             job.produce([event(1_700_000_000_000 + n)])
             report = reorder(
                 job.kafka, job.settings, stop=threading.Event(), available_now=True, drain=True
