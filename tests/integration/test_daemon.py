@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from sequitur.producer import EVENT_ID_HEADER, parse_event_id
+from sequitur.producer.daemon.daemon import _LOOK_AFTER_S, _LOOK_S
 from tests.support.daemon_process import read_partitions
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ def test_a_wrong_port_is_told_with_the_cause(start_daemon: StartDaemon) -> None:
             told = daemon.wait_for("no Kafka yet")
             assert (told["bootstrap_servers"], told["reason"]) == (servers, cause)
             waited = datetime.fromisoformat(told["timestamp"]) - started
-            assert waited < timedelta(seconds=8)  # 1.5 s on a machine with nothing else to do
+            # By our clocks; a machine with other things to do may take longer.
+            assert _LOOK_AFTER_S + _LOOK_S < 3
+            assert waited < timedelta(seconds=8)
             assert daemon.process.poll() is None
             daemon.signal(signal.SIGTERM)
             daemon.end()
