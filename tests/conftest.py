@@ -13,6 +13,7 @@ there: it is used, and no other is started.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import gc
@@ -27,7 +28,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 import structlog
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import HealthCheck, settings
@@ -275,11 +275,45 @@ def make_broker(_new_broker: Callable[[Mapping[str, str]], Broker]) -> Iterator[
         yield make
 
 
+@pytest.fixture(scope="session")
+def _admins() -> Iterator[Callable[[str], AdminClient]]:
+    """One client a process and broker."""
+
+    @functools.cache
+    def admin(servers: str) -> AdminClient:
+        # A test that restarts its broker must not let the next one wait for a connection.
+        backoff = {"reconnect.backoff.max.ms": 200}
+        return AdminClient({"bootstrap.servers": servers, "log_level": 0, **backoff})
+
+    yield admin
+    admin.cache_clear()  # while there is an interpreter for their threads
+
+
+@pytest.fixture(scope="module")
+def _made_topics(_admins: Callable[[str], AdminClient]) -> Iterator[dict[str, list[str]]]:
+    """The topics of a file, by the broker: they go together, and nobody waits for that.
+
+    With none deleted, thousands would be in each pattern and each survey. A broker that a test left
+    down takes its topics along.
+    """
+    made: dict[str, list[str]] = {}
+    yield made
+    for servers, names in made.items():
+        deletions = _admins(servers).delete_topics(names)
+        if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):  # it outlives this process
+            concurrent.futures.wait(deletions.values(), _TOPIC_TIMEOUT_S)
+
+
 @pytest.fixture
-def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeTopic]:
+def make_topic(
+    broker: Broker,
+    request: pytest.FixtureRequest,
+    _admins: Callable[[str], AdminClient],
+    _made_topics: dict[str, list[str]],
+) -> MakeTopic:
     """Topics for this test alone, on the shared broker; they are ready when they are returned."""
-    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    made: list[str] = []
+    client = _admins(broker.bootstrap_servers)
+    made = _made_topics.setdefault(broker.bootstrap_servers, [])
     stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60].strip("-")
 
     def make(partitions: int = 4, **config: object) -> str:
@@ -291,12 +325,7 @@ def make_topic(broker: Broker, request: pytest.FixtureRequest) -> Iterator[MakeT
         _wait_for_leaders(client, name, partitions)
         return name
 
-    yield make
-    if made:
-        for deletion in client.delete_topics(made, operation_timeout=1.0).values():
-            # The test may have left the broker down, and its topics go with it anyway.
-            with contextlib.suppress(KafkaException):
-                deletion.result(_TOPIC_TIMEOUT_S)
+    return make
 
 
 @pytest.fixture

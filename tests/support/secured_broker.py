@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -134,14 +135,13 @@ class SecuredBroker:
     def set_password(self, mechanism: str, password: str) -> None:
         info = ScramCredentialInfo(_SCRAM[mechanism], _SCRAM_ITERATIONS)
         change = UserScramCredentialUpsertion(USER, info, password.encode())
-        admin = self._admin()
-        admin.alter_user_scram_credentials([change])[USER].result(_ADMIN_TIMEOUT_S)
+        self._admin.alter_user_scram_credentials([change])[USER].result(_ADMIN_TIMEOUT_S)
 
     def make_topic(self, name: str, partitions: int = 1) -> None:
-        admin = self._admin()
         new = NewTopic(name, num_partitions=partitions, replication_factor=1)
-        admin.create_topics([new])[name].result(_ADMIN_TIMEOUT_S)
+        self._admin.create_topics([new])[name].result(_ADMIN_TIMEOUT_S)
 
+    @functools.cached_property
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address("PLAINTEXT"), "log_level": 0})
 
