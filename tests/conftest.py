@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 import structlog
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import HealthCheck, settings
@@ -44,6 +45,7 @@ from tests.support.lanes import LANES, lane_of
 from tests.support.postgres import PostgresServer
 from tests.support.promised import Promised
 from tests.support.scheduling import IN_SESSION, SESSION_FOLDER, Groups, write_groups
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
 _FOLDER = Path(__file__).parent
-_TOPIC_TIMEOUT_S = 30.0
+_TOPIC_TIMEOUT_S = PATIENCE_S
 _SHARED: list[Broker] = []
 """Kept to this process's end: Python warns of a child that goes on when its object is gone."""
 # A loaded machine is no failure.
@@ -329,7 +331,9 @@ def make_topic(
 
 
 @pytest.fixture
-def make_system_prefix(broker: Broker) -> Iterator[Callable[[], str]]:
+def make_system_prefix(
+    broker: Broker, _admins: Callable[[str], AdminClient]
+) -> Iterator[Callable[[], str]]:
     """Prefixes for registries, cursors, quotas and checks of this test alone."""
     made: list[str] = []
 
@@ -338,7 +342,7 @@ def make_system_prefix(broker: Broker) -> Iterator[Callable[[], str]]:
         return made[-1]
 
     yield make
-    client = _admin(broker.bootstrap_servers)
+    client = _admins(broker.bootstrap_servers)
     topics = [f"{one}-{kind}" for one in made for kind in ("subscriptions", "cursors")]
     # The test may have left the broker down. What is deleted is not waited for.
     with contextlib.suppress(KafkaException):
@@ -358,11 +362,6 @@ def system_prefix(make_system_prefix: Callable[[], str]) -> str:
 def kafka(broker: Broker, system_prefix: str) -> KafkaSettings:
     """The broker, for a test that has subscriptions or quotas."""
     return KafkaSettings(bootstrap_servers=broker.bootstrap_servers, system_prefix=system_prefix)
-
-
-@functools.cache
-def _admin(bootstrap_servers: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 @pytest.fixture

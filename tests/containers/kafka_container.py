@@ -15,11 +15,12 @@ from sequitur import embedded as _ports
 from sequitur.embedded import single_node_properties
 from tests.support.brokers import wait_until_it_answers
 from tests.support.compose_file import default_image
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_START_TIMEOUT_S: Final = 90.0
+_START_TIMEOUT_S: Final = 2 * PATIENCE_S
 _LOG_LINES_SHOWN: Final = 30
 
 

@@ -13,6 +13,7 @@ from sequitur import embedded as _ports
 from tests.containers.kafka_container import container_of
 from tests.support.brokers import wait_until_it_answers
 from tests.support.compose_file import read_compose_file
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.container
 
@@ -34,12 +35,12 @@ def test_the_composed_broker_answers_and_takes_events() -> None:
     with container:
         assert wait_until_it_answers(servers, 90.0), container.get_logs()
         admin = AdminClient({"bootstrap.servers": servers})
-        admin.create_topics([NewTopic("events", num_partitions=1)])["events"].result(30)
+        admin.create_topics([NewTopic("events", num_partitions=1)])["events"].result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
-        producer.init_transactions(60)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce("events", b"event")
-        producer.commit_transaction(60)
+        producer.commit_transaction(PATIENCE_S)
 
 
 def _free_ports() -> tuple[int, int, int]:

@@ -29,7 +29,7 @@ from sequitur.producer.quota import ControlReader, QuotaGate, QuotaStatistics
 from tests.support.control_topic import ControlTopic, key_of
 from tests.support.daemon_health import DaemonHealth
 from tests.support.daemon_process import read_partitions
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ def _producer(kafka: KafkaSettings | str, **settings: Any) -> IdempotentProducer
 
 def _create_topic(broker: Broker) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
     return admin
 
 
@@ -91,18 +91,19 @@ async def _held(producer: IdempotentProducer, topic: str) -> asyncio.Task[None]:
 
 @pytest.mark.promise("in-topic-backlog-quota")
 async def test_a_record_holds_sends_and_the_next_one_lets_them_go(
-    producer: IdempotentProducer, control: ControlTopic, topic: str
+    producer: IdempotentProducer, control: ControlTopic, make_topic: MakeTopic
 ) -> None:
     """What was accepted before the record goes out; it is lifted by a state, or by its deletion."""
+    topic, other = make_topic(), make_topic()
     for lift in (partial(control.write, topic, None), partial(control.lift, topic)):
         await _send(producer, topic)
         control.write(topic, "producer_request_hold")
         await until(producer.blocked_reason)
         delivered = producer.statistics().persisted
         held = await _held(producer, topic)
-        await asyncio.sleep(0.5)
+        await _send(producer, other)
         assert not held.done()
-        assert producer.statistics().persisted == delivered
+        assert producer.statistics().persisted == delivered + 1
         assert "(producer_request_hold)" in (producer.blocked_reason() or "")
         lift()
         await held
@@ -168,7 +169,8 @@ async def test_a_record_counts_for_its_time_alone(
     await until(lambda: gate.limits(topic))
     waiting = asyncio.create_task(gate.lifted(topic))
     now_ms += 10_000
-    await asyncio.sleep(1)
+    control.write("other", "producer_request_hold", valid_for_ms=10_000)
+    await until(lambda: gate.limits("other"))
     assert not waiting.done()
     now_ms += 1
     await waiting
@@ -197,7 +199,7 @@ async def test_a_topic_that_is_created_later_is_found(make_broker: MakeBroker) -
         await _send(producer, "t")
         await asyncio.sleep(1.5)  # it has looked for the topic again meanwhile
         await _send(producer, "t")
-        assert "sequitur-subscriptions" not in admin.list_topics(timeout=30).topics
+        assert "sequitur-subscriptions" not in admin.list_topics(timeout=PATIENCE_S).topics
         control.create()
         control.write("t", "producer_request_hold")
         await until(producer.blocked_reason)
@@ -269,10 +271,9 @@ async def test_states_count_while_the_broker_is_away(make_broker: MakeBroker) ->
         await until(producer.blocked_reason)
         held = await _held(producer, "t")
         broker.stop()
-        await asyncio.sleep(1)
+        await asyncio.to_thread(broker.start)  # meanwhile the states are asked for in vain
         assert producer.blocked_reason() is not None
         assert not held.done()
-        broker.start()
         control.write("other", "producer_request_hold")
         await until(lambda: _gate(producer).limits("other"))
         assert not held.done()
@@ -289,7 +290,7 @@ async def test_a_control_topic_that_is_made_anew_is_read_anew(make_broker: MakeB
         control.write("t", "producer_exception")
         await until(lambda: _gate(producer).limits("t"))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-        admin.delete_topics(["sequitur-subscriptions"])["sequitur-subscriptions"].result(30)
+        admin.delete_topics(["sequitur-subscriptions"])["sequitur-subscriptions"].result(PATIENCE_S)
         await asyncio.sleep(1)
         control.create()
         control.write("other", "producer_exception")
@@ -439,12 +440,12 @@ def test_http_clients_are_told_to_try_again(
         url, _lines(range(2)).encode(), {"Content-Type": "application/x-ndjson"}
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     with refused.value as answer:
         assert (answer.code, json.loads(answer.read())["accepted"]) == (503, 0)
     control.lift(topic)
     health.until(lambda: not health.unready())
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 202
     daemon.signal(signal.SIGTERM)
     assert daemon.end()["persisted"] == 2

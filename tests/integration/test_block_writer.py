@@ -38,6 +38,7 @@ from tests.support.job_output import (
     rows_of,
 )
 from tests.support.output_reading import read_output
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +155,7 @@ def _set_limit(kafka: KafkaSettings, topic: str, max_bytes: int) -> None:
     resource.add_incremental_config(
         ConfigEntry(name, str(max_bytes), incremental_operation=operation)
     )
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     while KafkaTopics(kafka).record_limit(topic).max_bytes != max_bytes:
         time.sleep(POLL_S)
 
@@ -225,7 +226,7 @@ def test_older_attempt_goes_on_beside_a_newer_one(output: JobOutput) -> None:
                 newer = numbered(500, batch_rows=11)
                 kafka = another_process(output.kafka)
                 with ThreadPoolExecutor(1) as pool:
-                    assert pool.submit(_write, life, newer, kafka=kafka).result(60) == 500
+                    assert pool.submit(_write, life, newer, kafka=kafka).result(PATIENCE_S) == 500
             yield table
 
     assert _write(life, given_up()) == 500
@@ -303,7 +304,7 @@ def test_broker_that_restarts_costs_nothing(make_broker: MakeBroker) -> None:
     output = JobOutput(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), "restarted")
     create = NewTopic("restarted", num_partitions=4, replication_factor=1)
     admin = AdminClient(output.kafka.librdkafka())
-    admin.create_topics([create])["restarted"].result(30)
+    admin.create_topics([create])["restarted"].result(PATIENCE_S)
     life = output.life()
 
     def rows() -> Iterator[pa.Table]:
@@ -337,13 +338,13 @@ def test_first_step_goes_behind_what_others_have_written(output: JobOutput) -> N
     others = Producer({**output.kafka.librdkafka(), "enable.idempotence": True})
     for value in expected(10, of="foreign"):
         others.produce(output.topic, value, partition=_PARTITION)
-    assert others.flush(30) == 0
+    assert others.flush(PATIENCE_S) == 0
     life = output.life()
 
     def meanwhile() -> Iterator[pa.Table]:
         yield from numbered(100)
         others.produce(output.topic, b"last", partition=_PARTITION)
-        assert others.flush(30) == 0
+        assert others.flush(PATIENCE_S) == 0
 
     assert _write(life, meanwhile()) == 100
     assert _write(life, numbered(100)) == 100
@@ -364,7 +365,10 @@ def test_driver_thought_dead_goes_on_and_doubles_nothing(output: JobOutput) -> N
         for number, table in enumerate(numbered(500)):
             if number == 4:
                 with ThreadPoolExecutor(1) as pool:
-                    assert pool.submit(_write, newer, numbered(500), kafka=kafka).result(60) == 500
+                    assert (
+                        pool.submit(_write, newer, numbered(500), kafka=kafka).result(PATIENCE_S)
+                        == 500
+                    )
             yield table
 
     assert _write(older, paused()) == 500

@@ -11,6 +11,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
 from tests.support.brokers import answers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic
@@ -23,7 +24,7 @@ def _write(servers: str, topic: str, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, "acks": "all"})
     producer.produce(topic, value, partition=0)
     # It retries until its delivery time-out: nothing left means acknowledged.
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def _read_all(servers: str, topic: str) -> list[bytes | None]:
@@ -36,9 +37,9 @@ def _read_all(servers: str, topic: str) -> list[bytes | None]:
         }
     )
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return [message.value() for message in consumer.consume(end, timeout=30)]
+        return [message.value() for message in consumer.consume(end, timeout=PATIENCE_S)]
     finally:
         consumer.close()
 
@@ -47,10 +48,10 @@ def test_a_topic_is_ready_when_it_is_returned(broker: Broker, make_topic: MakeTo
     """It has the partitions and settings asked for, and a name of its own."""
     first, second = make_topic(3, retention_ms=60_000), make_topic(1)
     client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    topics = client.list_topics(timeout=30).topics
+    topics = client.list_topics(timeout=PATIENCE_S).topics
     assert [len(topics[first].partitions), len(topics[second].partitions)] == [3, 1]
     resource = ConfigResource(ResourceType.TOPIC, first)
-    settings = client.describe_configs([resource])[resource].result(30)
+    settings = client.describe_configs([resource])[resource].result(PATIENCE_S)
     assert settings["retention.ms"].value == "60000"
 
 
@@ -84,7 +85,7 @@ def test_a_paused_broker_answers_nothing_until_it_is_resumed(make_broker: MakeBr
     own.pause()
     assert not answers(own.bootstrap_servers)
     own.resume()
-    assert answers(own.bootstrap_servers, timeout_s=30.0)
+    assert answers(own.bootstrap_servers, timeout_s=PATIENCE_S)
     own.pause()
     own.start()
     assert answers(own.bootstrap_servers)

@@ -16,6 +16,7 @@ import pytest
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.daemon_process import read_partitions
 from tests.support.dead_letter_file import read_dead_letters
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,7 @@ def _post(port: int, numbers: Iterable[int], query: str = "") -> int:
     url = f"http://127.0.0.1:{port}/events{query}"
     request = urllib.request.Request(url, _lines(numbers), headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             status: int = answer.status
             return status
     except urllib.error.HTTPError as refused:
@@ -130,7 +131,7 @@ def test_a_client_that_waits_does_not_hold_up_a_second_signal(
             daemon.signal(signal.SIGTERM)
             daemon.wait_for("stopping")
             report = _stop(daemon)
-            assert waiting.result(10) == 502
+            assert waiting.result(PATIENCE_S) == 502
     finally:
         broker.resume()
     assert report["kept"] == 20
@@ -200,6 +201,6 @@ def test_two_daemons_cannot_have_one_name(make_topic: MakeTopic, start_daemon: S
     first = start_daemon("--topic", topic, *_HTTP)
     _port(first)
     second = start_daemon("--topic", topic, *_HTTP)
-    second.process.wait(60)
+    second.process.wait(PATIENCE_S)
     assert second.process.returncode == 3
     assert f"is held by process {first.process.pid}" in second.log

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
 from tests.support.daemon_health import DaemonHealth
 from tests.support.daemon_process import read_partitions
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def test_a_right_that_is_taken_away_and_given_back_costs_no_event(
     broker = make_broker(AUTHORIZER)
     servers = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.create_topics([NewTopic(_TOPIC, 1, 1)])[_TOPIC].result(60)
+    admin.create_topics([NewTopic(_TOPIC, 1, 1)])[_TOPIC].result(PATIENCE_S)
     rights = TopicRights(servers, _TOPIC)
     lines = tmp_path / "lines.jsonl"
     lines.write_text(_lines(0, 10))

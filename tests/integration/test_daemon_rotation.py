@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.daemon_process import read_partitions
 from tests.support.held import held
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import StartDaemon
     from tests.support.brokers import Broker
 
-_LIMIT_S = 60.0
+_LIMIT_S = PATIENCE_S
 
 
 class _ContainerLog:

@@ -16,6 +16,7 @@ import pytest
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.daemon_process import read_partitions
 from tests.support.dead_letter_file import read_dead_letters
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -164,7 +165,7 @@ def test_http_takes_events_and_tells_their_offsets(
     headers = {"Content-Type": "application/x-ndjson"}
     for query, numbers in (("", (0, 1)), ("?wait=persisted", (2, 3))):
         request = urllib.request.Request(url + query, _lines(numbers), headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             status, told = answer.status, json.loads(answer.read())
         assert told["accepted"] == 2
         assert status == (201 if query else 202)
@@ -266,7 +267,7 @@ def test_a_client_cannot_fill_the_dead_letter_file(
     assert kept[1:] == [0, 0]
     assert letters.stat().st_size <= 2_000
     request = urllib.request.Request(f"http://127.0.0.1:{port}/events", _lines([0]), headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 202
     assert _stop(daemon)["persisted"] == 1
     assert _numbers(broker, topic) == [0]
@@ -286,7 +287,7 @@ def test_what_curl_sends_and_a_token_are_all_it_takes(
     with pytest.raises(urllib.error.HTTPError, match="401"), urllib.request.urlopen(plain):
         pass
     given = urllib.request.Request(url, b'{"n":0}', {"Authorization": "Bearer tell-nobody"})
-    with urllib.request.urlopen(given, timeout=30) as answer:
+    with urllib.request.urlopen(given, timeout=PATIENCE_S) as answer:
         assert answer.status == 202
     assert _stop(daemon)["persisted"] == 1
     assert _numbers(broker, topic) == [0]
@@ -304,7 +305,7 @@ def test_without_a_journal_no_event_is_promised_that_nothing_keeps(
     )
     url = f"http://127.0.0.1:{daemon.wait_for('listening')['port']}/events"
     request = urllib.request.Request(url, b'{"n":0}', {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 201
         assert json.loads(answer.read())["events"] == [{"partition": 0, "offset": 0}]
     _stop(daemon)

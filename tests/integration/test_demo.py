@@ -18,6 +18,7 @@ import pytest
 from sequitur.cli.demo import run_demo
 from sequitur.errors import DemoError
 from tests.support.installed import install_wheel
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,6 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 @pytest.mark.promise("cli-make-demo-fresh")
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # ends a hang, also on a slow machine
 def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     """Three daemons, the job under spark-submit and an independent reader agree on each event."""
     installed = install_wheel(tmp_path)
@@ -80,6 +80,6 @@ def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
             assert demo.poll() is None
         demo.send_signal(signal.SIGTERM)
         assert demo.wait() == 143
-    gone, alive = psutil.wait_procs(started, timeout=60)
+    gone, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
     assert (len(gone), alive) == (len(started), [])
     assert list(tmp_path.glob("sequitur-demo-*")) == []

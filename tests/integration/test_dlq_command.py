@@ -15,6 +15,7 @@ from sequitur.consumer.topology import DEAD_HEADERS
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.topology.step_runs import read_request, requests
 from tests.support.dead_letters import T0, TRACEBACK, dead_headers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,21 +52,21 @@ class Dlq:
             options["transactional.id"] = transaction
         client = Producer(options)
         if transaction is not None:
-            client.init_transactions(30)
+            client.init_transactions(PATIENCE_S)
             client.begin_transaction()
         for letter in letters:
             said = {name: value for name, value in letter.items() if name not in {"key", "foreign"}}
             headers = [] if letter.get("foreign") else [("id", b"1"), *dead_headers(**said)]
             client.produce(self.topic, b"x", letter.get("key", b"k"), headers=headers)
-        assert client.flush(30) == 0
+        assert client.flush(PATIENCE_S) == 0
         if transaction is not None:
-            client.abort_transaction(30)
+            client.abort_transaction(PATIENCE_S)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "sequitur", "dlq", *words, "--config", str(self._config)],
             env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": self._servers},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import BrokerStartError, JarHashError, JavaError, PortInUseError
 from sequitur.pipelines.jars import LOCK_FILE, cache_directory, locked_jars
 from tests.support.brokers import answers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def _sequitur(directory: Path, *words: str, **environ: str) -> subprocess.Comple
         env={**base, "SEQUITUR_BROKER_DIR": str(directory), **environ},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
 

@@ -19,6 +19,7 @@ from sequitur.producer.delivery.sequencer import Sequencer
 from tests.support.daemon_process import read_partitions
 from tests.support.lossy_wire import LossyWire
 from tests.support.outcomes import InLog
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +36,7 @@ _EXPIRY = {
     "producer.id.expiration.check.interval.ms": "100",
 }
 _LARGEST_SEQUENCE = 2**31 - 1
-_ADMIN_TIMEOUT_S = 30
+_ADMIN_TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +237,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_is_followed(lives: Lives)
         lives.delete_topic()
         lives.make_topic(partitions=1)
         lives.wires[-1].mode = "whole"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await producer.flush()
             assert isinstance(await (await producer.send(lives.topic, b"3")), Persisted)
         assert not isinstance(await gone, Persisted)

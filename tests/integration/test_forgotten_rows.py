@@ -28,6 +28,7 @@ from tests.support.job_output import (
     laid_out,
     numbered,
 )
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,7 @@ _EXPIRY = {
     "producer.id.expiration.ms": "500",
     "producer.id.expiration.check.interval.ms": "100",
 }
-_TIMEOUT_S = 60
+_TIMEOUT_S = PATIENCE_S
 _ROWS = 500
 
 

@@ -20,6 +20,7 @@ from sequitur.producer.daemon.health import (
     Heartbeat,
     health_application,
 )
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -145,7 +146,7 @@ async def test_probes_that_say_nothing_take_few_files() -> None:
     application = _Daemon().application()
     async with (
         HealthServer(application, "127.0.0.1", 0, connections=2, silence_s=0.2) as server,
-        asyncio.timeout(30),
+        asyncio.timeout(PATIENCE_S),
     ):
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.daemon_process import read_partitions
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,7 +39,7 @@ _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _BODY_EVENTS = 50
 _MOST_MOMENTS = 4
 _POLL_S = 0.002
-_TIMEOUT_S = 60
+_TIMEOUT_S = PATIENCE_S
 
 
 @dataclass
@@ -74,7 +75,7 @@ def _wait_for_an_answer(client: Client, posting: Future[None]) -> None:
 
 
 @pytest.mark.promise("in-daemon-reads-folder")
-@pytest.mark.timeout(_TIMEOUT_S + _ROUNDS * 20)
+@pytest.mark.timeout(600 + _ROUNDS * 20)
 def test_killing_it_under_posts_loses_nothing_that_it_answered_and_doubles_nothing(
     broker: Broker, make_topic: MakeTopic, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

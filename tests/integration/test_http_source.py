@@ -20,6 +20,7 @@ from sequitur.producer.sources import SourceError
 from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
 from sequitur.producer.sources._source import EventParser, TextParser
 from tests.support.fake_intake import FakeIntake
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -316,7 +317,7 @@ async def test_a_client_that_goes_away_waits_no_longer(
     (delivery,) = intake.unanswered
     assert not delivery.done()
     writer.transport.abort()
-    await asyncio.wait_for(asyncio.wait((delivery,)), 30)
+    await asyncio.wait_for(asyncio.wait((delivery,)), PATIENCE_S)
     assert delivery.cancelled()
     intake.answers = True
     assert (await post(b"2", query="?wait=persisted"))[0] == 201
@@ -335,7 +336,7 @@ async def test_a_header_that_is_no_utf_8_is_refused_by_name(
         b"POST /events HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json"
     )
     writer.write(head + b"\r\n" + header + b"\r\nContent-Length: 1\r\n\r\n1")
-    answer = await asyncio.wait_for(reader.read(), 30)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 415 ")
     assert b"Content-Encoding" in answer.partition(b"\r\n\r\n")[2]
@@ -383,7 +384,7 @@ async def _begin(client: Client, source: HttpSource, sent: bytes, announced: int
 
 
 async def _status(slow: _Slow) -> int:
-    line = await asyncio.wait_for(slow[0].readline(), 30)
+    line = await asyncio.wait_for(slow[0].readline(), PATIENCE_S)
     slow[1].close()
     return int(line.split()[1])
 
@@ -410,7 +411,7 @@ async def test_clients_that_say_nothing_keep_nobody_out(intake: FakeIntake) -> N
     silent[0][1].write(b"POST /events HTTP/1.1\r\nHost: a\r\n")
     one_more = await asyncio.open_connection("127.0.0.1", source.port)
     assert await _status(one_more) == 503
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         for reader, writer in silent:
             assert await reader.read() == b""
             writer.close()
@@ -438,7 +439,7 @@ async def test_a_client_that_goes_away_is_no_error(
     _, writer = await _begin(client, source, b"1\n", 900)
     assert (await post(b"1"))[0] == 202  # so it is surely being read
     writer.transport.abort()
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), PATIENCE_S)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -646,7 +647,7 @@ async def test_a_malformed_head_is_answered_and_is_no_error(
     """Whoever can connect could fill the log with tracebacks."""
     for before in (b"", b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"):
         reader, writer = await asyncio.open_connection("127.0.0.1", source.port)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             if before:
                 writer.write(before)
                 assert b" 404 " in await reader.readuntil(b"}")

@@ -24,7 +24,7 @@ from sequitur.pipelines.ordering import query as row_probe
 from sequitur.pipelines.ordering.job import check_before_start
 from sequitur.pipelines.ordering.query import MOST_POLLED, mean_row_bytes, records_a_poll
 from sequitur.producer import KafkaSettings
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,11 +45,13 @@ def test_ends_of_a_partition_that_was_just_added(broker: Broker, topic: str) -> 
     before = [SourcePartition(topic, number) for number in range(4)]
     assert dict.fromkeys(before, 0) == topics.high_watermarks(before)
     admin = AdminClient(kafka.librdkafka())
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(PATIENCE_S)
     producer = Producer(kafka.librdkafka())
-    wait_until(lambda: 5 in producer.list_topics(topic, timeout=30).topics[topic].partitions)
+    wait_until(
+        lambda: 5 in producer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    )
     producer.produce(topic, b"value", partition=5)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     after = [*before, SourcePartition(topic, 4), SourcePartition(topic, 5)]
     assert {**dict.fromkeys(after, 0), after[5]: 1} == topics.high_watermarks(after)
 
@@ -74,9 +76,9 @@ def test_a_topic_that_is_made_anew_has_another_id(broker: Broker, topic: str) ->
     assert list(before) == [topic]
     assert topics.ids([topic]) == before
     admin = AdminClient(kafka.librdkafka())
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
     wait_until(lambda: not topics.ids([topic]))
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(PATIENCE_S)
     wait_until(lambda: bool(topics.ids([topic])))
     assert topics.ids([topic]) != before
 
@@ -107,7 +109,7 @@ def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: M
     client = Producer(kafka.librdkafka())
     for number in range(10):
         client.produce(names[0], b"", partition=0, timestamp=1_000 * (number + 1))
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
     told, asked = KafkaTopics(kafka), LeaderTopics(kafka)
     where = [SourcePartition(names[0], one) for one in range(3)]
     assert asked.ids(names) == told.ids(names)
@@ -187,7 +189,7 @@ def test_rows_are_polled_by_their_size(
         producer.poll(0)
         while len(producer) > 100:
             producer.poll(0.1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     unread = {SourcePartition(topic, 0): (0, rows), SourcePartition(topic, 1): (0, 0)}
     found = records_a_poll(mean_row_bytes(kafka, unread))
     assert at_most // 2 < found <= at_most
@@ -202,14 +204,14 @@ def test_transactions_without_a_row_are_not_waited_for(
     topic = make_topic(partitions=2)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     producer = Producer({**kafka.librdkafka(), "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for partition in range(2):
         producer.produce(topic, b"{}", partition=partition)
-    assert producer.flush(30) == 0
-    producer.abort_transaction(30)
-    monkeypatch.setattr(row_probe, "_FIRST_S", 60.0)
+    assert producer.flush(PATIENCE_S) == 0
+    producer.abort_transaction(PATIENCE_S)
+    monkeypatch.setattr(row_probe, "_FIRST_S", PATIENCE_S)
     begun_s = time.monotonic()
     unread = {SourcePartition(topic, number): (0, 2) for number in range(2)}
     assert mean_row_bytes(kafka, unread) == len(b"{}")
-    assert time.monotonic() - begun_s < 60
+    assert time.monotonic() - begun_s < PATIENCE_S

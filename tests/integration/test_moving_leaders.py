@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sequitur.producer import Delivery, Outcome
 
 # The limit ends a hang, also on a slow machine.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.one_process]
+pytestmark = pytest.mark.one_process
 
 _PARTITIONS = 3
 _BURST = 200

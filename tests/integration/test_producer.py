@@ -33,6 +33,7 @@ from sequitur.producer import (
 )
 from tests.support.outcomes import InLog
 from tests.support.producers import kill
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +53,12 @@ def _read(broker: Any, topic: str) -> dict[int, list[Message]]:
     )
     partitions: list[int] = []
     while not partitions:  # a topic takes a moment to be known everywhere
-        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        partitions = list(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
     ends = {p: watermarks(consumer, topic, p)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: dict[int, list[Message]] = {p: [] for p in partitions}
     while any(len(found[p]) < ends[p] for p in partitions):
-        message = consumer.poll(10)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert message.error() is None
         found[message.partition() or 0].append(message)
@@ -342,7 +343,7 @@ async def test_a_name_that_no_topic_has_harms_no_other(
 ) -> None:
     """Asked for once, it would be asked for with every other name, and no broker could answer."""
     known, other = make_topic(), make_topic()
-    async with asyncio.timeout(60), _producer(broker) as producer:
+    async with asyncio.timeout(PATIENCE_S), _producer(broker) as producer:
         await producer.send_and_wait(known, b"1")
         with pytest.raises(ValueError, match="expected a topic name"):
             await producer.send("tenant-\udcff", b"")

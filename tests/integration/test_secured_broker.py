@@ -21,6 +21,7 @@ from sequitur.producer import (
 )
 from tests.support.daemon_process import DaemonProcess, read_partitions
 from tests.support.secured_broker import PASSWORD, USER, SecuredBroker, token
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.one_process
 
-_AT_ONCE_S = 30
+_AT_ONCE_S = PATIENCE_S
 """Far below `delivery_timeout`, within which what may pass is tried again."""
 _WRONG = "wrong-and-secret"
 
@@ -224,7 +225,7 @@ def test_the_daemon_ends_at_once_when_its_login_is_refused(
 ) -> None:
     """With status 3, and who was refused by what; its log holds no password."""
     with _daemon(secured, tmp_path, "refused", _WRONG) as daemon:
-        daemon.process.wait(60)
+        daemon.process.wait(PATIENCE_S)
         daemon.kill()
         assert daemon.process.returncode == 3
         assert f"refused user '{USER}' by SCRAM-SHA-256" in daemon.log

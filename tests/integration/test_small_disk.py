@@ -42,7 +42,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.promise("in-journal-disk-smaller")
 @pytest.mark.usefixtures("small_disk")
-@pytest.mark.timeout(240)
 def test_killing_it_on_a_small_disk_loses_and_doubles_nothing(rounds: Rounds) -> None:
     """The disk fills while the broker is paused, the daemon dies, and all drains in order."""
     rounds.settings = ("--compression", "none", "--linger", "5 ms")

@@ -35,13 +35,13 @@ from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder
 from tests.support.job_output import JobOutput, Life, expected, laid_out, numbered
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic
     from tests.support.brokers import Broker
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

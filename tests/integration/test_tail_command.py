@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sequitur.cli.main import app
 from sequitur.errors import UnknownTopicError
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from typer.testing import Result
@@ -29,13 +30,13 @@ def _fill(broker: Broker, topic: str, rows: list[tuple[int, int, bytes]], **more
     """Send (partition, timestamp, value); in a transaction that is aborted, if one is named."""
     client = Producer({"bootstrap.servers": broker.bootstrap_servers, **more})
     if more:
-        client.init_transactions(30)
+        client.init_transactions(PATIENCE_S)
         client.begin_transaction()
     for partition, timestamp_ms, value in rows:
         client.produce(topic, value, b"k", partition=partition, timestamp=timestamp_ms)
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
     if more:
-        client.abort_transaction(30)
+        client.abort_transaction(PATIENCE_S)
 
 
 def _environ(broker: Broker) -> dict[str, str]:
@@ -105,7 +106,7 @@ def test_what_comes_is_shown_until_ctrl_c(broker: Broker, make_topic: MakeTopic)
             _fill(broker, topic, [(1, T0, b"then")])
             assert json.loads(following.stdout.readline())["value"] == "then"
             following.send_signal(signal.SIGINT)
-            assert following.communicate(timeout=30) == ("", "")
+            assert following.communicate(timeout=PATIENCE_S) == ("", "")
             assert following.returncode == 130
         finally:
             following.kill()

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur.producer import EVENT_ID_HEADER, encode_event_id
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -30,7 +31,7 @@ def _fill(broker: Broker, topic: str, rows: list[tuple[int, int]]) -> None:
             value=json.dumps({"at": event_time_ms}).encode(),
             headers=[(EVENT_ID_HEADER, encode_event_id("p", sequence))],
         )
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
 
 
 def _verify(
@@ -40,7 +41,7 @@ def _verify(
     return subprocess.run(
         [sys.executable, "-m", "sequitur", "verify", *words],
         env={**os.environ, "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import random
 import threading
 import time
@@ -31,10 +30,10 @@ from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
-from tests.support import waiting
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,19 +48,7 @@ if TYPE_CHECKING:
     from tests.support.brokers import Broker
     from tests.support.events import Event
 
-_TEST_TIMEOUT_S = 900
-"""Ends a hang, also on a slow machine; a test's own mark counts before it."""
-_END_TIMEOUT_S = 300.0
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
-
-
-wait_until = functools.partial(waiting.wait_until, timeout_s=300.0)
-"""On a machine that has other things to do."""
+_END_TIMEOUT_S = 5 * PATIENCE_S
 
 
 @dataclass(slots=True)
@@ -101,7 +88,7 @@ class Job:
                 partition=sent.partition,
                 timestamp=sent.timestamp_ms,
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert failures == []
 
     def run(

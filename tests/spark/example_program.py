@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from sequitur.pipelines.launch import class_archive_options
 from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.tree import EXAMPLES, ROOT
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-WAIT_S = 240
+WAIT_S = 4 * PATIENCE_S
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.output_reading import read_output
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ BY_TASKS: Final = {"small_batch_rows": 0}
 """Tasks stage all batches of a job with these settings."""
 BY_DRIVER: Final = {"small_batch_rows": 50_000}
 """And the driver those of a test."""
-_UP_TIMEOUT_S = 300
+_UP_TIMEOUT_S = 5 * PATIENCE_S
 
 _T0 = 1_700_000_000_000
 _KEYS = 23
@@ -115,7 +116,7 @@ class Rounds:
         producer = Producer({**self.kafka.librdkafka(), "enable.idempotence": True})
         for key, value in self.numbered(events):
             producer.produce(self.settings.input_topics[0], value, key)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def numbered(self, events: int) -> Iterator[tuple[str, str]]:
         """Yield keys and values: out of order, few of them late by far, few without a time."""
@@ -288,7 +289,7 @@ class Rounds:
 
     def _rows_out(self, reader: Consumer) -> int:
         topic = self.settings.output_topic
-        partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         return sum(watermarks(reader, topic, partition)[1] for partition in partitions)
 
     def _newest(self, folder: str) -> str:

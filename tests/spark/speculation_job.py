@@ -22,13 +22,14 @@ from sequitur.pipelines.sink.sink import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlan
 from sequitur.pipelines.spark.tasks import each_partition
 from sequitur.producer import KafkaSettings
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.pipelines.rows.layout import KafkaBatch
 
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 5 * PATIENCE_S
 
 
 def main(bootstrap_servers: str, topic: str, document: str, rows: str) -> None:

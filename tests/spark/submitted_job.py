@@ -24,6 +24,7 @@ from sequitur.pipelines.launch import (
 )
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from tests.support.held import held
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 """For a JVM whose code never gets warm: it compiles quickly, collects beside nothing, and does not
 collect all for each few thousand classes that it loads."""
-_EXIT_TIMEOUT_S = 300
+_EXIT_TIMEOUT_S = 5 * PATIENCE_S
 _MOST_SAID: Final = 1 << 24
 
 

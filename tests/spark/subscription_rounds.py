@@ -26,6 +26,7 @@ from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.kafka.admin import KafkaTopics
 from tests.spark.kill_rounds import Rounds, in_turns
 from tests.support.output_reading import read_output
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tests.spark.checkpoint_places import CheckpointPlace
     from tests.spark.submitted_job import SubmittedJob
 
-_WORKERS_END_S = 60.0
+_WORKERS_END_S = PATIENCE_S
 _GONE_ON_S = 1.5
 
 

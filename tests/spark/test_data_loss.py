@@ -16,14 +16,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from sequitur.consumer import StepKind
 from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
-from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 def _admin(job: Job) -> AdminClient:
@@ -32,7 +33,7 @@ def _admin(job: Job) -> AdminClient:
 
 def _delete_records(job: Job, partition: int, before: int) -> None:
     admin, place = _admin(job), TopicPartition(job.topic, partition, before)
-    admin.delete_records([place])[place].result(30)
+    admin.delete_records([place])[place].result(PATIENCE_S)
 
 
 @pytest.mark.promise("order-rows-deleted-read")
@@ -82,8 +83,8 @@ def test_new_partition_whose_first_rows_are_gone_is_refused_or_counted(
     job.produce([event(T0 + n, partition=n % 4) for n in range(20)])
     job.run()
     admin = _admin(job)
-    admin.create_partitions([NewPartitions(job.topic, 5)])[job.topic].result(30)
-    wait_until(lambda: len(admin.list_topics(timeout=30).topics[job.topic].partitions) == 5)
+    admin.create_partitions([NewPartitions(job.topic, 5)])[job.topic].result(PATIENCE_S)
+    wait_until(lambda: len(admin.list_topics(timeout=PATIENCE_S).topics[job.topic].partitions) == 5)
     job.produce([event(T0 + 5000 + n, partition=4) for n in range(10)])
     _delete_records(job, 4, 6)
     lost = rf"partition 4 of '{job.topic}', offsets 0 to 5: gone before .* on_data_loss = \"c"
@@ -132,7 +133,7 @@ def test_topic_of_a_pattern_that_is_deleted_is_refused_or_counted(
     job.produce([event(T0 + n) for n in range(5)], topic=other)
     job.run()
     admin = _admin(job)
-    admin.delete_topics([other])[other].result(30)
+    admin.delete_topics([other])[other].result(PATIENCE_S)
     job.produce([event(T0 + 5000, partition=p) for p in range(4)], topic=stem)
     with pytest.raises(DataLossError, match=f"partition 0 of '{other}', read to its end"):
         job.run()

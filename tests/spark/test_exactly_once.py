@@ -22,20 +22,21 @@ from sequitur.pipelines.launch import spark_submit_command, spark_submit_environ
 from sequitur.pipelines.sink.sink import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.producer import KafkaSettings
-from tests.spark.conftest import Job, wait_until
 from tests.support.document_folder import DocumentFolder
 from tests.support.events import T0, by_partition, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.spark_cluster import SparkCluster, small_application
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
     from tests.support.brokers import Broker
 
 pytestmark = pytest.mark.spark
 
 _ROWS = 5000
-_SUBMIT_TIMEOUT_S = 600
+_SUBMIT_TIMEOUT_S = 8 * PATIENCE_S
 
 
 @pytest.mark.test_all
@@ -121,7 +122,7 @@ def test_side_topic_that_grows_within_a_step_is_followed_behind_it(
         with pytest.raises(SinkError, match="RuntimeError: this partition cannot be written"):
             job.run()
     topic, admin = job.settings.quarantine, AdminClient(job.kafka.librdkafka())
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(PATIENCE_S)
     # By now the process may have died: partitions are counted at the start.
     assert sum(job.run().totals.quarantined.values()) == 100
     before = job.quarantined()

@@ -188,7 +188,7 @@ def test_topology_runs_on_hdfs_and_takes_its_dead_letters_back(far: Job, hdfs: H
 
 @pytest.mark.promise("order-checkpoint-hdfs-create")
 @pytest.mark.kill
-@pytest.mark.timeout(300 + 120 * _ROUNDS)
+@pytest.mark.timeout(600 + 120 * _ROUNDS)
 def test_killing_the_driver_of_a_checkpoint_on_hdfs_loses_doubles_and_disorders_nothing(
     broker: Broker, make_topic: MakeTopic, hdfs: HdfsCluster
 ) -> None:

@@ -28,6 +28,7 @@ from sequitur.pipelines.topology.step_runs import replays_folder, write_request
 from tests.spark import bolts
 from tests.spark.kill_rounds import BY_TASKS
 from tests.support.events import T0, Event, event, time_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ def _send(job: Job, *values: bytes, key: bytes = b"large") -> None:
     producer = Producer({**job.kafka.librdkafka(), "message.max.bytes": 4_000_000})
     for value in values:
         producer.produce(job.topic, value, key, partition=0, headers=[("own", b"1")])
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def _value(at: int, **more: object) -> bytes:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from sequitur.spark import reorder
-from tests.spark.conftest import Job, wait_until
 from tests.spark.example_program import WAIT_S, example_program
 from tests.support.events import by_partition
 from tests.support.given_steps import Taken, numbered_events, released_rows
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
+
+    from tests.spark.conftest import Job
 
 
 pytestmark = pytest.mark.spark
@@ -83,7 +85,6 @@ def _in_database(path: Path) -> list[tuple[int, bytes]]:
 @pytest.mark.promise("on-step-job-killed-step")
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_rows_are_in_a_database_once(job: Job, tmp_path: Path) -> None:
     """The example: killed before a step is marked, started again, ended by SIGTERM, and drained."""
     database, log = tmp_path / "rows.sqlite", tmp_path / "log"

@@ -19,15 +19,16 @@ from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.pipelines.ordering.spark_source import SparkSource
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
-from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import MakeBroker
+    from tests.spark.conftest import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 def _waiting_s(address: str) -> float:
@@ -50,7 +51,7 @@ def test_kafka_that_is_away_is_waited_for(
 
     topic = NewTopic(job.topic, num_partitions=1, replication_factor=1)
     admin = AdminClient(job.kafka.librdkafka())
-    admin.create_topics([topic])[job.topic].result(30)
+    admin.create_topics([topic])[job.topic].result(PATIENCE_S)
     job.produce([event(T0 + 10 * n, partition=0) for n in range(200)])
     with job.running() as life:
         wait_until(lambda: bool(job.steps))

@@ -11,12 +11,14 @@ import pytest
 from sequitur.consumer import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
-from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_TASKS
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 

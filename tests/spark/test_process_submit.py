@@ -14,6 +14,7 @@ from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.events import T0, Event
 from tests.support.output_reading import read_output
 from tests.support.tree import EXAMPLES, ROOT
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.test_all]  # starts Spark each time
 
-_TIMEOUT_S = 600
+_TIMEOUT_S = 8 * PATIENCE_S
 
 
 def _run(job: Job, example: Path, folder: Path) -> dict[str, Any]:

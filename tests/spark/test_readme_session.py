@@ -13,13 +13,14 @@ import pytest
 
 from sequitur.embedded import EmbeddedBroker
 from tests.support.readme import pasted
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_TIMEOUT_S = 840
+_TIMEOUT_S = 8 * PATIENCE_S
 
 
 @pytest.fixture
@@ -32,7 +33,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.test_all
 @pytest.mark.promise("cli-new-user-pastes", "cli-readme-md-pasted")
-@pytest.mark.timeout(_TIMEOUT_S + 60)
 def test_the_session_runs_as_it_stands(home: Path) -> None:
     """From a broker to events, the ordered topic, a topology's output and a send from Python."""
     clean = ("SEQUITUR", "KAFKA", "XDG", "PYTHON", "SPARK")

@@ -19,7 +19,6 @@ from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.ordering.progress import counts
 from sequitur.pipelines.spark.partition_blocks import blocks_of
-from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.deaths import dying_before, dying_behind
 from tests.support.events import (
@@ -31,6 +30,7 @@ from tests.support.events import (
     shuffled,
     time_of,
 )
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
@@ -260,7 +261,7 @@ def test_metrics_and_state_on_disk_tell_what_the_job_did(job: Job, tmp_path: Pat
     job.produce([event("soon", partition=0)])
     with job.running():
         wait_until(lambda: bool(job.steps) and job.steps[-1][1].totals.read == 401)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
             scraped = answer.read().decode()
         report = inspect_checkpoint(str(tmp_path / "checkpoint"))
     entry, done = job.steps[-1]

@@ -29,7 +29,7 @@ _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "3"))
 _S3_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "0"))
 """Besides those in which one life takes over from another, a fourth as many and at least one."""
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
-_TIMEOUT_S = 300 + 120 * _ROUNDS
+_TIMEOUT_S = 600 + 120 * _ROUNDS
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from sequitur.consumer import parse_event_time_spec
 from sequitur.pipelines.ordering.job import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +148,7 @@ def test_ctrl_c_while_spark_starts_says_nothing() -> None:
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False,
     )  # fmt: skip
     assert (run.returncode, run.stdout) == (-signal.SIGINT, "started\n"), run.stderr
     assert "Traceback" not in run.stderr

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
-from tests.spark.conftest import Job, wait_until
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, event, time_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
 
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +44,7 @@ def test_partition_added_while_running_joins(job: Job) -> None:
     with job.running():
         wait_until(lambda: _read(job) == 80)
         admin = AdminClient(job.kafka.librdkafka())
-        admin.create_partitions([NewPartitions(job.topic, 5)])[job.topic].result(30)
+        admin.create_partitions([NewPartitions(job.topic, 5)])[job.topic].result(PATIENCE_S)
         added = SourcePartition(job.topic, 4)
         # Nothing arrives, yet Spark plans a batch for it: it has a clock before it has a row.
         wait_until(lambda: added in job.steps[-1][0].clock.partitions)

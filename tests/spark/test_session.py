@@ -29,9 +29,9 @@ from sequitur.pipelines.launch import (
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.spark_settings import SWITCHES, spark_home
 from sequitur.spark import reorder
-from tests.spark.conftest import wait_until
 from tests.support.events import event
 from tests.support.tree import ROOT
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.spark
 
 
 _PROBE = Path(__file__).with_name("session_probe.py")
-_TIMEOUT_S = 300
+_TIMEOUT_S = 5 * PATIENCE_S
 
 
 class _Session(NamedTuple):

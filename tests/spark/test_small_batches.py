@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import Event, Headers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +78,7 @@ def _in_transactions(job: Job, events: Iterable[Event], *, size: int = 7) -> Non
     ]
     kept, aborted = producers
     for one in producers:
-        one.init_transactions(30)
+        one.init_transactions(PATIENCE_S)
     waiting = list(events)
     for at in range(0, len(waiting), size):
         for one in producers:
@@ -92,9 +93,9 @@ def _in_transactions(job: Job, events: Iterable[Event], *, size: int = 7) -> Non
                     timestamp=event.timestamp_ms,
                     headers=event.headers,
                 )
-                one.flush(30)
-        aborted.abort_transaction(30)
-        kept.commit_transaction(30)
+                one.flush(PATIENCE_S)
+        aborted.abort_transaction(PATIENCE_S)
+        kept.commit_transaction(PATIENCE_S)
     assert failures == []
 
 
@@ -142,7 +143,7 @@ def test_both_ways_put_out_the_same(job: Job) -> None:
     _in_transactions(job, events[80:160])
     place = TopicPartition(job.topic, 0, 10)  # records that are gone before anything is read
     admin = AdminClient(job.kafka.librdkafka())
-    admin.delete_records([place])[place].result(30)
+    admin.delete_records([place])[place].result(PATIENCE_S)
     for one in ways.values():
         one.run(now_ms=lambda: now_ms)
     job.produce(events[160:200])

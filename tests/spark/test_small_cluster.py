@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
-from tests.spark.conftest import wait_until
 from tests.spark.kill_rounds import BY_TASKS
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event
 from tests.support.spark_cluster import SparkCluster, small_application
 from tests.support.tree import EXAMPLES
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.test_all,
 ]  # starts Spark
 
-_ENDS_WITHIN_S = 30
+_ENDS_WITHIN_S = PATIENCE_S
 """On a machine that has other things to do; else it takes 4 s."""
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
 from sequitur.pipelines import workers
 from tests.spark.spark_sink import PARTITIONS, Sink, check_records, numbered
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -268,7 +269,7 @@ def test_partitions_that_are_added_get_rows(sink: Sink) -> None:
     """Keys go where Kafka's own clients send them from then on."""
     sink.write("a", range(50))
     admin = AdminClient(sink.kafka.librdkafka())
-    admin.create_partitions([NewPartitions(sink.topic, 8)])[sink.topic].result(30)
+    admin.create_partitions([NewPartitions(sink.topic, 8)])[sink.topic].result(PATIENCE_S)
     sink.write("b", range(50, 400))
     sink.new()
     sink.write("c", range(400, 500))

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
-_TIMEOUT_S = 300 + 120 * _ROUNDS
+_TIMEOUT_S = 600 + 120 * _ROUNDS
 
 _MOMENTS: Any = [
     SinkLives.while_rows_go_out,

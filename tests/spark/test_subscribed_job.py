@@ -33,11 +33,10 @@ from sequitur.errors import (
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.spark import transactional_bolts
-from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, Event, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.subscribed_topics import SubscribedTopics
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer import Cursor, StepEntry
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from sequitur.producer import Delivery, KafkaSettings
     from sequitur.producer.quota import QuotaStatistics
     from tests.conftest import MakeTopic
+    from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
@@ -94,7 +94,7 @@ def test_what_left_the_job_is_acked_and_what_is_held_is_not(subscribed: Job) -> 
     assert cursor.stats(8).to_document()["msgBacklog"] == 2
     group = group_of_new(job.kafka, job.settings.subscription or "")
     consumer = Consumer({**job.kafka.librdkafka(), "group.id": group})
-    (committed,) = consumer.committed([TopicPartition(job.topic, 0)], timeout=30)
+    (committed,) = consumer.committed([TopicPartition(job.topic, 0)], timeout=PATIENCE_S)
     consumer.close()
     assert committed.offset == cursor.committed_offset == 6
     job.run(drain=True)

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 _ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _TOPOLOGY_ROUNDS = int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "2"))
 _SEED = int(os.environ.get("SEQUITUR_KILL_SEED", "6"))
-_TIMEOUT_S = 300 + 120 * _ROUNDS
+_TIMEOUT_S = 600 + 120 * _ROUNDS
 _TOPOLOGY = Path(__file__).with_name("failing_topology.py")
 _PROCESS = ProcessSettings.model_validate({"max_attempts": 2, "retry_delay": "20 ms"})
 

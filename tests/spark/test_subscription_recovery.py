@@ -26,8 +26,8 @@ from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.pipelines.ordering.step import Steps
-from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, Event, event, time_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import StagedStep, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
+    from tests.spark.conftest import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.test_all]
 
@@ -109,12 +110,12 @@ def _admin(job: Job) -> AdminClient:
 def _recreate(job: Job, partitions: int) -> None:
     """Delete the input topic, and make another one of its name."""
     client, name = _admin(job), job.topic
-    client.delete_topics([name])[name].result(30)
+    client.delete_topics([name])[name].result(PATIENCE_S)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1)
 
     def is_made() -> bool:
         with contextlib.suppress(KafkaException):
-            client.create_topics([topic])[name].result(30)
+            client.create_topics([topic])[name].result(PATIENCE_S)
             return True
         return False
 
@@ -240,7 +241,7 @@ def test_partition_that_a_recreated_topic_gets_later_is_read_whole(subscribed: J
     _lose_checkpoint(job)
     job.run()
     client = _admin(job)  # its requests end with it
-    client.create_partitions([NewPartitions(job.topic, 4)])[job.topic].result(30)
+    client.create_partitions([NewPartitions(job.topic, 4)])[job.topic].result(PATIENCE_S)
     job.produce(_event(200, partition=3) for _ in range(2))
     _lose_checkpoint(job)
     job.run(drain=True)

@@ -28,6 +28,7 @@ from sequitur.consumer import (
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def _first_from(job: Job, partition: int, time_ms: int) -> int:
     options = {**job.kafka.librdkafka(), "group.id": "seeks"}
     with contextlib.closing(Consumer(options)) as consumer:
         asked = TopicPartition(job.settings.output_topic, partition, time_ms)
-        (found,) = consumer.offsets_for_times([asked], timeout=30)
+        (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
         return found.offset
 
 
@@ -191,7 +192,7 @@ def _take_any_timestamp(job: Job) -> None:
         ],
     )
     admin = AdminClient(job.kafka.librdkafka())
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 @pytest.mark.promise("order-record-kafka-timestamp")

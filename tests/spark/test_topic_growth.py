@@ -20,6 +20,7 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.store.ownership import step_name
 from tests.spark import bolts
 from tests.support.events import T0, by_partition, event, time_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Job
@@ -34,7 +35,7 @@ _HAS: Final = 6
 def _grow(job: Job, topic: str | None = None) -> None:
     topic = topic or job.settings.output_topic
     admin = AdminClient(job.kafka.librdkafka())
-    admin.create_partitions([NewPartitions(topic, _HAS)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, _HAS)])[topic].result(PATIENCE_S)
 
 
 def _events(first: int, last: int) -> list[Event]:
@@ -111,7 +112,7 @@ def test_topic_that_grows_twice_and_late_topic_that_grows_too(job: Job) -> None:
     job.run()
     admin = AdminClient(job.kafka.librdkafka())
     for topic in (job.settings.output_topic, job.settings.late):
-        admin.create_partitions([NewPartitions(topic, 9)])[topic].result(30)
+        admin.create_partitions([NewPartitions(topic, 9)])[topic].result(PATIENCE_S)
     job.produce([*_events(4000, 6000), *_events(0, 110)])
     report = job.run(drain=True)
     assert (report.totals.released, report.totals.late, report.totals.held) == (600, 11, 0)

@@ -101,7 +101,7 @@ class _Killings:
 
 
 @pytest.mark.promise("state-driver-python-worker")
-@pytest.mark.timeout(300 + 180 * _ROUNDS)
+@pytest.mark.timeout(600 + 180 * _ROUNDS)
 def test_killing_anything_counts_each_word_once(
     broker: Broker, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,12 +14,13 @@ import pytest
 
 from sequitur.errors import TopologyTaskError
 from tests.spark import transactional_bolts as bolts
-from tests.spark.conftest import Job, wait_until
 from tests.support.events import T0, event
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.spark.conftest import Job
     from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.spark

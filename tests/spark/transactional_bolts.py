@@ -79,7 +79,7 @@ class UpdateCount(BaseTransactionalBolt, Committer):
         number = self.transaction.transaction_id
         if number == 1 and self._holds_until:
             held_back = self._folder / f"processed-{self._holds_until}"
-            wait_until(held_back.exists, timeout_s=300)
+            wait_until(held_back.exists)
         ((before, after),) = self.context.state("count").multi_update(
             ["all"], lambda _, count: (count or 0) + self._count
         )

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     ResourceType,
 )
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ AUTHORIZER: Final[Mapping[str, str]] = {
 }
 """Server properties of a broker that asks for rights where a rule is, and else allows all."""
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = PATIENCE_S
 
 
 class TopicRights:

@@ -11,7 +11,9 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaError, NewTopic
 
-_TIMEOUT_S: Final = 30.0
+from tests.support.waiting import PATIENCE_S
+
+_TIMEOUT_S: Final = PATIENCE_S
 _HOUR_MS: Final = 3_600_000
 
 

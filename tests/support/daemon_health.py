@@ -8,6 +8,8 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
+from tests.support.waiting import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,7 +33,7 @@ class DaemonHealth:
         assert self.daemon.process.poll() is None, self.daemon.log
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self._port}{path}", timeout=10
+                f"http://127.0.0.1:{self._port}{path}", timeout=PATIENCE_S
             ) as found:
                 return str(found.read().decode())
         except urllib.error.HTTPError as refused:

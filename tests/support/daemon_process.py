@@ -14,13 +14,14 @@ from confluent_kafka import Consumer, TopicPartition
 from sequitur.cli.topic_reader import watermarks
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.held import held
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_LOG_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 60.0
+_LOG_TIMEOUT_S = PATIENCE_S
+_END_TIMEOUT_S = PATIENCE_S
 
 
 class DaemonProcess:
@@ -149,13 +150,13 @@ def read_partitions(bootstrap_servers: str, topic: str) -> list[list[Any]]:
             "enable.partition.eof": False,
         }
     )
-    found = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    found = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     bounds = {partition: watermarks(consumer, topic, partition) for partition in found}
     messages: list[list[Any]] = [[] for _ in found]
     consumer.assign([TopicPartition(topic, p, first) for p, (first, _) in bounds.items()])
     left = sum(end - first for first, end in bounds.values())
     while left:
-        consumed = consumer.consume(min(left, 10_000), timeout=30)
+        consumed = consumer.consume(min(left, 10_000), timeout=PATIENCE_S)
         assert consumed, f"topic {topic} ends before its end"
         for message in consumed:
             partition = message.partition()

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sequitur.pipelines.jars import cache_directory, find_java, locked_jars
 from sequitur.pipelines.launch import ClassArchive
 from sequitur.pipelines.spark_settings import spark_home
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_UP_TIMEOUT_S: Final = 300
+_UP_TIMEOUT_S: Final = 5 * PATIENCE_S
 _SPARKS_JARS: Final = ("hadoop-client-*", "jcl-over-slf4j-*", "log4j-[acs]*", "slf4j-api-*")
 _KINDS: Final = ("refused", "lost")
 _PIECE_BYTES: Final = 1 << 16

@@ -17,6 +17,7 @@ from typing import Final
 
 from sequitur.embedded import EmbeddedBroker
 from tests.support.tree import ROOT
+from tests.support.waiting import PATIENCE_S
 
 _GOLDEN: Final = ROOT / "tests" / "golden" / "before-house"
 _WORLD: Final = _GOLDEN / "world.tar.xz"
@@ -54,7 +55,7 @@ def live(
     environ = {**os.environ, "PYTHONPATH": str(code)}
     command = [sys.executable, str(ROOT / _LIFE), which, bootstrap_servers, str(folder), mark]
     said = subprocess.run(
-        command, check=False, env=environ, cwd=code, stdout=subprocess.PIPE, timeout=600
+        command, check=False, env=environ, cwd=code, stdout=subprocess.PIPE, timeout=8 * PATIENCE_S
     )
     if which == "first":
         assert said.returncode == -9, said

@@ -78,7 +78,7 @@ def first(bootstrap: str, folder: Path) -> None:
     topics = [_ORDERS, _OUTPUT, f"{_OUTPUT}.late", f"{_OUTPUT}.quarantine"]
     client = AdminClient({"bootstrap.servers": bootstrap})
     for one in client.create_topics([NewTopic(one, _PARTITIONS, 1) for one in topics]).values():
-        one.result(60)
+        one.result(_RECEIVE_S)
     asyncio.run(_send(bootstrap, folder, range(20)))
     _reorder(bootstrap, folder)
     with Subscription(bootstrap, f"kasse-{_MARK}", _ORDERS, position="earliest") as subscription:

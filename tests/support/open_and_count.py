@@ -21,9 +21,10 @@ from confluent_kafka.admin import AdminClient
 from sequitur import Subscription
 from sequitur.consumer.subscription import consumption, skipping
 from sequitur.producer import KafkaSettings
+from tests.support.waiting import PATIENCE_S
 
 _LOOKS_S = 0.1
-_SETTLES_S = 60.0
+_SETTLES_S = PATIENCE_S
 
 
 def _counts() -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sequitur import Backoff
 from sequitur.consumer.subscription.registry import group_of_new
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sequitur import Message, Subscription
     from sequitur.producer import KafkaSettings
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 SOON = Backoff(initial_ms=20, maximum_ms=100)
 OFTEN = timedelta(milliseconds=100)
 
@@ -33,7 +33,7 @@ def fill(
         key = f"key-{number % keys}".encode() if keys else None
         place = (number % keys if keys else number) % partitions
         client.produce(topic, b"%d" % number, key=key, partition=place)
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
 
 
 def receive(subscription: Subscription, count: int) -> list[Message]:
@@ -67,7 +67,7 @@ def group_commit(
 
     def is_answered() -> bool:
         with contextlib.suppress(KafkaException):
-            found[:] = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+            found[:] = consumer.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)
         return bool(found)
 
     with closing(Consumer({**kafka.librdkafka(), "group.id": group})) as consumer:

@@ -15,8 +15,9 @@ from typing import Self
 import psutil
 
 from sequitur.embedded import HOST, choose_free
+from tests.support.waiting import PATIENCE_S
 
-_UP_TIMEOUT_S = 120.0
+_UP_TIMEOUT_S = 2 * PATIENCE_S
 _POLL_S = 0.05
 _NO_ROOT = ("postgres", "nobody")
 _DEBIAN = Path("/usr/lib/postgresql")

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from tests.support.waiting import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -93,7 +95,7 @@ class S3Server:
         return sum(int(told[kind]) for kind in ("denied", "refused", "lost"))
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         signed = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request"
         connection.request(method, path, body, {"Authorization": signed})
         answer = connection.getresponse()

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from sequitur import embedded as _ports
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import EmbeddedTestBroker
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ USER: Final = "alice"
 PASSWORD: Final = 'tell-nobody "=, \\ not'
 """Has what needs quoting in SCRAM's messages and in Java's login configuration."""
 
-_ADMIN_TIMEOUT_S: Final = 30
+_ADMIN_TIMEOUT_S: Final = PATIENCE_S
 _SCRAM_ITERATIONS: Final = 4096
 _LISTENERS: Final = {
     "PLAINTEXT": "PLAINTEXT",

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequitur.producer import IdempotentProducer, Persisted, ProducerError, ProducerSettings, Record
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _BATCH = 40
-_TIMEOUT_S = 60
+_TIMEOUT_S = PATIENCE_S
 
 
 _changed = threading.Condition()

@@ -18,6 +18,7 @@ from sequitur import embedded as _ports
 from sequitur.pipelines.launch import class_archive_options, spark_submit_environment
 from sequitur.pipelines.spark_settings import spark_home
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,14 +30,14 @@ _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 WORKERS: Final = len(_HOSTS)
-_TIMEOUT_S: Final = 120.0
-_END_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 2 * PATIENCE_S
+_END_TIMEOUT_S: Final = PATIENCE_S
 _POLL_S: Final = 0.05
 _NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def read_page(address: str) -> str:
-    with _NO_PROXY.open(address, timeout=30) as page:
+    with _NO_PROXY.open(address, timeout=PATIENCE_S) as page:
         return str(page.read().decode())
 
 

@@ -27,6 +27,7 @@ from sequitur.consumer.subscription.stored_records import (
     state_key,
 )
 from sequitur.kafka.control import BacklogState, control_topic, key_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,7 @@ MINUTE_MS = 60_000
 def is_group_deleted(admin: AdminClient, group: str) -> bool:
     """Delete a share group; False while it has a member."""
     try:
-        admin.delete_consumer_groups([group])[group].result(30)
+        admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
     except KafkaException:
         return False
     return True
@@ -86,7 +87,7 @@ class SubscribedTopics:
             value = f"{number}".encode().ljust(size, b".")
             stamp_ms = self.now_ms - int(ages_s(number) * 1000)
             client.produce(topic, value, partition=partition, timestamp=stamp_ms)
-        assert client.flush(30) == 0
+        assert client.flush(PATIENCE_S) == 0
 
     def subscribe(
         self,

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 from sequitur import Backoff, Position, Subscription, SubscriptionType
 from sequitur.errors import SubscriptionFencedError
 from sequitur.producer import KafkaSettings
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = PATIENCE_S
 _OFTEN = timedelta(milliseconds=50)
 _MOST_REDELIVERED = 2
 

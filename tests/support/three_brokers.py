@@ -17,6 +17,7 @@ from sequitur import embedded as _ports
 from sequitur.pipelines.jars import find_java, locked_jars
 from sequitur.pipelines.launch import ClassArchive
 from tests.support.brokers import POLL_S, EmbeddedTestBroker
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _NODES: Final = (1, 2, 3)
 _HEAP_MIB: Final = 256
-_TIMEOUT_S: Final = 120
+_TIMEOUT_S: Final = 2 * PATIENCE_S
 
 
 class ThreeBrokers:

@@ -1,26 +1,29 @@
-"""Waiting for conditions that nothing tells of."""
+"""How long tests wait, and waiting for conditions that nothing tells of."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PATIENCE_S: Final = 60.0 * float(os.environ.get("SEQUITUR_TEST_PATIENCE", "1"))
+"""How long a test waits for what is to happen. A whole program gets a multiple of it."""
 _POLL_S = 0.05
 
 
-def wait_until(holds: Callable[[], object], *, timeout_s: float = 60.0) -> None:
+def wait_until(holds: Callable[[], object]) -> None:
     """Wait for a condition, and fail when it does not come about."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         begun_s = time.monotonic()
         if holds():
             return
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not within {timeout_s:g} s")
+            raise TimeoutError(f"not within {PATIENCE_S:g} s")
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(_POLL_S, 2 * (time.monotonic() - begun_s)))
 

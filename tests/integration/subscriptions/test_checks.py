@@ -43,7 +43,7 @@ from sequitur.pipelines.ordering.job_subscription import (
 )
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.checks import CheckRound
@@ -199,7 +199,7 @@ def test_large_messages_are_copied(topics: SubscribedTopics, make_topic: MakeTop
     client = Producer({**topics.kafka.librdkafka(), "message.max.bytes": 4 << 20})
     for _ in range(2):
         client.produce(large, bytes(3 << 20), partition=0)
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
     topics.subscribe("slow", large)
     quota = BacklogQuota(1_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
     topics.policies(large, TopicPolicies(backlog_quota=quota))
@@ -499,16 +499,16 @@ def test_an_open_transaction_of_a_producer_stops_no_check(
     topics.acks("quick", topic, (0, 10))
     topics.policies(topic, TopicPolicies(backlog_quota=BacklogQuota(None, 60)))
     client = Producer({**topics.kafka.librdkafka(), "transactional.id": topic})
-    client.init_transactions(30)
+    client.init_transactions(PATIENCE_S)
     client.begin_transaction()
     client.produce(topic, b"open")
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
     (check,) = topics.check().quotas
     assert (check.is_too_old, check.subscription) == (True, "slow")
     topics.acks("slow", topic, (0, 10))
     (check,) = topics.check().quotas
     assert not check.is_exceeded
-    client.abort_transaction(30)
+    client.abort_transaction(PATIENCE_S)
 
 
 @pytest.mark.promise("sub-copy-evicted-messages")
@@ -519,11 +519,11 @@ def test_what_a_transaction_may_abort_is_not_evicted_where_copies_are_made(
     copies = make_topic(1)
     topics.fill(topic, 10, size=1_000)
     client = Producer({**topics.kafka.librdkafka(), "transactional.id": topic})
-    client.init_transactions(30)
+    client.init_transactions(PATIENCE_S)
     client.begin_transaction()
     for _ in range(90):
         client.produce(topic, bytes(1_000), partition=0)
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
     topics.subscribe("slow", topic, evicted_topic=copies)
     quota = BacklogQuota(50_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
     topics.policies(topic, TopicPolicies(backlog_quota=quota))
@@ -532,7 +532,7 @@ def test_what_a_transaction_may_abort_is_not_evicted_where_copies_are_made(
     assert topics.check().acked == ()
     where = SourcePartition(copies, 0)
     assert topics.surveyor.topics.high_watermarks([where]) == {where: 10}
-    client.commit_transaction(30)
+    client.commit_transaction(PATIENCE_S)
     (evicted,) = topics.check().acked
     assert (evicted.first, topics.committed("slow", topic)) == (10, evicted.stop)
     assert topics.surveyor.topics.high_watermarks([where]) == {where: evicted.stop}
@@ -598,8 +598,8 @@ def test_what_is_told_each_second_does_not_pile_up(make_broker: MakeBroker) -> N
     for number in range(40_000):
         client.produce(topic, b"." * 500, key_of("orders"), partition=0)
         if number % 1_000 == 0:
-            assert client.flush(30) == 0
-    assert client.flush(30) == 0
+            assert client.flush(PATIENCE_S) == 0
+    assert client.flush(PATIENCE_S) == 0
     where = SourcePartition(topic, 0)
     wait_until(lambda: log_sizes(kafka, [where])[where] < 6 << 20)
 
@@ -669,7 +669,7 @@ def test_what_a_topics_own_retention_deletes_is_told(
     (stats,) = stats_document(take_sight(topics.surveyor), topic)["subscriptions"].values()
     assert (stats["lostAtMost"], stats["msgBacklog"]) == (4, 3)
     with Subscription(topics.kafka, name, topic, position="earliest") as subscription:
-        message = subscription.receive(60)
+        message = subscription.receive(PATIENCE_S)
         assert message is not None
         assert message.offset == 7
         counts = subscription.stats().cursors[topic, 0]

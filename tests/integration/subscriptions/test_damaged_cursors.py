@@ -38,6 +38,7 @@ from sequitur.kafka.control import control_topic
 from sequitur.kafka.settings import KafkaSettings
 from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
 from tests.support.subscribed_topics import SubscribedTopics
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker, MakeTopic
@@ -56,7 +57,7 @@ def _damage(topics: SubscribedTopics, name: str, *key: str | int) -> None:
     client = Producer(topics.kafka.librdkafka())
     text = json.dumps(key, separators=(",", ":"))
     client.produce(table.name, b"torn", text.encode(), table.partition_of(name))
-    assert client.flush(30) == 0
+    assert client.flush(PATIENCE_S) == 0
 
 
 def _keys(topics: SubscribedTopics, name: str) -> list[bytes]:
@@ -201,7 +202,7 @@ def test_a_topic_that_may_not_be_described_stops_no_other(make_broker: MakeBroke
     topics = SubscribedTopics(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
     admin = AdminClient({**topics.kafka.librdkafka(), "log_level": 0})
     for made in admin.create_topics([NewTopic("secret", 1, 1), NewTopic("open", 1, 1)]).values():
-        made.result(30)
+        made.result(PATIENCE_S)
     for one in ("secret", "open"):
         topics.fill(one, 10)
         topics.subscribe(f"on-{one}", one)

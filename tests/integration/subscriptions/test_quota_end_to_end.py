@@ -16,7 +16,7 @@ import pytest
 
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.producer import BacklogQuotaError, IdempotentProducer, Persisted, ProducerSettings
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def _process(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[bytes
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
             process.wait()

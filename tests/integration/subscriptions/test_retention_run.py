@@ -30,7 +30,7 @@ from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import TopicError
 from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
@@ -87,9 +87,11 @@ def test_a_topic_that_is_made_anew_is_not_acked(
         with topics.surveyor.cursors.take("sub1") as owner:
             owner.write(SubscriptionState(topics=before), [])
     client = AdminClient({**topics.kafka.librdkafka(), "log_level": 0})
-    client.delete_topics([topic])[topic].result(30)
+    client.delete_topics([topic])[topic].result(PATIENCE_S)
     wait_until(lambda: topics.surveyor.topics.partitions(topic) is None)
-    client.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "-1"})])[topic].result(30)
+    client.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "-1"})])[topic].result(
+        PATIENCE_S
+    )
     wait_until(lambda: topics.surveyor.topics.partitions(topic) == 1)
     topics.fill(topic, written)
     (plan,) = run_retention(topics.surveyor, [topic]).plans
@@ -230,7 +232,7 @@ def test_records_that_a_share_group_may_hold_are_kept(
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[from_the_first])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     options = {"group.id": group, "share.acknowledgement.mode": "explicit"}
     shares = ShareConsumer({**topics.kafka.librdkafka(), **options})
     shares.subscribe([topic])

@@ -53,7 +53,7 @@ from tests.support.open_subscriptions import (
     receive,
 )
 from tests.support.subscribed_topics import SubscribedTopics
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.survey import DueAck
@@ -110,7 +110,7 @@ def test_message_is_as_it_was_sent(kafka: KafkaSettings, name: str, topic: str) 
     headers: Any = [("a", b"1"), ("a", None)]
     client.produce(topic, b"value", b"key", 2, timestamp=1_700_000_000_000, headers=headers)
     client.produce(topic, None, b"key", 2, timestamp=1_700_000_000_001)
-    client.flush(30)
+    client.flush(PATIENCE_S)
     with Subscription(kafka, name, topic, position="earliest") as subscription:
         one, two = receive(subscription, 2)
         assert (one.topic, one.partition, one.offset, one.redelivery_count) == (topic, 2, 0, 0)
@@ -499,7 +499,7 @@ def test_error_in_a_with_block_is_not_hidden(
         fail()
 
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = PATIENCE_S
 _EVICTS = BacklogQuota(20_000, None, BacklogPolicy.CONSUMER_BACKLOG_EVICTION)
 
 
@@ -673,7 +673,7 @@ def test_a_failure_of_the_checks_does_not_end_it(
         ) as subscription,
     ):
         admin = AdminClient(topics.kafka.librdkafka())
-        admin.delete_topics([copies])[copies].result(30)
+        admin.delete_topics([copies])[copies].result(PATIENCE_S)
         topics.policies(lone_topic, TopicPolicies(backlog_quota=_EVICTS))
         wait_until(lambda: copies in caplog.text)
         assert _receive(subscription, 100) == list(range(100))

@@ -23,6 +23,7 @@ from sequitur.errors import (
     UnknownSubscriptionError,
 )
 from tests.support.open_subscriptions import commit, committed, group_commit
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.stored_records import StoredSubscription
@@ -135,7 +136,7 @@ def test_a_caught_up_cursor_shows_1(topics: SubscribedTopics, orders: str) -> No
     try:
         place = cursor["cursorLedger"], cursor["cursorLedgerLastEntry"]
         consumer.assign([TopicPartition(cursor_topic(topics.kafka), *place)])
-        (record,) = consumer.consume(1, timeout=60)
+        (record,) = consumer.consume(1, timeout=PATIENCE_S)
         assert record.offset() == cursor["cursorLedgerLastEntry"]
         assert record.key() == f'["cursor","sub1","{orders}",0]'.encode()
     finally:
@@ -147,7 +148,7 @@ def test_producers_are_told_by_the_partitions(topics: SubscribedTopics, orders: 
     client = Producer({**topics.kafka.librdkafka(), "enable.idempotence": True})
     for _ in range(7):
         client.produce(orders, b"x", partition=0)
-    client.flush(30)
+    client.flush(PATIENCE_S)
     topics.subscribe("sub1", orders)
     (publisher,) = _stats(topics, "sub1", orders)["publishers"]
     assert (publisher["partition"], publisher["lastSequence"]) == (0, 6)
@@ -343,7 +344,7 @@ def test_peek_shows_the_oldest_and_acks_nothing(
     """Over all partitions, by event time; without records of transactions that were aborted."""
     topic = make_topic(2)
     client = Producer({**topics.kafka.librdkafka(), "transactional.id": f"writer-of-{topic}"})
-    client.init_transactions(30)
+    client.init_transactions(PATIENCE_S)
     for commits, values in ((False, ("no",)), (True, ("c", "a", "b"))):
         client.begin_transaction()
         for number, value in enumerate(values):
@@ -351,11 +352,11 @@ def test_peek_shows_the_oldest_and_acks_nothing(
             client.produce(
                 topic, event, key=value, partition=number % 2, headers=[("n", b"\xff\x00")]
             )
-        client.flush(30)
+        client.flush(PATIENCE_S)
         if commits:
-            client.commit_transaction(30)
+            client.commit_transaction(PATIENCE_S)
         else:
-            client.abort_transaction(30)
+            client.abort_transaction(PATIENCE_S)
     _create(topics, "sub1", topic)
     found = _shown(topics, "peek", "sub1", "-n", "2", "--event-time", "json:at")
     assert [one["key"] for one in found] == ["a", "b"]

@@ -23,6 +23,7 @@ from sequitur import Position, Subscription, SubscriptionType
 from sequitur.cli.dead_letters import DeadLetter
 from sequitur.cli.topic_reader import read_topic
 from tests.support.subscription_process import SubscriptionProcess
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from sequitur.producer import KafkaSettings
@@ -36,7 +37,7 @@ _PARTITIONS = 3
 _KEYS = 20
 _NEW_EACH_ROUND = 600
 _LONGEST_S = 0.6
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = PATIENCE_S
 
 
 @pytest.mark.promise("sub-message-open-subscription")

@@ -21,11 +21,12 @@ from sequitur.base.program import is_debugging, run_program
 from sequitur.errors import BrokerUnreachableError, ProducerError, RetriableError
 from sequitur.kafka.connections import require_broker
 from sequitur.producer import KafkaSettings
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_TIMEOUT_S = 60
+_TIMEOUT_S = PATIENCE_S
 _NOWHERE = "127.0.0.1:1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from sequitur.base.settings import (
 )
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer.daemon.daemon import ProduceJob
+from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -303,6 +305,16 @@ def test_a_misspelt_setting_beside_a_service_is_refused(variable: str) -> None:
     """The exception is for exactly what Kubernetes sets."""
     with pytest.raises(SettingsError, match=f"unknown environment variable {variable}"):
         _load({**_GIVEN, **_SERVICE, variable: "1"})
+
+
+def test_variables_of_the_tests_are_no_settings() -> None:
+    """A program that a test starts has them, too."""
+    asked = re.compile(r"os\.environ\.get\(\"(SEQUITUR_[A-Z_]+)")
+    names = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in asked.findall(path.read_text())
+    }
+    assert "SEQUITUR_TEST_PATIENCE" in names
+    assert _load(_GIVEN | dict.fromkeys(names, "1")) == _load()
 
 
 def test_a_port_of_ours_is_still_a_setting() -> None:

@@ -11,6 +11,7 @@ from sequitur.errors import UnreadableHeadersError
 from sequitur.kafka.records import headers_of
 from sequitur.producer import KafkaSettings
 from tests.support.odd_headers import send_odd_headers
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ _PLAIN = 100
 @pytest.fixture
 def address() -> Iterator[str]:
     player = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = player.list_topics(_TOPIC, timeout=10).brokers.values()
+    (broker,) = player.list_topics(_TOPIC, timeout=PATIENCE_S).brokers.values()
     yield f"{broker.host}:{broker.port}"
     player.flush(0)
 
@@ -35,7 +36,7 @@ async def test_header_whose_name_is_no_utf8_is_refused_by_its_record(address: st
     reader = Consumer({**kafka.librdkafka(), "group.id": "names"})
     try:
         reader.assign([TopicPartition(_TOPIC, 0, 0)])
-        *plain, last = reader.consume(_PLAIN + 1, timeout=10)
+        *plain, last = reader.consume(_PLAIN + 1, timeout=PATIENCE_S)
         assert [headers_of(message) for message in plain] == [[("e", b"1")]] * _PLAIN
         with pytest.raises(UnreadableHeadersError, match="names-0, offset 100: a header has"):
             headers_of(last)

@@ -38,6 +38,7 @@ from sequitur.kafka.producer_ids import (
 )
 from sequitur.kafka.wire import Wire
 from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from tests.support.waiting import PATIENCE_S
 
 
 class _Connection:
@@ -277,7 +278,7 @@ async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
     monkeypatch.setattr(wire._client, "_get_conn", connected)
     wire._bootstrapped = True
     await wire._bootstrap()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert not await wire.refresh(["t"])
         assert len(connection.sent) == 2  # once more after the bootstrap
         connection.answer = _cluster_of_one("t")
@@ -290,7 +291,7 @@ async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
 
     monkeypatch.setattr(wire._client, "_metadata_update", defect)
     wire._client.force_metadata_update()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert isinstance(await failures.get(), TypeError)  # it takes no arguments
 
 
@@ -426,6 +427,6 @@ async def test_closing_does_not_wait_long_for_a_bootstrap(monkeypatch: pytest.Mo
     wire = await _wire()
     waiting = asyncio.create_task(wire.start())
     await asking.wait()
-    await asyncio.wait_for(wire.close(), 10)
+    await asyncio.wait_for(wire.close(), PATIENCE_S)
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from sequitur.pipelines import python_daemon
+from tests.support.waiting import PATIENCE_S
 
 _NEEDED = (
     "numpy",
@@ -27,7 +28,11 @@ def test_what_tasks_import_is_loaded_once() -> None:
         print([name for name in {_NEEDED} if name not in sys.modules])
     """
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.stdout == "[]\n"
 

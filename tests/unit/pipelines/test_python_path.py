@@ -11,6 +11,7 @@ import py4j
 import pyspark
 
 from sequitur.pipelines import python_path
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     import pytest
@@ -32,7 +33,7 @@ def test_the_archives_of_the_installed_spark_are_left_out() -> None:
     assert {Path(name).name.partition("-")[0] for name in _ARCHIVES} == {"pyspark.zip", "py4j"}
     done = subprocess.run(
         [sys.executable, "-c", _IMPORTED],
-        check=True, capture_output=True, text=True, timeout=60,
+        check=True, capture_output=True, text=True, timeout=PATIENCE_S,
         env={"PYTHONPATH": ":".join(_ARCHIVES)},
     )  # fmt: skip
     assert done.stdout == f"{pyspark.__file__} {py4j.__file__}\n[]\n"

@@ -23,6 +23,7 @@ from sequitur.producer.delivery.routes import BarredTopics, SendQueues
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, let_pass, make_producer, scripted, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _DENIED = 29  # TOPIC_AUTHORIZATION_FAILED
 _WHY = "topic t: TOPIC_AUTHORIZATION_FAILED: the right WRITE is missing"
-_IN_TIME_S = 60.0
+_IN_TIME_S = PATIENCE_S
 
 
 class _Right:

@@ -25,6 +25,8 @@ from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, make_producer, use
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
@@ -144,7 +146,7 @@ async def test_events_that_cannot_be_kept_elsewhere_stay_in_the_journal(
     producer = _producer(tmp_path, keep)
     await producer.start()
     delivery = await producer.send("t", b"bad")
-    assert str(await asyncio.wait_for(producer.failure(), 10)) == "no space left"
+    assert str(await asyncio.wait_for(producer.failure(), PATIENCE_S)) == "no space left"
     assert isinstance(await delivery, PossiblyPersisted)
     with pytest.raises(ProducerClosedError, match="no space left"):
         await producer.send("t", b"good")
@@ -176,7 +178,7 @@ async def test_every_event_of_a_partition_that_is_gone_has_an_outcome_though_its
             while sum(q.sequencer.pending for q in queues) < number:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
         wire.partition_count, wire.topic_generation = 1, 1
-        outcomes = await asyncio.wait_for(asyncio.gather(*sent), 10)
+        outcomes = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
         assert not any(isinstance(outcome, Persisted) for outcome in outcomes)
         assert "the disk is full" in str(await producer.failure())
 
@@ -190,7 +192,7 @@ async def test_what_nobody_looked_at_is_told_by_topic_and_reason(wire: FakeWire)
     """By single sends, by tickets, and of events that were refused at the call."""
     wire.fault = lambda records: _REFUSED if (records[0].value or b"")[:1] == b"b" else None
     with structlog.testing.capture_logs() as lines:
-        async with asyncio.timeout(60), make_producer(batch_size=1) as producer:
+        async with asyncio.timeout(PATIENCE_S), make_producer(batch_size=1) as producer:
             for topic in ("t", "u"):
                 for _ in range(3):
                     await producer.send(topic, b"bad")
@@ -213,7 +215,7 @@ async def test_what_somebody_looks_at_is_not_told(wire: FakeWire) -> None:
     wire.fault = lambda records: _REFUSED if records[0].value == b"bad" else None
     refused = NotPersisted("POLICY_VIOLATION")
     with structlog.testing.capture_logs() as lines:
-        async with asyncio.timeout(60), make_producer(batch_size=1) as producer:
+        async with asyncio.timeout(PATIENCE_S), make_producer(batch_size=1) as producer:
             assert await (await producer.send("t", b"bad")) == refused
             later = [await producer.send("t", b"bad") for _ in range(4)]
             good = await producer.send("t", b"good")
@@ -231,6 +233,7 @@ async def test_what_somebody_looks_at_is_not_told(wire: FakeWire) -> None:
     assert _told(lines) == {}
 
 
+@in_virtual_time
 async def test_it_is_told_once_in_a_while() -> None:
     """All reasons of the time together; many different ones are not each told."""
     told = Unheard(asyncio.get_running_loop(), every_s=0.05)

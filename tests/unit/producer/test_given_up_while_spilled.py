@@ -31,6 +31,7 @@ from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ async def _accept_until_spilled(
 ) -> Ticket:
     ticket = await producer.accept("t", [Record(value, **of_record) for value in _values(count)])
     await ticket.journaled
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while producer.statistics().buffered_bytes * 4 > _BUFFER:  # noqa: ASYNC110 - a timer's doing
             await asyncio.sleep(0.01)
     return ticket
@@ -114,13 +115,13 @@ class _SlowReads:
             first_event = key.first_event_sequence if isinstance(key, WaitingKey) else 0
             if first_event >= from_event:
                 self.entered += 1
-                assert self.go_on.wait(60)
+                assert self.go_on.wait(PATIENCE_S)
             return read(journal, key)
 
         monkeypatch.setattr(Journal, "read", slow)
 
     async def begun(self, count: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while self.entered < count:  # noqa: ASYNC110 - a thread's doing
                 await asyncio.sleep(0.001)
 
@@ -146,13 +147,13 @@ async def test_what_is_given_up_while_it_is_read_back_leaves_its_reader_free(
         await reads.begun(4)
         wire.reachable = wire.connected = False
         _expire(producer)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             result = await ticket
         assert result.not_persisted
         reads.go_on.set()
     ticket = await _accept_until_spilled(producer)
     wire.reachable = True
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await ticket).persisted == 300
     await producer.close()
 
@@ -179,7 +180,7 @@ async def test_what_expires_while_it_is_looked_up_holds_up_no_partition(
     await reads.begun(1)
     _expire(producer)
     reads.go_on.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert isinstance(await (await producer.send("t", b"new")), Persisted)
     await producer.close()
 
@@ -200,7 +201,7 @@ async def test_dated_events_whose_bytes_have_left_memory_are_sent_again(
 
     wire.fault = lose_each_fourth
     wire.reachable = True
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await ticket).persisted == 300
     await producer.close()
     assert values_of(wire) == [b"first", *_values(300)]
@@ -242,7 +243,7 @@ async def test_what_cannot_be_read_when_its_time_is_over_stays_where_it_is(
         given_up = len(keeper.events)
         assert given_up < 300
     wire.reachable = True
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         result = await ticket
     assert (result.persisted, result.not_persisted) == (300 - given_up, given_up)
     await producer.close()
@@ -265,7 +266,7 @@ async def test_it_is_given_up_whole_once_a_file_can_be_opened(
         _no_file_can_be_read(patch)
         _expire(producer)
     _expire(producer)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await ticket).not_persisted == 300
     assert sorted(keeper.values, key=lambda value: value or b"") == _values(300)
     await producer.close()
@@ -284,7 +285,7 @@ async def test_what_a_disk_fails_to_give_back_ends_the_producer_and_is_kept(
         core = producer._running
         assert core is not None
         core.sender._delivery_timeout_s = -1.0  # the sweep finds that the time of all is over
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert os.strerror(errno.EIO) in str(await producer.failure())
             result = await ticket
         await producer.close()
@@ -317,7 +318,7 @@ async def test_what_was_for_a_partition_that_is_gone_is_given_up_once_it_can_be_
         unread = len(core._settlement._unread)
         assert unread
     core._settlement.fail_unread()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await ticket).persisted == 0
     assert sorted(keeper.values, key=lambda value: value or b"") == _values(300)
     await producer.close()
@@ -374,7 +375,7 @@ async def test_the_answers_of_a_request_are_taken_though_one_batch_of_it_cannot_
         + [Record(value, partition=1) for value in good],
     )
     await ticket.journaled
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while sum(len(queue.sequencer.slots) for queue in _queues(producer)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     core = producer._running
@@ -386,7 +387,7 @@ async def test_the_answers_of_a_request_are_taken_though_one_batch_of_it_cannot_
     with monkeypatch.context() as patch:
         _no_file_can_be_read(patch)
         may_answer.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             result = await ticket
     await producer.close()
     refused = bad if code == 44 else []
@@ -419,7 +420,7 @@ async def test_a_defect_in_any_task_fails_the_producer_by_name(
         lost = iter([LOST])
         wire.fault = (lambda _records: next(lost, None)) if method == "is_old" else wire.fault
         wire.reachable = method != "expire"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert str(await producer.failure()) == "a defect"
             result = await ticket
         assert "a defect" in result.failures[0].outcome.reason
@@ -450,7 +451,7 @@ async def test_answers_beside_one_that_cannot_be_taken_count(
     monkeypatch.setattr(Settlement, "persisted", fail_for_the_first)
     records = [Record(b"x", partition=number) for number in range(2)]
     deliveries = await producer.accept_each("t", records)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert str(await producer.failure()) == "a defect"
         assert await deliveries[1] == InLog(1, 1)
         assert isinstance(await deliveries[0], PossiblyPersisted)
@@ -471,7 +472,7 @@ async def test_the_first_failure_is_the_one_that_is_told(wire: FakeWire, tmp_pat
     producer = IdempotentProducer("unused:1", chosen, on_given_up=keep)
     await producer.start()
     delivery = await producer.send("t", b"bad")
-    assert str(await asyncio.wait_for(producer.failure(), 60)) == "the 1. try failed"
+    assert str(await asyncio.wait_for(producer.failure(), PATIENCE_S)) == "the 1. try failed"
     outcome = await delivery
     assert isinstance(outcome, NotPersisted | PossiblyPersisted)
     await producer.close()

@@ -33,6 +33,7 @@ from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, let_pass, scripted, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,7 @@ async def test_a_request_that_arrives_after_the_broker_was_asked_doubles_nothing
     """What this life sent keeps its number, so the late one is the same batch; renewed or not."""
     wire.on_judged = wire.deliver
     wire.fault = scripted(*before, None, DELAYED, 45)
-    async with asyncio.timeout(60), make() as producer:
+    async with asyncio.timeout(PATIENCE_S), make() as producer:
         await producer.send_and_wait("t", b"0")
         assert isinstance(await producer.send_and_wait("t", b"1"), Persisted)
         assert not wire.delayed
@@ -141,7 +142,7 @@ async def test_events_are_taken_while_kafka_is_down_also_at_the_start(
         await (await producer.send("t", b"0", key=b"key"))
     wire.reachable = wire.connected = False
     producer = make()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await producer.start()
         ticket = await producer.accept("t", [Record(b"1", key=b"key"), Record(b"2", key=b"key")])
         await ticket.journaled
@@ -163,7 +164,7 @@ async def test_a_start_during_an_outage_goes_on_once_kafka_is_back(
     await producer.start()
     await _die_with_events_on_their_way(wire, producer, b"1")
     wire.reachable = wire.connected = wire.knows_leaders = False
-    async with asyncio.timeout(10), make() as producer:
+    async with asyncio.timeout(PATIENCE_S), make() as producer:
         delivery = await producer.send("t", b"2")
         await (await producer.accept("t", [])).journaled
         wire.reachable = True
@@ -323,7 +324,7 @@ async def test_a_bad_record_costs_no_other_after_a_kill(
     records = [Record(b"bad" if number == 3 else b"%d" % number) for number in range(8)]
     ticket = await producer.accept("t", records)
     await ticket.journaled
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await sent.wait()
     await kill(producer)
     wire.fault = refuse_bad
@@ -331,7 +332,7 @@ async def test_a_bad_record_costs_no_other_after_a_kill(
     settings = ProducerSettings(**FAST, name="me", journal=producer._settings.journal)
     async with (
         IdempotentProducer("unused:1", settings, on_given_up=given_up.extend) as producer,
-        asyncio.timeout(5),
+        asyncio.timeout(PATIENCE_S),
     ):
         await producer.flush()
     assert values_of(wire) == [b"%d" % number for number in range(8) if number != 3]
@@ -363,7 +364,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
         closing = asyncio.create_task(producer.close())
         may_open.set()
         await closing
-    async with make() as second, asyncio.timeout(5):
+    async with make() as second, asyncio.timeout(PATIENCE_S):
         assert isinstance(await (await second.send("t", b"1")), Persisted)
     assert not producer._journal
 

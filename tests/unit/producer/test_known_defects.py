@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
@@ -15,6 +14,8 @@ from sequitur.producer import NotPersisted, Persisted, Record
 from tests.support.fake_wire import FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import make_producer, use
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -63,7 +64,10 @@ async def test_delivered_batches_are_not_sent_again_after_a_failure(
     wire.fault = refuse_some
     events = [Record(b"%d" % n, partition=n % 2) for n in range(10)]
     refused = [Record(b"bad%d" % n, partition=2) for n in range(5)]
-    async with asyncio.timeout(5), make_producer(linger=timedelta(milliseconds=5)) as producer:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        make_producer(linger=timedelta(milliseconds=5)) as producer,
+    ):
         result = await (await producer.send_many("t", [*events, *refused]))
         await (await producer.send_many("t", [Record(b"later", partition=p) for p in range(3)]))
     assert (result.persisted, len(result.failures)) == (10, 5)
@@ -76,7 +80,7 @@ async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.Mon
     """Not one after the other's answer, as in aiokafka; and no sixth, which nobody remembers."""
     wire = _HeldWire()
     use(wire, monkeypatch)
-    async with asyncio.timeout(5), make_producer(batch_size=1) as producer:
+    async with asyncio.timeout(PATIENCE_S), make_producer(batch_size=1) as producer:
         wire.answer.set()
         await (await producer.send("t", b"first"))  # it goes alone: the broker does not know us yet
         wire.answer.clear()
@@ -92,6 +96,7 @@ async def test_five_batches_of_a_partition_are_in_flight(monkeypatch: pytest.Mon
 
 
 @pytest.mark.promise("in-fixed-wait-attempts")
+@in_virtual_time
 async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker in trouble is not asked every 100 ms for ever, as aiokafka does."""
     wire = FakeWire()
@@ -99,7 +104,7 @@ async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) 
     attempts_s: list[float] = []
 
     def too_few_replicas(_records: list[Any]) -> int | None:
-        attempts_s.append(time.monotonic())
+        attempts_s.append(asyncio.get_running_loop().time())
         return _NOT_ENOUGH_REPLICAS if len(attempts_s) < 6 else None
 
     wire.fault = too_few_replicas
@@ -107,7 +112,7 @@ async def test_the_waits_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) 
         "retry_backoff": timedelta(milliseconds=10),
         "retry_backoff_max": timedelta(milliseconds=80),
     }
-    async with asyncio.timeout(5), make_producer(**waits) as producer:
+    async with asyncio.timeout(PATIENCE_S), make_producer(**waits) as producer:
         assert isinstance(await (await producer.send("t", b"1")), Persisted)
     between_ms = [(b - a) * 1000 for a, b in pairwise(attempts_s)]
     least_ms = [0.8 * wait for wait in (10, 20, 40, 80, 80)]
@@ -121,7 +126,7 @@ async def test_a_refused_event_is_told_and_the_partition_goes_on(
     """Five batches in flight, the second refused: no number is missing (aiokafka #1017)."""
     wire = FakeWire()
     use(wire, monkeypatch)
-    async with asyncio.timeout(5), make_producer(batch_size=1) as producer:
+    async with asyncio.timeout(PATIENCE_S), make_producer(batch_size=1) as producer:
         await (await producer.send("t", b"first"))
         wire.fault = lambda records: _POLICY_VIOLATION if records[0].value == b"1" else None
         deliveries = [await producer.send("t", b"%d" % n) for n in range(10)]

@@ -29,6 +29,8 @@ from sequitur.producer.delivery.sender import Sender
 from tests.support.fake_wire import DROPPED, LOST, FakeWire, Fault
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, make_producer, scripted
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +72,7 @@ async def test_without_a_journal_no_two_runs_share_a_name(wire: FakeWire) -> Non
 
 @pytest.mark.promise("in-broker-restarts-leader")
 @pytest.mark.parametrize("fault", [LOST, DROPPED, 6, 7, 19, 20, -1, 45, 999])
+@in_virtual_time
 async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
     """Whatever goes wrong once, each event is there once, soon."""
     wire.fault = scripted(fault)
@@ -80,6 +83,7 @@ async def test_one_fault_is_outlived(wire: FakeWire, fault: Fault) -> None:
 
 
 @pytest.mark.promise("in-broker-refuses-batch-large")
+@in_virtual_time
 async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
     """The broker refuses batches that hold it (INVALID_RECORD); all others get through."""
     wire.fault = lambda records: 87 if any(r.value == b"bad" for r in records) else None
@@ -94,6 +98,7 @@ async def test_one_bad_record_fails_alone(wire: FakeWire) -> None:
 
 
 @pytest.mark.promise("in-batch-refused-good", "in-sequence-number-assigned")
+@in_virtual_time
 async def test_a_refused_batch_does_not_wedge_its_partition(wire: FakeWire) -> None:
     """No right to write now, but later: what comes later gets through (aiokafka #1017)."""
     wire.fault = scripted(44)
@@ -148,7 +153,7 @@ async def test_a_partition_that_is_not_there_is_refused(wire: FakeWire, partitio
 async def test_a_topic_that_nobody_ever_saw_is_named_soon(wire: FakeWire) -> None:
     """After topic_timeout, long before delivery_timeout; and nobody asks for it any more."""
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENCE_S),
         make_producer(topic_timeout=timedelta(seconds=0.5)) as producer,
     ):
         sending = asyncio.create_task(producer.send("missing", b"1"))
@@ -169,7 +174,7 @@ async def test_a_topic_that_nobody_ever_saw_is_named_soon(wire: FakeWire) -> Non
 @pytest.mark.promise("in-topic-missing")
 async def test_a_missing_topic_is_created_if_that_is_wanted(wire: FakeWire) -> None:
     """It is off by default: a name with a typing error would be a topic."""
-    async with asyncio.timeout(60), make_producer(create_topics=True) as producer:
+    async with asyncio.timeout(PATIENCE_S), make_producer(create_topics=True) as producer:
         assert isinstance(await (await producer.send("missing", b"1")), Persisted)
     assert wire.created == {"missing"}
 
@@ -536,9 +541,9 @@ async def test_a_topic_made_anew_with_fewer_partitions_stops_nobody(
         wire.fault = refuse
         sent = await producer.send("t", b"1", partition=1)
         behind = await producer.send("t", b"2", partition=1)
-        await asyncio.wait_for(attempted.wait(), 10)
+        await asyncio.wait_for(attempted.wait(), PATIENCE_S)
         wire.partition_count, wire.topic_generation = 1, 1
-        await asyncio.wait_for(producer.flush(), 10)
+        await asyncio.wait_for(producer.flush(), PATIENCE_S)
         assert isinstance(await sent, PossiblyPersisted)
         assert isinstance(await behind, NotPersisted | PossiblyPersisted)
         assert await (await producer.send("t", b"3", b"any key")) == InLog(0, 0)
@@ -554,7 +559,7 @@ async def test_an_event_that_is_in_the_log_has_its_topic_and_its_time(
     clock_ms = now_ms
     producer = make(batch_size=2_000)
     producer._clock = StampClock(lambda: clock_ms)
-    async with asyncio.timeout(60), producer:
+    async with asyncio.timeout(PATIENCE_S), producer:
         first = await (await producer.send("t", b"1", timestamp_ms=77))
         second = await (await producer.send("t", b"2"))
         assert first == Persisted(0, 0, "t", 77)

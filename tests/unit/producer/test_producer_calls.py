@@ -23,6 +23,7 @@ from sequitur.producer import (
 from tests.support.fake_wire import DROPPED, FakeWire, Fault
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -189,7 +190,7 @@ async def test_a_cancelled_send_many_keeps_its_ticket(wire: FakeWire) -> None:
         accepted = mine.accepted
         assert 0 < accepted < 2_000
         wire.reachable = wire.connected = True
-        result = await asyncio.wait_for(mine, 30)
+        result = await asyncio.wait_for(mine, PATIENCE_S)
         assert (result.accepted, result.persisted) == (accepted, accepted)
         with pytest.raises(ValueError, match="has been used"):
             await producer.send_many("t", events, ticket=mine)
@@ -204,7 +205,7 @@ async def test_events_of_an_async_iterable_are_sent_as_they_come(wire: FakeWire)
 
     async def events() -> AsyncIterator[bytes | Record]:
         yield b"1"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await stored.wait()
         yield Record(b"2", b"key")
         for number in range(3, 200):
@@ -378,7 +379,7 @@ async def test_an_endless_iterable_ends_with_its_consumer(wire: FakeWire) -> Non
     await producer.close(timedelta(seconds=5))
     with pytest.raises(Exception, match="closed"):
         await sending
-    result = await asyncio.wait_for(ticket, 5)
+    result = await asyncio.wait_for(ticket, PATIENCE_S)
     assert result.accepted == result.persisted + result.not_persisted + result.possibly_persisted
 
 

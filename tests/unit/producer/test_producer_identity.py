@@ -23,6 +23,7 @@ from sequitur.producer import (
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import kill, make_producer, use, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +136,7 @@ async def test_of_two_hosts_on_copies_the_older_ends_by_name(
     async with _life(journal) as older, _life(copy) as newer:
         outcomes = [await _sent(older, b"older 1"), await _sent(newer, b"newer 1")]
         refused = await older.send("t", b"older 2")
-        assert isinstance(await asyncio.wait_for(older.failure(), 10), TakenOverError)
+        assert isinstance(await asyncio.wait_for(older.failure(), PATIENCE_S), TakenOverError)
         assert not isinstance(await refused, Persisted)
         with pytest.raises(ProducerClosedError, match="another process has taken over this name"):
             await older.send("t", b"older 3")
@@ -203,7 +204,7 @@ async def test_another_cluster_is_refused_also_when_it_answers_late(
         await producer.send("t", b"1")
         await (await producer.accept("t", [])).journaled
         wire.cluster_id, wire.reachable = "another", True
-        assert isinstance(await asyncio.wait_for(producer.failure(), 10), WrongClusterError)
+        assert isinstance(await asyncio.wait_for(producer.failure(), PATIENCE_S), WrongClusterError)
     assert values_of(wire) == [b"0"]
 
 
@@ -233,7 +234,7 @@ async def test_a_renewal_is_refused_to_who_has_been_taken_over(
         async with _life(copy):
             wire.fault = lambda _records: 45
             await older.send("t", b"1")
-            assert isinstance(await asyncio.wait_for(older.failure(), 10), TakenOverError)
+            assert isinstance(await asyncio.wait_for(older.failure(), PATIENCE_S), TakenOverError)
 
 
 async def test_who_waits_for_the_disk_hears_that_the_producer_has_failed(
@@ -247,11 +248,11 @@ async def test_who_waits_for_the_disk_hears_that_the_producer_has_failed(
         async with _life(copy) as newer:
             await _sent(newer, b"1")
             await older.send("t", b"2")
-            assert isinstance(await asyncio.wait_for(older.failure(), 10), TakenOverError)
+            assert isinstance(await asyncio.wait_for(older.failure(), PATIENCE_S), TakenOverError)
             assert older._running is not None
             with pytest.raises(JournalError, match="taken over"):
                 await asyncio.wait_for(
-                    older._running.rounds.kept(older._running.rounds.next_cut), 10
+                    older._running.rounds.kept(older._running.rounds.next_cut), PATIENCE_S
                 )
     assert values_of(wire) == [b"0", b"1"]
 

@@ -31,6 +31,7 @@ from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.numbers_in_doubt import NumbersInDoubt
 from tests.support.outcomes import InLog
 from tests.support.producers import kill, make_producer, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _NOW_MS = 1_790_000_000_000
 _HOUR_MS = 3_600_000
-_IN_TIME_S = 60.0
+_IN_TIME_S = PATIENCE_S
 
 
 @pytest.fixture

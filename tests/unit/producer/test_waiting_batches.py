@@ -31,6 +31,7 @@ from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import kill, scripted, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ async def test_every_sent_event_outlives_a_kill_whatever_is_on_its_way(
     values = [b"%d" % number for number in range(40)]
     for value in values:
         delivery = await producer.send("t", value)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await delivery.journaled
     await kill(producer)
     wire.reachable = True
@@ -85,7 +86,7 @@ async def test_few_events_are_journaled_after_the_linger_though_nobody_waits(
         await (await producer.send("t", b"%d" % number)).journaled
     await producer.send("t", b"last")
     assert producer._running is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while producer._running.accumulator.uncut_events:  # noqa: ASYNC110 - a timer does it
             await asyncio.sleep(0.001)
     await kill(producer)
@@ -135,7 +136,7 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     values = [b"%06d" % number + bytes(4_000) for number in range(600)]
     ticket = await producer.accept("t", [Record(value) for value in values])
     await ticket.journaled
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         # Some have left the memory then.
         while producer.statistics().buffered_bytes * 2 > _MIB:  # noqa: ASYNC110 - a timer's doing
             await asyncio.sleep(0.01)
@@ -155,9 +156,9 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     with monkeypatch.context() as patch:
         patch.setattr(RealDisk, "read_part", fail)
         wire.reachable = True
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await enough.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await ticket).persisted == len(values)
     await producer.close()
     assert values_of(wire) == [b"first", *values]
@@ -278,7 +279,7 @@ async def test_a_long_call_is_taken_whole_or_not_at_all(
     await (await producer.send("t", b"first"))
     values = [b"%04d" % n + bytes(10_000) for n in range(250)]
     ticket = await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await ticket.journaled
         assert (await ticket).persisted == 250
     await producer.close()
@@ -354,7 +355,7 @@ async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
     wire.fault = last_whole_one
     monkeypatch.setattr(journal, "append", full_for_events)
     ticket = await producer.accept("t", [Record(v) for v in values[64:]], Position("f", b"2"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await refused.wait()
         wire.reachable = True
         await drained.wait()
@@ -377,7 +378,7 @@ async def test_what_waited_too_long_is_told_and_gone(
     producer = make(delivery_timeout=timedelta(milliseconds=200))
     await _away(wire, producer)
     deliveries = [await producer.send("t", b"%d" % number) for number in range(40)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         outcomes = [await delivery for delivery in deliveries]
     assert all(isinstance(outcome, NotPersisted) for outcome in outcomes)
     await kill(producer)
@@ -417,7 +418,7 @@ async def test_a_lane_whose_batches_were_refused_goes_on_with_what_waits(
         await (await producer.send("t", b"%d" % number)).journaled
     wire.fault = scripted(None, 45, None, 10, None, 44)
     wire.reachable = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await producer.flush()
     await producer.close()
     values = [int(value or b"") for value in values_of(wire)[1:]]
@@ -483,7 +484,7 @@ async def test_who_waits_for_a_full_disk_hears_of_the_end(
     noting = asyncio.create_task(producer.note_position(Position("f", b"3")))
     waiting = asyncio.ensure_future(ticket.journaled)
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await producer.close(timedelta(milliseconds=200))
         for told in (noting, waiting, ticket.journaled):
             with pytest.raises(JournalClosedError, match=r"was closed before.*no space left"):

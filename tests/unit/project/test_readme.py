@@ -14,6 +14,7 @@ import pytest
 from tests.house.reference import DOCS
 from tests.support.readme import pasted
 from tests.support.tree import ROOT
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.test_all
@@ -38,7 +39,8 @@ def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
     }
     run = subprocess.run(
         ["bash"], input=f"set -euo pipefail\n{pasted('Install')}\ncommand -v sequitur\n",
-        cwd=ROOT, env={**own, **kept}, timeout=300, check=False, capture_output=True, text=True,
+        cwd=ROOT, env={**own, **kept}, timeout=5 * PATIENCE_S, check=False,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Usage: sequitur" in run.stdout

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from sequitur.embedded import run_with_children
+from tests.support.waiting import PATIENCE_S
 
 _CHILD = """
 import os, subprocess, sys
@@ -37,7 +38,7 @@ def test_what_nobody_needs_is_left_out_of_what_it_says(
     """Lines that begin so, and no others; the last one need not end."""
     says = "import sys; sys.stderr.write('WARNING: x\\nfailed\\nno WARNING: x'); sys.exit(3)"
     command = [sys.executable, "-c", says]
-    status = run_with_children(command, os.environ, timeout_s=60, leave_out="WARNING: ")
+    status = run_with_children(command, os.environ, timeout_s=PATIENCE_S, leave_out="WARNING: ")
     assert status == 3
     assert capfd.readouterr().err == "failed\nno WARNING: x"
 
@@ -60,7 +61,7 @@ def test_a_signal_ends_what_was_started(number: signal.Signals, status: int) -> 
         assert len(started) == 2
         command.send_signal(number)
         assert command.stdout.readline() == "cleaning up\n"
-        gone, alive = psutil.wait_procs(started, timeout=60)
+        gone, alive = psutil.wait_procs(started, timeout=PATIENCE_S)
         assert (len(gone), alive) == (2, [])
         command.send_signal(number)
         command.send_signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 from sequitur.pipelines.ordering import query
 from sequitur.pipelines.ordering.query import Batches, BatchSize
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     import pytest
@@ -29,7 +30,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (first.is_alive(), limits) == (True, [])
     started: Any = "the query"
     batches.are_of(started)
-    first.join(30)
+    first.join(PATIENCE_S)
     assert limits == [("the query", 50)]
 
 

@@ -12,6 +12,7 @@ import pytest
 from sequitur.consumer import EventClock, StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.step import Finisher
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,13 +57,13 @@ class _Steps:
         self.staged = (*self.staged, staged)
 
     def finish_step(self, staged: StagedStep) -> None:
-        assert self.may_finish.acquire(timeout=30)
+        assert self.may_finish.acquire(timeout=PATIENCE_S)
         if self.error is not None:
             raise self.error
         self.finished.append(staged.step)
         self.staged = self.staged[1:]
         self.is_marked.set()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_one_step_waits_behind_the_one_at_work(
     with pytest.raises(Waiting):
         waiting.result(0.3)
     steps.may_finish.release()
-    waiting.result(30)
+    waiting.result(PATIENCE_S)
     assert steps.finished == [0]
     steps.stage(_step(2))
     queue.wake()
@@ -116,14 +117,14 @@ def test_what_follows_a_done_mark_is_waited_for(
     steps.stage(_step(0))
     queue.wake()
     steps.may_finish.release()
-    assert steps.is_marked.wait(30)
+    assert steps.is_marked.wait(PATIENCE_S)
     assert steps.is_done
     assert not queue.is_idle
     waiting = pool.submit(queue.wait_until_idle)
     with pytest.raises(Waiting):
         waiting.result(0.3)
     steps.may_end.set()
-    waiting.result(30)
+    waiting.result(PATIENCE_S)
     assert queue.is_idle
 
 
@@ -146,7 +147,7 @@ def test_close_lets_what_is_staged_end(
         queue.wake()
     closing = pool.submit(queue.close)
     steps.may_finish.release(2)
-    closing.result(30)
+    closing.result(PATIENCE_S)
     assert steps.finished == [0, 1]
     steps.stage(_step(2))
     queue.wake()

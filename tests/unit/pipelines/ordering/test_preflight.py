@@ -19,6 +19,7 @@ from sequitur.pipelines import process, reorder
 from sequitur.pipelines.ordering.job import check_before_start
 from sequitur.producer import KafkaSettings
 from tests.support.tree import EXAMPLES
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _NOWHERE = "127.0.0.1:1"
 _KAFKA = KafkaSettings(bootstrap_servers=_NOWHERE)
-_TIMEOUT_S = 60
+_TIMEOUT_S = PATIENCE_S
 _TOPOLOGY = EXAMPLES / "wordcount.py"
 
 

@@ -34,6 +34,7 @@ from sequitur.pipelines.ordering.progress import (
     serve_metrics,
 )
 from tests.support.done_step import T0, A, done_step
+from tests.support.waiting import PATIENCE_S
 
 
 def _sums_up(found: dict[str, Any]) -> bool:
@@ -252,7 +253,7 @@ def test_metrics_are_served_and_account_for_every_row() -> None:
     address = f"127.0.0.1:{choose_free()}"
     with serve_metrics(address) as tell:
         tell(*done_step(learned=True))
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
             found = _scraped(answer.read().decode())
     out = ("rows_released_total", "rows_late_total", "rows_duplicate_total", "rows_held")
     quarantined = sum(value for name, value in found.items() if "quarantined_total" in name[0])

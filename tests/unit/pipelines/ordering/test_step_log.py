@@ -19,6 +19,7 @@ from sequitur.consumer import (
     Totals,
 )
 from sequitur.pipelines.ordering.step_log import StepLog
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,4 +88,4 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
     assert log.holding == (_RUN,)
     log.write(_ENTRY)
     assert log.answer is not None
-    assert log.answer.result(30) == log.holding == (_RUN,)
+    assert log.answer.result(PATIENCE_S) == log.holding == (_RUN,)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.pipelines.ordering.step import StepsAhead
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = PATIENCE_S
 
 
 def _entry(step: int) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from py4j.java_gateway import PythonProxyPool
 
 from sequitur.pipelines.spark.tasks import calling_connection, forget
+from tests.support.waiting import PATIENCE_S
 
 
 def _session(pool: PythonProxyPool, connection: Any = None) -> Any:
@@ -29,7 +30,7 @@ def test_a_function_is_forgotten_and_others_stay() -> None:
     pool.put(SimpleNamespace(func=ours))
     kept = [pool.put(SimpleNamespace(func=theirs)), pool.put(SimpleNamespace())]
     spark = _session(pool, SimpleNamespace(socket=end[0]))
-    end[1].settimeout(10)
+    end[1].settimeout(PATIENCE_S)
     with end[0], end[1]:
         forget(spark, ours, calling_connection(spark))
         assert [*pool.dict] == kept

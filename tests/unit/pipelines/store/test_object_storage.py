@@ -26,6 +26,7 @@ from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 from tests.support.far_files import sizes_in, write_and_read
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,7 +260,7 @@ def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> N
     found = object_path("s3a://no-such-bucket/job", server.settings().get)
     assert found is not None
     storage = RemoteStorage(found)
-    begun = time.monotonic()
+    begun_s = time.monotonic()
     for ask in (lambda: storage.names(""), lambda: storage.create("format.json", "{}")):
         with pytest.raises(OSError, match=r"s3a://no-such-bucket/job.*NoSuchBucket"):
             ask()
@@ -272,7 +273,7 @@ def test_missing_bucket_and_refused_credentials_are_named(server: S3Server) -> N
         with pytest.raises(PermissionError, match=refused):
             ask()
     server.fault()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun_s < PATIENCE_S  # and not after two minutes each
 
 
 @pytest.mark.promise("order-checkpoint-object-store")

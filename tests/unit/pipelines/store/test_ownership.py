@@ -21,6 +21,7 @@ from sequitur.errors import OwnershipError
 from sequitur.pipelines.store import ownership
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,7 +166,7 @@ def test_older_owner_learns_of_a_newer_one(
     older.take()
     older.check()
     newer.take()
-    older._thread.join(60)
+    older._thread.join(PATIENCE_S)
     assert older.is_lost
     with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
         older.check()

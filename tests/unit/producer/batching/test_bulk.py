@@ -19,6 +19,7 @@ from sequitur.producer.batching import accumulator
 from sequitur.producer.batching.columns import BulkBuilder, Piece, columns_of, fill
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,7 +198,7 @@ async def test_singles_between_bulks_keep_their_place(monkeypatch: pytest.Monkey
             bulk = [Record(b"%d" % number, b"k") for number in range(start, start + 999)]
             await producer.send_many("events", bulk)
             await producer.send("events", b"%d" % (start + 999), b"k")
-        await asyncio.wait_for(producer.flush(), 30)
+        await asyncio.wait_for(producer.flush(), PATIENCE_S)
     values = [int(record.value or b"") for record in wire.records["events", 0]]
     assert values == list(range(3_000))
     ids = [dict(record.headers)[EVENT_ID_HEADER] for record in wire.records["events", 0]]
@@ -210,7 +211,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
 
     def slow_import(name: str) -> Any:
         loading.set()
-        assert loaded.wait(30)
+        assert loaded.wait(PATIENCE_S)
         return import_module(name)
 
     monkeypatch.setattr(accumulator, "import_module", slow_import)
@@ -220,7 +221,7 @@ async def test_the_first_bulk_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
         try:
             first = await producer.send_many("events", [b"1"] * 1_000)
             assert await asyncio.to_thread(loading.wait, 30)
-            await asyncio.wait_for(first.wait_completed(), 30)
+            await asyncio.wait_for(first.wait_completed(), PATIENCE_S)
             assert first.persisted == 1_000
         finally:
             loaded.set()

@@ -11,6 +11,7 @@ import pytest
 from sequitur.base.retry import Backoff
 from sequitur.producer import FatalError, RetriableError
 from sequitur.producer.delivery.sender import LeaderFinder
+from tests.support.waiting import PATIENCE_S
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"
 _AWAY = "here:1: no answer"
@@ -66,7 +67,7 @@ class _Asker:
         return str(self.leaders.leader("t", 0))
 
     async def ask_until(self, trouble: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while self.ask() != trouble:
                 await self.changed.wait()
                 self.changed.clear()
@@ -97,7 +98,7 @@ async def test_a_refusal_is_told_until_there_is_a_connection() -> None:
     wire.attempts.put_nowait(RetriableError(_AWAY))
     await asker.ask_until(told)
     wire.attempts.put_nowait(True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not wire.connected:
             await asker.changed.wait()
             asker.changed.clear()
@@ -115,6 +116,6 @@ async def test_a_search_that_ends_by_a_defect_is_told() -> None:
     asker = _Asker(wire, 1.0)
     wire.attempts.put_nowait(LookupError("ours"))
     asker.ask()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert repr(await asker.failures.get()) == "LookupError('ours')"
     asker.leaders.stop()

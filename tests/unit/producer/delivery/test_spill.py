@@ -10,6 +10,7 @@ import pytest
 from sequitur.kafka.record_batch import Stamp, batch_of
 from sequitur.producer.batching.batch import Batch, BufferBudget, InJournal, InMemory
 from sequitur.producer.delivery.journaling import REFERENCE_BYTES, Spill
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ async def test_what_has_waited_leaves_the_memory_the_newest_first() -> None:
     for batch in (*old, new):
         budget.take(batch.size)
     spill.track([*old, new])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not _is_away(old[1]):  # noqa: ASYNC110 - a timer of its own does it
             await asyncio.sleep(_PATIENCE_S)
     away = [_is_away(batch) for batch in (*old, new)]
@@ -87,7 +88,7 @@ async def test_while_nothing_is_sent_no_buffer_is_too_large_to_leave_memory() ->
     batch = _resident(0, loop.time())
     budget.take(batch.size)
     spill.track([batch])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not _is_away(batch):  # noqa: ASYNC110 - a timer of its own does it
             await asyncio.sleep(_PATIENCE_S)
     assert budget.used == REFERENCE_BYTES

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import BacklogQuotaError, RetriableError
 from sequitur.producer.quota import QuotaGate
+from tests.support.virtual_time import in_virtual_time
 
 _LONG_S = 3600.0
 _LIFTED = [(key_of("t"), None)]
@@ -99,8 +100,10 @@ async def test_one_that_is_cancelled_lets_the_others_pass(rig: _Rig) -> None:
     assert rig.passed == [1, 3]
 
 
-async def test_a_stale_state_holds_nobody(rig: _Rig) -> None:
+@in_virtual_time
+async def test_a_stale_state_holds_nobody() -> None:
     """Its time is over by the clock given, and nothing was read meanwhile."""
+    rig = _Rig()
     rig.gate.take(_record())
     (held,) = await rig.held(1)
     rig.now_ms = 1000

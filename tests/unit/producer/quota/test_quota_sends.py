@@ -23,6 +23,7 @@ from sequitur.producer import (
     Ticket,
 )
 from tests.support.producers import make_producer, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -102,7 +103,7 @@ async def _held(producer: IdempotentProducer, call: Callable[..., Any]) -> async
         return await call(producer)
 
     task = asyncio.create_task(run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not _gate(producer).statistics("t").held:  # noqa: ASYNC110 - a count tells of nothing
             await asyncio.sleep(0)
     return task

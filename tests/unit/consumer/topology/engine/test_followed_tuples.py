@@ -20,6 +20,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.engine import concurrency, executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.root import Root
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,6 +172,6 @@ def test_a_concurrent_call_that_is_given_up_yields_no_more() -> None:
     assert root.failure.reason is FailReason.TIMEOUT
     for thread in threading.enumerate():
         if thread.name == "bolt made":
-            thread.join(20.0)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
     assert records == []

@@ -21,6 +21,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.root import Root
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import Event, Topology, Tuple
 
 _CALLS = 3
-_LONG_S = 20.0
+_LONG_S = PATIENCE_S
 """Longer than anything here takes; who waits for so long has found a defect."""
 
 

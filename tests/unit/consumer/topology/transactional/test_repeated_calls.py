@@ -36,6 +36,7 @@ from tests.support.transactions import (
     store_in,
     text,
 )
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -684,7 +685,7 @@ class Hangs(CallsBesides):
         if len(made) == 2:
             hung.append(threading.current_thread())
             advance.pop()(60)
-            assert third.wait(60)
+            assert third.wait(PATIENCE_S)
             raise _503
         if len(made) == 3:
             third.set()
@@ -699,7 +700,7 @@ def test_side_by_side_a_call_that_was_given_up_is_not_repeated(
     tester = _behind_a_committer(Journal(), tmp_path, Hangs(Journal()), concurrency=2)
     advance.append(tester.advance)
     tester.run(events("x"))
-    hung.pop().join(60)
+    hung.pop().join(PATIENCE_S)
     assert len(made) == 2 + 2
     assert "took longer than call_timeout" in tester.failed_tries[0].detail
 
@@ -754,7 +755,7 @@ class TakesTwentySecondsBesides(CallsBesides):
         while looks.acquire(blocking=False):
             pass
         for _ in range(3):
-            assert looks.acquire(timeout=60)
+            assert looks.acquire(timeout=PATIENCE_S)
         collector.emit((tuple["transaction"], text(tuple["value"])))
 
 
