@@ -91,7 +91,8 @@ def _is_whole(one: Any) -> bool:
     """Tell whether a copy of an object has all that it has; of a view it has its own memory."""
     if isinstance(one, np.ndarray) and one.base is not None:
         return False
-    return isinstance(one, type) or _is_copied_whole(type(one))
+    kind: Any = type(one)
+    return isinstance(one, type) or _is_copied_whole(kind)
 
 
 class BoltCopies:
@@ -497,7 +498,7 @@ class BatchRunner(TransactionRunner):
             for place, value in enumerate(given.values):
                 if _as_key(value, keys) in keys:
                     tracked = {root.id for root, _ in given.trees() if root.is_tracked}
-                    found.setdefault((given.component, given.stream, place), set()).update(tracked)
+                    found.setdefault((given.source, given.stream, place), set()).update(tracked)
         return tuple(frozenset(ids) for ids in found.values() if ids)
 
     def anchors(self) -> Sequence[TrackedTuple]:

@@ -168,7 +168,8 @@ class ProcessingRun(StepRun):
                     given_up, by_field = self._given_up_by_field, True
                     if given_up is not None and _has(refusal, given_up.failure):
                         # It is refused without them all the same: the key is none of their fields.
-                        verdicts, results = given_up.verdicts, given_up.results
+                        verdicts = [[*own] for own in given_up.verdicts]
+                        results = {**given_up.results}
                         self._refused, by_field = given_up.refused, False
                     more = self._refused_events(verdicts, results, refusal, by_field=by_field)
                 else:

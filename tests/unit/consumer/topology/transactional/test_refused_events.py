@@ -211,6 +211,22 @@ class Pairs(BasicBolt):
         collector.emit((tuple["transaction"], *text(tuple["value"]).split("/")))
 
 
+def _of_user(user: str, _friend: str) -> Sequence[str]:
+    return [user]
+
+
+def _of_both(user: str, friend: str) -> Sequence[str]:
+    return [user, friend]
+
+
+def _longer(user: str, _friend: str) -> Sequence[str]:
+    return [f"{user}d"]
+
+
+def _joined(user: str, friend: str) -> Sequence[str]:
+    return [f"{user}{friend}"]
+
+
 _BAD_FRIEND = f"good/{_BAD}"
 
 
@@ -219,25 +235,25 @@ _BAD_FRIEND = f"good/{_BAD}"
     ("counted", "pairs", "dead"),
     [
         pytest.param(
-            lambda user, _friend: [user],
+            _of_user,
             [f"{_BAD}/a", _BAD_FRIEND, f"{_BAD}/{_BAD}", "b/c"],
             [f"{_BAD}/a", f"{_BAD}/{_BAD}"],
             id="one field makes the key",
         ),
         pytest.param(
-            lambda user, friend: [user, friend],
+            _of_both,
             [f"{_BAD}/a", _BAD_FRIEND, "b/c"],
             [f"{_BAD}/a", _BAD_FRIEND],
             id="both do",
         ),
         pytest.param(
-            lambda user, _friend: [f"{user}d"],
+            _longer,
             ["b\0/a", _BAD_FRIEND, "b/c", f"c/{_BAD}"],
             ["b\0/a"],
             id="none does",
         ),
         pytest.param(
-            lambda user, friend: [f"{user}{friend}"],
+            _joined,
             ["b\0/d", f"{_BAD}/", f"e/{_BAD}", "b/c"],
             ["b\0/d", f"{_BAD}/", f"e/{_BAD}"],
             id="both together",
