@@ -128,3 +128,5 @@ class JobContext:
     # a function of the user's that is given what steps release; None without one
     on_step: StepFunction | None = None
     subscription: JobSubscription | None = None  # what its steps are acked in; None without one
+    # why tasks cannot do the job's work at all, once that is known; until then None
+    unfit: Callable[[], Exception | None] = lambda: None

@@ -62,6 +62,7 @@ from sequitur.pipelines.ordering.progress import (
 )
 from sequitur.pipelines.ordering.query import RestartingQuery
 from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.ordering.worker_look import WorkerLook
 from sequitur.pipelines.python_path import MODULES
 from sequitur.pipelines.session import build_session, log_level
 from sequitur.pipelines.sink.sink import TopicSink
@@ -257,6 +258,7 @@ def run_reorder(
             on_done(entry, done)
 
         workers = SparkWorkers(spark)
+        look = WorkerLook.by_spark(spark, storage)
         job = JobContext(
             kafka=kafka,
             settings=settings,
@@ -269,6 +271,7 @@ def run_reorder(
             fold_limits=fold_limits,
             on_step=on_step,
             subscription=subscription,
+            unfit=lambda: look.failure,
             source=SparkSource(spark, kafka, settings, topics, outages),
             workers=workers,
             sink=TopicSink(workers, kafka, settings, checkpoint, outages),
@@ -280,6 +283,7 @@ def run_reorder(
             contextlib.suppress(StopRequestedError),
             watched_executors(spark, stop, outages.tell),
             contextlib.closing(engine),
+            look.beside(spark),
         ):
             engine.recover()
             if subscription is not None:

@@ -394,13 +394,15 @@ class RestartingQuery:
         return failed or ended
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
-        """Tick the engine while the query runs; the error of a tick, which ends that."""
+        """Tick the engine while the query runs; what ends that: of a tick, or of unfit workers."""
         job, settings = self._job, self._job.settings
         tick_s = tick_ms(settings) / 1000
         if self._engine.processed is not None:
             tick_s = POLL_S  # so that an event is tried again when it is due
         next_tick = time.monotonic() + tick_s
         while self._goes_on(query) and not self._stop.wait(POLL_S):
+            if (unfit := job.unfit()) is not None:
+                return unfit
             if not self._job.is_bounded and time.monotonic() >= next_tick:
                 try:
                     if job.subscription is not None:

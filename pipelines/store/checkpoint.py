@@ -245,6 +245,7 @@ def _owner_of(name: str) -> int:
 #     repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
 #     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
 #     topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
+#     looks/<name>/    on a cluster, while the job starts: what driver and tasks find each other by
 #     replays/         Parquet: dead letters that somebody wants processed again
 #     staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
 #     frontier/<step>  JSON: what the step decided, written before anything of it goes out

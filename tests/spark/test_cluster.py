@@ -55,7 +55,7 @@ from tests.support.spark_cluster import SparkCluster, read_page, small_applicati
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
@@ -89,6 +89,7 @@ class Kinds:
         folder: The test's.
         master: Spark's master.
         database: Makes a database.
+        ways: How batches are staged: by default as users have it.
     """
 
     kafka: KafkaSettings
@@ -96,6 +97,11 @@ class Kinds:
     folder: Path
     master: str
     database: Callable[[], str]
+    ways: Sequence[Mapping[str, int]] = ({},)
+
+    def by_tasks(self) -> Kinds:
+        """What happens to tasks shows nothing where the driver does all by itself."""
+        return replace(self, ways=(BY_TASKS,))
 
     def reorder(self) -> ClusterJob:
         rounds = self._rounds()
@@ -155,8 +161,7 @@ class Kinds:
             Random(_SEED),
             job={"master": self.master, **job},
         )
-        # What the driver does by itself shows nothing of a cluster.
-        return replace(rounds, kafka=self.kafka, ways=(BY_TASKS,))
+        return replace(rounds, kafka=self.kafka, ways=self.ways)
 
 
 _KINDS: Final[tuple[Callable[[Kinds], ClusterJob], ...]] = (
@@ -197,16 +202,18 @@ def kinds(
 def test_job_runs_on_the_cluster(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, kind: Callable[[Kinds], ClusterJob]
 ) -> None:
-    """Its application has the cores of both workers, and each event is out once and in order."""
+    """Its application has the cores of both workers, and each event is out once and in order.
+
+    The driver may do all of it: tasks on both have a look at the start.
+    """
     job = kind(kinds)
     job.feed()
-    with on_cluster(job, cluster, tmp_path) as life:
+    with on_cluster(job, cluster, tmp_path, is_bounded=False) as life:
         assert all(Path(one.cwd()) != Path.cwd() for one in life.executors())
+        life.wait(lambda: {*life.events().tasks()} == {*life.events().executors} == {"0", "1"})
         job.end(life.process)
     job.check()
-    log = life.events()
-    assert log.masters == {cluster.url}
-    assert {*log.tasks()} == {*log.executors} == {"0", "1"}
+    assert life.events().masters == {cluster.url}
 
 
 @pytest.mark.promise("order-spark-page-spark")
@@ -264,7 +271,7 @@ def test_disturbed_job_loses_doubles_and_disorders_nothing(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, kind: Callable[[Kinds], ClusterJob]
 ) -> None:
     """An executor is killed, a task copied, the driver killed, and executors leave and come."""
-    outlive(kind(kinds), cluster, tmp_path, *_EACH)
+    outlive(kind(kinds.by_tasks()), cluster, tmp_path, *_EACH)
 
 
 @pytest.mark.promise("order-spark-cluster-executor")
@@ -286,7 +293,8 @@ def test_each_disturbance_of_each_job_loses_doubles_and_disorders_nothing(
 ) -> None:
     lives = [(disturbance,)] * _LIVES
     # One that kills the driver is not the last.
-    outlive(kind(kinds), cluster, tmp_path, *lives, *[()] * (disturbance is DRIVER_KILLED))
+    job = kind(kinds.by_tasks())
+    outlive(job, cluster, tmp_path, *lives, *[()] * (disturbance is DRIVER_KILLED))
 
 
 @pytest.mark.promise("order-spark-cluster-executor")
@@ -329,7 +337,7 @@ def test_wheel_by_another_name_is_shipped_to_workers(
 ) -> None:
     """By --py-files, as a .zip: PySpark puts no .whl on the path of tasks."""
     shipped = build_wheel(tmp_path).rename(tmp_path / "sequitur.zip")
-    job = kinds.reorder()
+    job = kinds.by_tasks().reorder()
     job.feed()
     options = {"spark.pyspark.python": str(bare_python), "spark.submit.pyFiles": str(shipped)}
     with on_cluster(job, cluster, tmp_path, options=options) as life:
@@ -338,15 +346,20 @@ def test_wheel_by_another_name_is_shipped_to_workers(
     assert {*life.events().tasks()} == {"0", "1"}
 
 
-@pytest.mark.promise("order-workers-cluster-lack")
+@pytest.mark.promise("order-workers-cluster-lack", "order-cluster-workers-unfit")
+@pytest.mark.parametrize("events", [True, False], ids=["with events", "without events"])
 def test_workers_without_the_package_are_told_of_in_one_sentence(
-    kinds: Kinds, cluster: SparkCluster, tmp_path: Path, bare_python: Path
+    kinds: Kinds, cluster: SparkCluster, tmp_path: Path, bare_python: Path, *, events: bool
 ) -> None:
-    """What is to be done about it is in it; no traceback of a task is shown."""
+    """What is to be done about it is in it; no traceback of a task is shown.
+
+    Whether or not there is anything to read, and though the driver needs no task for that.
+    """
     job = kinds.reorder_by_command()
-    job.feed()
+    if events:
+        job.feed()
     options = {"spark.pyspark.python": str(bare_python)}
-    with on_cluster(job, cluster, tmp_path, options=options) as life:
+    with on_cluster(job, cluster, tmp_path, is_bounded=False, options=options) as life:
         assert life.process.wait() == 3
         said = job.said()
     # What Java says at each start, and that executors took more than 10 s on a slow machine.
@@ -384,7 +397,7 @@ def python_of_nobody(two_users: Path) -> Path:
     pytest.skip("the user 'nobody' can run no Python of this version with these packages")
 
 
-@pytest.mark.promise("order-workers-cluster-run")
+@pytest.mark.promise("order-workers-cluster-run", "order-cluster-workers-unfit")
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_workers_of_another_user_need_a_folder_of_a_common_group(
     kinds: Kinds, two_users: Path, python_of_nobody: Path, tmp_path: Path, is_shared: bool
@@ -398,10 +411,12 @@ def test_workers_of_another_user_need_a_folder_of_a_common_group(
         shutil.chown(checkpoint, group=group)
         checkpoint.chmod(0o2770)
     with SparkCluster(work, user="nobody", group=group, extra_groups=[]) as cluster:
-        job = replace(kinds, folder=two_users, master=cluster.url).topology()
+        kinds = replace(kinds, folder=two_users, master=cluster.url)
+        # Of the one that is refused the driver does all by itself.
+        job = kinds.by_tasks().topology() if is_shared else kinds.reorder()
         job.feed()
         options = {"spark.pyspark.python": str(python_of_nobody)}
-        with on_cluster(job, cluster, tmp_path, options=options) as life:
+        with on_cluster(job, cluster, tmp_path, is_bounded=is_shared, options=options) as life:
             assert {one.username() for one in life.executors()} == {"nobody"}
             if not is_shared:
                 assert life.process.wait() == 3

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import ProcessSettings
-from tests.spark.kill_rounds import BY_TASKS
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event
 from tests.support.spark_cluster import SparkCluster, small_application
@@ -30,6 +29,16 @@ pytestmark = [
     pytest.mark.test_all,
 ]  # starts Spark
 
+_WITHOUT_US = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "sequitur":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Missing())
+"""
 _ENDS_WITHIN_S = PATIENCE_S
 """On a machine that has other things to do; else it takes 4 s."""
 
@@ -45,11 +54,11 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
     job: Job, options: dict[str, str]
 ) -> None:
-    """An executor wants 64 cores: nothing of the job ever starts."""
+    """An executor wants 64 cores. The driver does what is small by itself all the same."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
     asked = {"spark.executor.cores": "64", "spark.cores.max": "128"}
-    settings = job.with_settings(**BY_TASKS).settings  # the driver needs no executor
-    with SubmittedJob(job.kafka, settings, options=options | asked) as life:
+    with SubmittedJob(job.kafka, job.settings, options=options | asked) as life:
+        assert next(life.steps())
         wait_until(lambda: "is there room" in life.complaints())
         said = next(line for line in life.complaints().splitlines(True) if "executor" in line)
         assert said == (
@@ -62,7 +71,23 @@ def test_job_without_an_executor_says_so_and_ends_when_it_is_told_to(
         life.end()
         assert time.monotonic() - told_s < _ENDS_WITHIN_S
         assert "Error" not in life.complaints()
-    assert (report["read"], report["steps"]) == (0, 0)
+    assert report["read"] == 100
+    assert job.run(drain=True).totals.released == 100
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-cluster-workers-unfit")
+def test_workers_that_lack_the_package_end_a_job_that_needs_no_task(
+    job: Job, options: dict[str, str], tmp_path: Path
+) -> None:
+    """The driver does all that there is; the first large batch may be weeks away."""
+    job.produce([event(T0 + n, partition=n % 4) for n in range(100)])
+    # What Python imports by itself as it starts, in executors alone.
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_US)
+    lacks = {"spark.executorEnv.PYTHONPATH": str(tmp_path)}
+    with SubmittedJob(job.kafka, job.settings, options=options | lacks) as life:
+        said = life.end(3) + life.complaints()
+    assert "Spark gave up: Python on the workers has no package 'sequitur': install there" in said
     assert job.run(drain=True).totals.released == 100
 
 
