@@ -39,6 +39,7 @@ ALONE: Final = {
     **dict.fromkeys(
         (
             "order-cluster-room-executor",
+            "order-cluster-workers-unfit",
             "order-spark-cluster-executor",
             "order-spark-page-spark",
             "order-workers-cluster-lack",

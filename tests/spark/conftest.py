@@ -28,6 +28,7 @@ from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
+from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
 from tests.support.hdfs_cluster import HdfsCluster
@@ -49,6 +50,15 @@ if TYPE_CHECKING:
     from tests.support.events import Event
 
 _END_TIMEOUT_S = 5 * PATIENCE_S
+
+BOTH_WAYS: Final = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(BY_DRIVER, id="by the driver"),
+        pytest.param(BY_TASKS, id="by tasks", marks=pytest.mark.test_all),
+    ],
+)
+"""Of a test whose few rows the driver stages, and which is also of what tasks meet."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from sequitur.pipelines.store import remote_path as hdfs_path
 from sequitur.pipelines.store.remote_path import HdfsPath
 from sequitur.pipelines.store.storage import RemoteStorage, files_in, storage_at
 from tests.spark.checkpoint_places import CheckpointPlace
+from tests.spark.conftest import BOTH_WAYS
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
 from tests.spark.kill_rounds import Rounds
 from tests.support.far_files import sizes_in, write_and_read
@@ -175,9 +176,12 @@ def far(job: Job, hdfs_folder: str) -> Job:
 
 
 @pytest.mark.promise("order-checkpoint-hdfs-create")
-def test_rows_held_in_hdfs_go_out_in_later_lives(far: Job, hdfs: HdfsCluster) -> None:
+@BOTH_WAYS
+def test_rows_held_in_hdfs_go_out_in_later_lives(
+    far: Job, hdfs: HdfsCluster, way: dict[str, int]
+) -> None:
     """In order, and are shown until then, though requests are cut off, and answers to others."""
-    hold_rows_for_a_later_life(far, hdfs)
+    hold_rows_for_a_later_life(far.with_settings(**way), hdfs)
 
 
 @pytest.mark.promise("order-checkpoint-hdfs-create")

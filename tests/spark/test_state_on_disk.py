@@ -14,6 +14,7 @@ from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
 from sequitur.pipelines.store.remote_path import ObjectPath
 from sequitur.pipelines.store.storage import storage_at
+from tests.spark.conftest import BOTH_WAYS
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
 from tests.support.events import T0, Event, event, time_of
 from tests.support.far_files import sizes_in
@@ -51,10 +52,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.test_all
 @pytest.mark.promise("order-batch-fit-checkpoint")
-def test_batch_that_does_not_fit_leaves_nothing_on_a_full_disk(job: Job, small_disk: Path) -> None:
+@BOTH_WAYS
+def test_batch_that_does_not_fit_leaves_nothing_on_a_full_disk(
+    job: Job, small_disk: Path, way: dict[str, int]
+) -> None:
     """The job ends and says so, again and again; once there is room, it goes on."""
     folder = small_disk / "checkpoint"
-    job = job.with_settings(checkpoint=str(folder), max_offsets_per_trigger=4_000, delay="1 h")
+    job = job.with_settings(
+        checkpoint=str(folder), max_offsets_per_trigger=4_000, delay="1 h", **way
+    )
     job.produce(
         Event(
             value=json.dumps({"at": T0 + n, "n": n, "more": "x" * 1000}).encode(),
@@ -92,9 +98,12 @@ def _environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.promise("order-checkpoint-object-store")
 @pytest.mark.usefixtures("_environment")
-def test_rows_held_on_s3_go_out_in_later_lives(far: Job, s3_server: S3Server) -> None:
+@BOTH_WAYS
+def test_rows_held_on_s3_go_out_in_later_lives(
+    far: Job, s3_server: S3Server, way: dict[str, int]
+) -> None:
     """In order, and are shown until then, though requests are refused, and answers lost."""
-    hold_rows_for_a_later_life(far, s3_server)
+    hold_rows_for_a_later_life(far.with_settings(**way), s3_server)
 
 
 @pytest.mark.test_all

@@ -25,6 +25,7 @@ from sequitur.consumer import (
     SOURCE_TIMESTAMP_HEADER,
     LatePolicy,
 )
+from tests.spark.conftest import BOTH_WAYS
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers
@@ -234,10 +235,11 @@ def test_row_with_a_timestamp_in_nanoseconds_keeps_its_place(job: Job, way: dict
 
 @pytest.mark.test_all
 @pytest.mark.promise("order-record-kafka-timestamp")
-def test_timestamp_in_nanoseconds_is_no_event_time(job: Job) -> None:
+@BOTH_WAYS
+def test_timestamp_in_nanoseconds_is_no_event_time(job: Job, way: dict[str, int]) -> None:
     """With `kafka-timestamp` the row is quarantined, and says what it had."""
     _take_any_timestamp(job)
-    job = job.with_settings(event_time="kafka-timestamp", timestamp_floor="1 h")
+    job = job.with_settings(event_time="kafka-timestamp", timestamp_floor="1 h", **way)
     job.produce(
         Event(value=b"%d" % n, key=b"k", partition=0, timestamp_ms=_FAR if n == 5 else T0 + n)
         for n in range(10)
