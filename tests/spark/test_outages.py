@@ -19,7 +19,7 @@ from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.pipelines.ordering.spark_source import SparkSource
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
-from tests.support.events import T0, event, time_of
+from tests.support.events import T0, Event, event, time_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 
 def _waiting_s(address: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = [one for one in lines if one.startswith("sequitur_reorder_waiting_seconds ")]
     return float(line.split()[1])
@@ -147,6 +147,46 @@ def test_held_bytes_are_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> 
     assert max(held) == 0
     said = capfd.readouterr().err
     assert f"for the sake of partitions {job.topic}/0" in said
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-brokers-away-partition")
+def test_an_outage_is_no_silence_of_partitions(job: Job, make_broker: MakeBroker) -> None:
+    """It lasts longer than `idle_timeout`, and behind it one producer is back before the other.
+
+    What the other had kept is no later than what the first had.
+    """
+    broker = make_broker()
+    address = f"127.0.0.1:{_ports.choose_free()}"
+    job.kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    job = job.with_settings(metrics=address, idle_timeout="8 s")
+    topic = NewTopic(job.topic, num_partitions=2, replication_factor=1)
+    admin = AdminClient(job.kafka.librdkafka())
+    admin.create_topics([topic])[job.topic].result(30)
+    begun_ms = time.time_ns() // 1_000_000
+
+    def rows(partition: int, first_ms: int, last_ms: int) -> list[Event]:
+        return [event(at, partition=partition) for at in range(first_ms, last_ms, 100)]
+
+    def read() -> int:
+        return job.steps[-1][1].totals.read if job.steps else 0
+
+    job.produce([*rows(0, begun_ms - 1_000, begun_ms), *rows(1, begun_ms - 1_000, begun_ms)])
+    with job.running() as life:
+        wait_until(lambda: read() == 20)
+        broker.kill()
+        wait_until(lambda: life.done() or _waiting_s(address) > 12)
+        assert life.running()
+        broker.start()
+        ended_ms = time.time_ns() // 1_000_000
+        kept = rows(0, begun_ms, ended_ms)
+        job.produce(kept)
+        wait_until(lambda: life.done() or read() == 20 + len(kept))
+        job.produce(rows(1, begun_ms, ended_ms))
+        wait_until(lambda: life.done() or read() == 20 + 2 * len(kept))
+    assert job.report is not None
+    assert job.report.totals.late == 0
+    assert len(kept) > 80
 
 
 @pytest.mark.test_all
