@@ -10,6 +10,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from sequitur.base.text import named
 from sequitur.errors import PipelineError, ReorderError
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 
@@ -85,7 +86,7 @@ def done_here(task: Callable[[], T]) -> T:
     except PipelineError:
         raise
     except Exception as error:
-        raise ReorderError(f"{type(error).__name__}: {error}") from error
+        raise ReorderError(named(error)) from error
 
 
 def all_of(workers: Workers, tasks: Sequence[Callable[[], T]], *, is_here: bool = False) -> list[T]:
@@ -107,7 +108,7 @@ class ThisProcess:
 
     def reason_of(self, error: Exception) -> str | None:
         """See `Workers`."""
-        return None if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
+        return None if isinstance(error, PipelineError) else named(error)
 
     def is_death(self, error: Exception) -> bool:
         """See `Workers`; with the process of a task this one would die."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
+from sequitur.base.text import named
 from sequitur.consumer import OutputPartition, OutputTimestamp, TimestampRule
 from sequitur.errors import (
     BrokerError,
@@ -73,7 +74,7 @@ def errors_of_sending(workers: Workers, step: int, topics: Iterable[str]) -> Ite
         raise
     except Exception as error:
         names = ", ".join(map(repr, topics))
-        reason = workers.reason_of(error) or f"{type(error).__name__}: {error}"
+        reason = workers.reason_of(error) or named(error)
         if (raised := _RAISED.match(reason)) is not None:
             told = f"step {step}: {raised[2]}"
             raise (FencedError if raised[1] == "Fenced" else OutputMismatchError)(told) from error

@@ -17,6 +17,7 @@ import re
 import socket
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
@@ -25,7 +26,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 
-from sequitur.errors import TopologyTaskError
+from sequitur.base.text import encodable
+from sequitur.errors import ReorderError, TopologyTaskError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.python_path import SAFE_PATH, hand_on_path, hiding_module
 from sequitur.pipelines.spark.partition_blocks import blocks_of
@@ -244,11 +246,28 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
 
     def settled(number: int) -> T:
         hand_on_path()
-        answer = task(number)
+        with errors_in_utf8():
+            answer = task(number)
         settle()
         return answer
 
     return spark.sparkContext.parallelize(range(partitions), partitions).map(settled).collect()
+
+
+@contextlib.contextmanager
+def errors_in_utf8() -> Iterator[None]:
+    """Replace an error of the block whose traceback UTF-8 cannot hold by its text.
+
+    Spark's Python process sends the driver the traceback as UTF-8. Where that fails it ends without
+    a word, which looks as if an event had killed it.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = "".join(traceback.format_exception(error))
+        if encodable(told) == told:
+            raise
+        raise ReorderError(encodable(told)) from None
 
 
 def parallelism(spark: SparkSession) -> int:

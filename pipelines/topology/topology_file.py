@@ -6,6 +6,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
+from sequitur.base.text import named
 from sequitur.consumer.lateness import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
@@ -61,9 +62,7 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[path.stem]
-        raise TopologyFileError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise TopologyFileError(f"{path} cannot be imported: {named(error)}") from error
     return module
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sequitur.base.process import sync
+from sequitur.base.text import encodable
 from sequitur.errors import DeadLettersFullError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class DeadLetterFile:
         """
         entry = self._entry(source, where, reason, raw)
         entry["raw"] = _encoded(raw[: self._max_raw_bytes])
-        place = source, where, entry["raw"]
+        place = entry["source"], entry["where"], entry["raw"]
         if place in self._places:
             self._places.remove(place)
             return
@@ -156,9 +157,9 @@ class DeadLetterFile:
 
     def _entry(self, source: str, where: str, reason: str, raw: bytes | None) -> dict[str, Any]:
         return {
-            "source": source,
-            "where": where,
-            "reason": reason,
+            "source": encodable(source),
+            "where": encodable(where),
+            "reason": encodable(reason),
             "raw": None,
             "raw_length": len(raw or b""),
             "at_ms": self._now_ms(),

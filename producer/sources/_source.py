@@ -24,6 +24,7 @@ from pydantic import Field, field_validator, model_validator
 from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, parse_key
 from sequitur.base.log import Logger
 from sequitur.base.settings import Section, Words
+from sequitur.base.text import encodable
 from sequitur.errors import KeySpecError, SourceError
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
@@ -436,6 +437,10 @@ def a_path(source: str) -> None:
         raise ValueError(f"expected a path, as in {kind}:PATH")
     if "\0" in path:
         raise ValueError("a path cannot hold a null byte")
+    if encodable(whole := str(Path(path).absolute())) != whole:
+        raise ValueError(
+            f"{encodable(whole)} is no UTF-8, as the journal and dead letters need it: rename it"
+        )
 
 
 def ready(settings: CommonSettings) -> None:

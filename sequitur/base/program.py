@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -83,6 +84,9 @@ def run_program(
     """Run the command line of a program, and end the process with its status."""
     _debug.set(False)
     _name.set(name)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # As standard error does by itself: what is printed quotes what others have written.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(command_of(app, examples or {})(prog_name=name, standalone_mode=False))
     except typer.Abort:  # the answer to a question was no

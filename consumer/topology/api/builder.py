@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from sequitur.base.text import encodable
 from sequitur.base.units import Duration, milliseconds
 from sequitur.consumer.topology.api.bolt import BaseBolt, FunctionBolt, is_async, runs_later
 from sequitur.consumer.topology.api.groupings import (
@@ -52,6 +53,10 @@ class TreeFailure:
     reason: FailReason
     detail: str = ""
     path: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # It is kept, sent and printed, and quotes what anybody has written.
+        object.__setattr__(self, "detail", encodable(self.detail))
 
 
 _logger = logging.getLogger("sequitur.topology.hook")
@@ -431,6 +436,14 @@ def _check_bolt(component: str, made: BaseBolt, parallelism: int | None, concurr
         )
 
 
+def _check_name(what: str, name: str) -> None:
+    """Check that a name can be written down."""
+    if isinstance(name, str) and encodable(name) != name:
+        raise TopologyBuildError(
+            f"{what} is named {name!r}: half a surrogate pair is no character, so leave it out"
+        )
+
+
 def _streams_of(component: str, made: BaseBolt) -> dict[str, Stream]:
     streams = {
         name: Stream(component, name, fields, name in made.direct_streams)
@@ -442,6 +455,8 @@ def _streams_of(component: str, made: BaseBolt) -> dict[str, Stream]:
             f"bolt {component!r}: direct stream {unknown[0]!r} is not among its streams"
         )
     for stream in streams.values():
+        for name in (stream.name, *stream.fields):
+            _check_name(f"bolt {component!r}: a stream or a field", name)
         if len(set(stream.fields)) < len(stream.fields):
             raise TopologyBuildError(
                 f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
@@ -593,6 +608,7 @@ class TopologyBuilder:
             TopologyBuildError: A component reads what is not there, is not read from the spout on,
                 cannot be pickled, or components read each other in a cycle.
         """
+        _check_name("the topology", self._name)
         components = {
             name: _with_inputs(draft.component, draft.inputs)
             for name, draft in self._drafts.items()
@@ -624,6 +640,7 @@ class TopologyBuilder:
             raise TopologyBuildError(f"there are two components named {component.id!r}")
         if not component.id or not isinstance(component.id, str):
             raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
+        _check_name("a component", component.id)
         if component.id == SYSTEM_COMPONENT:
             raise TopologyBuildError(f"{component.id!r} is reserved: ticks come from it")
         draft = _Draft(component, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sequitur.base.text import encodable
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Tuple
 from sequitur.errors import EmitError
@@ -117,7 +118,7 @@ class OutputCollector:
             DoubleAckError: It was acked or failed before.
             ForeignTupleError: It was not delivered to this bolt.
         """
-        self._runner.fail(tuple, FailReason.FAILED, detail)
+        self._runner.fail(tuple, FailReason.FAILED, encodable(str(detail)))
 
 
 class BasicOutputCollector:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
+from sequitur.base.text import named
 from sequitur.errors import (
     NOT_THE_USERS,
     BoltError,
@@ -563,7 +564,7 @@ def _custom(given: CustomStreamGrouping, context: GroupingContext, here: int) ->
     except BaseException as error:
         raise BoltError(
             f"grouping of {context.component!r} for {context.reader!r}: its prepare raised "
-            f"{type(error).__name__}: {error}"
+            f"{named(error)}"
         ) from error
 
     def choose(values: Any, _task: int | None) -> Sequence[int]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
@@ -310,7 +311,7 @@ def packed(stream: Stream, values: Any) -> bytes:
     except BaseException as error:
         raise EmitError(
             f"bolt {stream.component!r} emitted to {stream.title!r} what cannot be pickled, as it "
-            f"has to be on its way to a bolt of another stage: {type(error).__name__}: {error}"
+            f"has to be on its way to a bolt of another stage: {named(error)}"
         ) from error
 
 
@@ -323,7 +324,7 @@ def unpacked(stream: Stream, values: bytes) -> Any:
     except BaseException as error:
         raise EmitError(
             f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled, but "
-            f"cannot be unpickled for a bolt of another stage: {type(error).__name__}: {error}"
+            f"cannot be unpickled for a bolt of another stage: {named(error)}"
         ) from error
 
 
@@ -398,14 +399,16 @@ def _encoded(
                 "which is neither bytes nor text"
             )
         value = made
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
     try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
         lossy = _not_in_json(value)
         if lossy is None:
             return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise _no_utf_8(component, what, value, error) from error
     except (TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise EmitError(
             f"output {component!r}: {what} {value!r} is neither bytes nor text, "
@@ -414,6 +417,14 @@ def _encoded(
     raise EmitError(
         f"output {component!r}: JSON has no form for {lossy!r:.100} in {what} {value!r:.200}: "
         "write it as text, or give the output an encode of your own"
+    )
+
+
+def _no_utf_8(component: str, what: str, value: Any, error: UnicodeEncodeError) -> EmitError:
+    half = error.object[error.start : error.start + 1]
+    return EmitError(
+        f"output {component!r}: {what} {value!r:.200} has {half!r}, half a surrogate pair, which "
+        "UTF-8 cannot hold: leave it out, or emit bytes"
     )
 
 
@@ -446,8 +457,6 @@ def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise EmitError(
-                f"output {component!r}: header {name!r}: its name is no text"
-            ) from error
+            raise _no_utf_8(component, "header name", name, error) from error
         made.append((name, None if value is None else _encoded(component, "header", value)))
     return made

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sequitur.base.text import named
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import (
     TICK,
@@ -290,7 +291,7 @@ class Runner:
         except BaseException as error:
             raise BoltError(
                 f"bolt {self._component!r}, task {self.context.task}: its {what} raised "
-                f"{type(error).__name__}: {error}"
+                f"{named(error)}"
             ) from error
 
     def run(self, given: TrackedTuple) -> None:

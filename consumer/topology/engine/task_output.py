@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from sequitur.base.text import encodable, named, said_by
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.api.builder import EVENT_FIELDS, TreeFailure
@@ -144,10 +145,13 @@ def finish_words(component: str, detail: str) -> str:
 
 def detail_of(error: BaseException) -> str:
     """Return an exception as text, the frames of the executor left out."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
-    shown = traceback.format_list(own) + traceback.format_exception_only(error)
-    return "".join(shown)[-LONGEST_DETAIL:]
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "consumer/topology/" not in frame.filename]
+        shown = traceback.format_list(own) + traceback.format_exception_only(error)
+    except Exception:  # noqa: BLE001 - an exception is an object of the user's, too
+        shown = [named(error)]
+    return encodable("".join(shown))[-LONGEST_DETAIL:]
 
 
 class Trace(Protocol):
@@ -691,7 +695,7 @@ class SpoutOutput:
         try:
             record = target.encode(values)
         except Exception as error:  # noqa: BLE001 - as if a bolt had raised it
-            failure = TreeFailure(FailReason.EXCEPTION, str(error), (source.stream.component,))
+            failure = TreeFailure(FailReason.EXCEPTION, said_by(error), (source.stream.component,))
             self._trees.fail(root, failure)
             return
         target.write((root,), record)

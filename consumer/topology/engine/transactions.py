@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sequitur.base.text import said_by
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import BatchBolt, keeps_of_batch
 from sequitur.consumer.topology.api.groupings import task_of_group
@@ -255,7 +256,7 @@ class _InTransaction(Runner):
         """See `Runner`."""
         if isinstance(error, FailBatch):
             given.owner = FAILED
-            self._outcome.fail(self._component, Cause.ASKED, str(error))
+            self._outcome.fail(self._component, Cause.ASKED, said_by(error))
         else:
             super().raised(given, error)
 
@@ -273,7 +274,7 @@ class _InTransaction(Runner):
             refused = BatchFailure(
                 self._component,
                 Cause.REFUSED,
-                str(error),
+                said_by(error),
                 self.roots_of(error),
                 frozenset(error.keys),
                 error.is_key,
@@ -281,7 +282,7 @@ class _InTransaction(Runner):
             self._outcome.failures.append(refused)
             return
         says_all = isinstance(error, FailBatch | StateError)
-        self._outcome.fail(self._component, cause, str(error) if says_all else detail_of(error))
+        self._outcome.fail(self._component, cause, said_by(error) if says_all else detail_of(error))
 
     def roots_of(self, error: StateValueError) -> tuple[frozenset[int], ...]:  # noqa: ARG002 - for batch bolts
         """Return ids of the events that may have a key which is refused, by field of tuples."""

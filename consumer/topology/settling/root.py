@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from sequitur.base.text import encodable, named
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
@@ -146,7 +147,7 @@ class MadeTuple(NamedTuple):
         except Exception as error:
             raise EmitError(
                 f"bolt {self.component!r} emitted what cannot be pickled, as it has to be to be "
-                f"kept until all that is behind it is acked: {type(error).__name__}: {error}"
+                f"kept until all that is behind it is acked: {named(error)}"
             ) from error
         return key, kept or None, (), time_ms, place, self.task, offset, time_ms
 
@@ -158,8 +159,7 @@ class MadeTuple(NamedTuple):
             stream, values, target = pickle.loads(event[1])  # noqa: S301 - a task's, from the checkpoint
         except Exception as error:
             raise EmitError(
-                f"what bolt {component!r} emitted was kept, and cannot be unpickled: "
-                f"{type(error).__name__}: {error}"
+                f"what bolt {component!r} emitted was kept, and cannot be unpickled: {named(error)}"
             ) from error
         return cls(component, event[5], stream, values, target)
 
@@ -183,7 +183,7 @@ def readable(event: tuple[Any, ...], topology: Topology) -> tuple[str, bytes]:
     try:
         made = MadeTuple.of(event)
     except EmitError as error:
-        return "", str(error).encode()
+        return "", encodable(str(error)).encode()
     values: Any = made.values
     try:
         made.check(topology)

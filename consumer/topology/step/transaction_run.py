@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from sequitur.base.text import encodable
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.transactions import ENDS_THE_JOB, writer_of
@@ -112,9 +113,8 @@ class BatchFailedError(Exception):
     """A try at a transaction failed; nothing is left of it but what may have been committed."""
 
     def __init__(self, failures: Sequence[BatchFailure], *, may_have_committed: bool) -> None:
-        super().__init__(
-            "; ".join(f"{one.component or 'a task'}: {one.detail}" for one in failures)
-        )
+        each = (f"{one.component or 'a task'}: {one.detail}" for one in failures)
+        super().__init__(encodable("; ".join(each)))
         self.failures = tuple(failures)
         self.may_have_committed = may_have_committed
 

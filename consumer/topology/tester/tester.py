@@ -187,11 +187,11 @@ class InMemoryBatch(StepBatch):
 
     def write_waiting(self, waiting: Sequence[PendingEvent]) -> list[PendingEvent] | None:
         """See `StepBatch`."""
-        return list(waiting) or None
+        return _as_written(waiting) or None
 
     def write_dead(self, dead: Sequence[PendingEvent]) -> list[PendingEvent]:
         """See `StepBatch`."""
-        return list(dead)
+        return _as_written(dead)
 
     def write_unfinished(self, roots: Sequence[int]) -> list[int]:
         """See `StepBatch`."""
@@ -260,6 +260,18 @@ class InMemoryBatch(StepBatch):
     def read_verdicts(self, verdicts: list[EventVerdict]) -> list[EventVerdict]:
         """See `StepBatch`."""
         return verdicts
+
+
+def _as_written(events: Iterable[PendingEvent]) -> list[PendingEvent]:
+    """Return events as a job's files give them back, which hold text as UTF-8."""
+    return [
+        one._replace(reason=_text(one.reason), detail=_text(one.detail), path=_text(one.path))
+        for one in events
+    ]
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else text.encode().decode()
 
 
 def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.extras import load
+from sequitur.base.text import named
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.settling.root import is_made
 
@@ -450,7 +451,7 @@ def _unpickled(values: bytes) -> Any:
     try:
         return pickle.loads(values)  # noqa: S301 - our own tasks' tuples
     except Exception as error:  # noqa: BLE001 - its task tells; here it is only shown
-        return f"{type(error).__name__}: {error}"
+        return named(error)
 
 
 def _values(values: dict[str, Any]) -> str:

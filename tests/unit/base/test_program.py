@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import os
 import signal
 import socket
@@ -261,6 +262,18 @@ def test_a_listener_that_is_no_broker_is_named(*, in_notebook: bool) -> None:
             asyncio.run(_within_a_loop(ask)) if in_notebook else ask()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def test_what_a_program_prints_may_quote_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's name may have bytes that are no UTF-8; standard error takes them by itself."""
+    app = typer.Typer()
+    app.command()(lambda: typer.echo("half \ud83d, and \udcff.log"))
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "argv", ["program"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "utf-8", write_through=True))
+    with pytest.raises(SystemExit) as ended:
+        run_program("program", app, errors=())
+    assert (ended.value.code, printed.getvalue()) == (None, b"half \\ud83d, and \\udcff.log\n")
 
 
 def test_public_names_are_loaded_when_they_are_used() -> None:

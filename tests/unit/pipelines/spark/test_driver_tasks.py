@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sequitur.errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import in_few_tasks, reason_of
+from sequitur.pipelines.spark.tasks import errors_in_utf8, in_few_tasks, reason_of
 from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
@@ -194,3 +195,15 @@ def test_package_that_workers_lack_is_told_with_what_to_do() -> None:
         "ModuleNotFoundError: No module named 'sequitur.pipelines'\n"
     )
     assert reason_of(error).startswith("Python on the workers has no package 'sequitur': install")
+
+
+@pytest.mark.promise("process-text-no-utf-8")
+def test_error_of_a_task_is_sent_as_utf_8() -> None:
+    """Spark's Python process would end without a word, as if an event had killed it."""
+    with pytest.raises(ReorderError) as raised, errors_in_utf8():
+        raise FencedError("another job runs") from ValueError("half \ud83d")
+    said = "".join(traceback.format_exception(raised.value)).encode().decode()
+    assert "ValueError: half \\ud83d" in said
+    assert reason_of(PySparkException(said)) == "FencedError: another job runs"
+    with pytest.raises(KeyError, match="as it is"), errors_in_utf8():
+        raise KeyError("as it is")

@@ -45,6 +45,18 @@ def test_an_entry_is_bounded(tmp_path: Path) -> None:
     assert (entry.raw, entry.raw_length) == (b"x" * 10, 1000)
 
 
+def test_an_entry_is_written_whatever_it_quotes(tmp_path: Path) -> None:
+    """And it is known again when its source is read again."""
+    path = tmp_path / "dead.jsonl"
+    for _ in range(2):
+        with DeadLetterFile(path) as file:
+            file.skip_places_behind(f"{path.stat().st_ino}:0")
+            file.write("file:\udcff", "\udcff line 1", "half \ud83d", b"x")
+    (entry,) = read_dead_letters(path)
+    assert (entry.source, entry.where) == ("file:\\udcff", "\\udcff line 1")
+    assert entry.reason == "half \\ud83d"
+
+
 @pytest.mark.promise("in-kafka-refuses-event")
 def test_what_kafka_refused_is_kept_whole(tmp_path: Path) -> None:
     """Payload, key, headers and timestamp: with them it can be sent again as it was."""

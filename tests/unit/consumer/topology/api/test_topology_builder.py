@@ -65,6 +65,15 @@ class UnknownDirect(Bolt):
         """Do nothing."""
 
 
+class OddField(Bolt):
+    """Has a field whose name no JSON can hold."""
+
+    fields = ("b\ud83d",)
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        """Do nothing."""
+
+
 class Unpicklable(Bolt):
     """Holds what cannot be sent to tasks."""
 
@@ -104,6 +113,8 @@ def _twice(builder: TopologyBuilder) -> None:
     (lambda b: b.set_bolt("split", pass_on), "two components named 'split'"),
     (lambda b: b.set_output("events"), "two components named 'events'"),
     (lambda b: b.set_bolt("", pass_on), "needs a name, not ''"),
+    (lambda b: b.set_bolt("a\ud83d", pass_on), r"named 'a\\ud83d': half a surrogate pair"),
+    (lambda b: b.set_bolt("a", OddField()), r"bolt 'a': .* named 'b\\ud83d': half a surrogate"),
     (lambda b: b.set_bolt("a", pass_on), "bolt 'a' reads nothing"),
     (lambda b: b.set_output("out"), "output 'out' reads nothing"),
     (lambda b: b.set_bolt("a", pass_on).shuffle_grouping("splt"),

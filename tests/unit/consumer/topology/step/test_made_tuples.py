@@ -888,12 +888,25 @@ class Shy:
         raise RuntimeError("no")
 
 
+class Thawing:
+    """A value that raises when it is unpickled, with half a surrogate pair in its text."""
+
+    def __reduce__(self) -> Any:
+        return _thawed, ()
+
+
+def _thawed() -> None:
+    raise ValueError("half \ud83d")
+
+
 def test_a_letter_is_written_whatever_its_values_are() -> None:
     """Of what cannot be unpickled, or shown, it says so."""
     topology = _topology(Numbers())
     made = MadeTuple("numbers", 0, "default", (0, Shy()), None).event(1, 2)
     shown = b"values that cannot be shown: RuntimeError"
     assert readable(made, topology) == ("default", shown)
+    odd = MadeTuple("numbers", 0, "default", (0, Thawing()), None).event(1, 2)
+    assert readable(odd, topology)[1].endswith(b"cannot be unpickled: ValueError: half \\ud83d")
     stream, said = readable((made[0], b"?", *made[2:]), topology)
     assert stream == ""
     assert said.startswith(b"what bolt 'numbers' emitted was kept, and cannot be unpickled: ")
