@@ -1,4 +1,4 @@
-"""Fields of JSON values: how settings name them, and how they are found and listed.
+"""Fields of JSON values: how settings name them, how they are found and listed; names there twice.
 
 A setting names a field by `json:` and one of two forms:
 
@@ -342,3 +342,24 @@ class FieldWatch:
             self._told_s = now_s
             count = f"none of {self._events:,} events has" if self._events > 1 else "no event has"
             self._tell(f"{count} {self._what}, {instead()}")
+
+
+class _TwiceError(Exception):
+    """An object has a name twice."""
+
+
+def name_twice_in(document: bytes | str) -> str | None:
+    """Return a name that an object of a document has twice, at any depth; None without one."""
+    try:
+        json.loads(document, object_pairs_hook=_once_each)
+    except _TwiceError as error:
+        return str(error)
+    return None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise _TwiceError(name)
+        seen.add(name)

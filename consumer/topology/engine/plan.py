@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from sequitur.base.json_field import name_twice_in
 from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
@@ -213,6 +214,7 @@ def _stays(component: Component, spout: str, tasks: int, asked: int | None) -> b
 # What an emitted tuple becomes: a tuple of a task here or elsewhere, or a record of Kafka.
 
 
+_TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 
@@ -404,9 +406,17 @@ def _encoded(
             return value.encode()
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        lossy = _not_in_json(value)
+        unsure: list[Any] = []
+        lossy = _not_in_json(value, unsure)
         if lossy is None:
-            return msgspec.json.encode(value)
+            made = msgspec.json.encode(value)
+            twice = name_twice_in(made) if unsure else None
+            if twice is None:
+                return made
+            raise EmitError(
+                f"output {component!r}: {what} {value!r:.200} has two names that are {twice!r} in "
+                "JSON, and one of them would be lost: make of them different texts"
+            )
     except UnicodeEncodeError as error:
         raise _no_utf_8(component, what, value, error) from error
     except (TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -428,23 +438,32 @@ def _no_utf_8(component: str, what: str, value: Any, error: UnicodeEncodeError) 
     )
 
 
-def _not_in_json(value: Any) -> Any:
-    """Return a part of a value that JSON would turn into something else; None without one."""
+def _not_in_json(value: Any, unsure: list[Any]) -> Any:
+    """Return a part of a value that JSON would turn into something else; None without one.
+
+    Parts in which two names may become one are added to `unsure`.
+    """
     kind = value.__class__
     if kind in _SCALARS:
         return None
     if kind is float:
         return None if math.isfinite(value) else value
     if kind is dict:
-        parts = [*value, *value.values()]
+        parts = value.values()
+        if not _TEXT.issuperset(map(type, value)):
+            unsure.append(value)
+            parts = [*value, *parts]
     elif kind is list or kind is tuple:
         parts = value
     elif isinstance(value, bytes | bytearray | memoryview):
         return value
     else:
         plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
-        return None if plain is value else _not_in_json(plain)
-    return next((found for one in parts if (found := _not_in_json(one)) is not None), None)
+        if isinstance(plain, dict | list | tuple):
+            unsure.append(value)
+        return None if plain is value else _not_in_json(plain, unsure)
+    found = (_not_in_json(one, unsure) for one in parts)
+    return next((one for one in found if one is not None), None)
 
 
 def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from sequitur.base.json_field import name_twice_in
 from sequitur.base.text import encodable, named
 from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
@@ -192,7 +193,8 @@ def readable(event: tuple[Any, ...], topology: Topology) -> tuple[str, bytes]:
     except EmitError:
         pass
     try:
-        return made.stream, msgspec.json.encode(values, enc_hook=repr)
+        said = msgspec.json.encode(values, enc_hook=repr)
+        return made.stream, said if name_twice_in(said) is None else _shown(values)
     except Exception:  # noqa: BLE001 - whatever values of the user's raise
         return made.stream, _shown(values)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+from sequitur.base.json_field import name_twice_in
 from sequitur.base.process import make_folder, sync
 from sequitur.errors import (
     EmitError,
@@ -162,6 +163,11 @@ def _as_json(name: str, value: Any) -> str:
         raise TransactionMetadataError(
             f"metadata {name!r}: JSON has no form for it: {error}: {value!r}"
         ) from error
+    if (twice := name_twice_in(text)) is not None:
+        raise TransactionMetadataError(
+            f"metadata {name!r}: two names of it are {twice!r} in JSON, and one of them would be "
+            f"lost: {value!r}"
+        )
     return json.dumps(json.loads(text))
 
 

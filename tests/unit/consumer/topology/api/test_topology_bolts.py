@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
 import pickle
+import uuid
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from sequitur.consumer.topology import (
@@ -24,7 +31,7 @@ from sequitur.consumer.topology.engine.trees import TrackedTuple
 from sequitur.consumer.topology.settling.root import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sequitur.consumer.topology import (
         BasicOutputCollector,
@@ -353,6 +360,77 @@ def test_what_cannot_be_encoded_fails_its_event(
     values: Any, output: dict[str, Any], message: str
 ) -> None:
     assert message in _detail(_tester(Emits(values), **output))
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+@dataclasses.dataclass
+class Counted:
+    counts: dict[Any, Any]
+
+
+class Packed(msgspec.Struct, rename="camel"):
+    all_counts: dict[Any, Any]
+
+
+_DAY = dt.date(2026, 1, 2)
+_TWICE: dict[str, dict[Any, Any]] = {
+    "1": {1: "a", "1": "b"},
+    "2.0": {2.0: 1, "2.0": 2},
+    "1e22": {1e22: 1, "1e22": 2},
+    "red": {Color.RED: 1, "red": 2},
+    "1 of an enum": {Number.ONE: 1, "1": 2},
+    "2026-01-02": {_DAY: 1, "2026-01-02": 2},
+    "00000000-0000-0000-0000-000000000005": {uuid.UUID(int=5): 1, str(uuid.UUID(int=5)): 2},
+    "1.50": {decimal.Decimal("1.50"): 1, "1.50": 2},
+}
+
+
+@pytest.mark.promise("process-names-equal-in-json")
+@pytest.mark.parametrize("within", [
+    lambda one: one,
+    lambda one: {"a": [1, ({"b": one},)]},
+    collections.OrderedDict,
+    Counted,
+    lambda one: [Packed({"deep": one})],
+    lambda one: (Counted({"deep": {_DAY: one}}), 1),
+], ids=["itself", "nested", "ordered", "dataclass", "struct", "deep"])  # fmt: skip
+@pytest.mark.parametrize("name", _TWICE)
+def test_names_that_are_one_in_json_fail_their_event(
+    name: str, within: Callable[[Any], Any]
+) -> None:
+    """One of the two entries would be lost, whichever a reader takes."""
+    value = within(_TWICE[name])
+    detail = _detail(_tester(Emits(("a", value)), key="word", value="length"))
+    assert f"output 'out': value {value!r:.200}" in detail
+    assert f"has two names that are {name.partition(' ')[0]!r} in JSON" in detail
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    ({1: "a"}, b'{"1":"a"}'),
+    ({1: "a", 2: {"1": "b", 3: []}}, b'{"1":"a","2":{"1":"b","3":[]}}'),
+    ([{1: "a"}, {"1": "b"}], b'[{"1":"a"},{"1":"b"}]'),
+    ({Color.RED: Counted({1: 1})}, b'{"red":{"counts":{"1":1}}}'),
+    ({"1": {1: 2}, "01": 3}, b'{"1":{"1":2},"01":3}'),
+])  # fmt: skip
+def test_names_that_stay_apart_are_written(value: Any, expected: bytes) -> None:
+    tester = _tester(Emits(("a", value)), key="word", value="length")
+    tester.run([(None, "x")])
+    assert tester.records("out") == [(b"a", expected)]
+
+
+def test_key_and_header_whose_names_are_one_fail_their_event() -> None:
+    """As a value's do."""
+    value = {1: "a", "1": "b"}
+    for values, headers in (((value, 1), None), (("a", [("h", value)]), "length")):
+        output: dict[str, Any] = {"key": "word", "value": None, "headers": headers}
+        assert "has two names that are '1' in JSON" in _detail(_tester(Emits(values), **output))
 
 
 def test_the_stream_itself_may_be_an_output() -> None:

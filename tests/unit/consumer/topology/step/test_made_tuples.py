@@ -905,6 +905,8 @@ def test_a_letter_is_written_whatever_its_values_are() -> None:
     made = MadeTuple("numbers", 0, "default", (0, Shy()), None).event(1, 2)
     shown = b"values that cannot be shown: RuntimeError"
     assert readable(made, topology) == ("default", shown)
+    twice = MadeTuple("numbers", 0, "default", (0, {1: 2, "1": 3}), None).event(1, 2)
+    assert readable(twice, topology)[1] == b"{'task': 0, 'number': {1: 2, '1': 3}}"
     odd = MadeTuple("numbers", 0, "default", (0, Thawing()), None).event(1, 2)
     assert readable(odd, topology)[1].endswith(b"cannot be unpickled: ValueError: half \\ud83d")
     stream, said = readable((made[0], b"?", *made[2:]), topology)

@@ -98,6 +98,18 @@ def test_what_json_has_no_form_for_is_refused(store: MetadataStore, value: objec
     assert store.read("a/1") == "before"
 
 
+@pytest.mark.promise("process-names-equal-in-json")
+@pytest.mark.parametrize(
+    "value", [{1: "a", "1": "b"}, [{"a": {None: 1, "null": 2}}], {True: 1, "true": 2}]
+)
+def test_names_that_are_one_in_json_are_refused(store: MetadataStore, value: object) -> None:
+    """One of the two entries would be gone when it is read."""
+    store.write("a/1", {1: "before"})
+    with pytest.raises(TransactionMetadataError, match="metadata 'a/1': two names of it are"):
+        store.write("a/1", value)
+    assert store.read("a/1") == {"1": "before"}
+
+
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
