@@ -27,8 +27,9 @@ from sequitur.base.log import Logger
 from sequitur.base.process import StampClock
 from sequitur.errors import NotAllPersistedError, ProducerClosedError, ProducerError
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
-from sequitur.kafka.settings import KafkaSettings
+from sequitur.kafka.settings import KafkaSettings, settings_of
 from sequitur.kafka.wire import Wire, close_within
+from sequitur.producer._home import Home
 from sequitur.producer._outcome import ENDS_THE_PROGRAM, Ticket
 from sequitur.producer._record import RecordMaker, checked
 from sequitur.producer._running import (
@@ -45,7 +46,7 @@ from sequitur.producer.journal.state import NOTHING_RECOVERED
 from sequitur.producer.quota import ControlReader, QuotaGate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
     from types import TracebackType
 
@@ -65,7 +66,7 @@ class IdempotentProducer(Sending):
     """Sends events to Kafka once and in order, per partition.
 
     Args:
-        kafka: How to reach the cluster; a string is `bootstrap_servers`.
+        kafka: How to reach the cluster; a string, or several, are `bootstrap_servers`.
         settings: How events are sent.
         on_given_up: Called with events that are not, or not surely, in the log and that are tried
             no more, such as those that a broker refused: what must not be lost has to be stored
@@ -86,12 +87,13 @@ class IdempotentProducer(Sending):
     Raises:
         SettingsError: The settings do not fit together, or name a file that cannot be read.
 
-    Not safe for several threads; any number of tasks of one event loop may send.
+    Any number of tasks of the event loop in which it was started may send. Another loop, or another
+    thread, gets `WrongThreadError`.
     """
 
     def __init__(
         self,
-        kafka: KafkaSettings | str,
+        kafka: KafkaSettings | str | Iterable[str],
         settings: ProducerSettings | None = None,
         *,
         on_given_up: OnGivenUp | None = None,
@@ -102,7 +104,7 @@ class IdempotentProducer(Sending):
         token_provider: TokenProvider | None = None,
     ) -> None:
         self._token_provider = token_provider
-        self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
+        self._kafka = settings_of(kafka)
         self._settings = settings or ProducerSettings()
         self._on_given_up = on_given_up
         self._on_send_failure = on_failure
@@ -121,6 +123,7 @@ class IdempotentProducer(Sending):
         self._former = NOTHING_RECOVERED
         self._random = Random()
         self._clock = StampClock()
+        self._home: Home | None = None  # where it was started
         self._wire: Wire | None = None
         self._running: RunningProducer | None = None
         self._control: ControlReader | None = None
@@ -163,6 +166,7 @@ class IdempotentProducer(Sending):
         if self._closed or self._wire is not None:
             raise ProducerClosedError("a producer is started once")
         settings = self._settings
+        self._home = Home()
         client_id = settings.client_id or self._name
         # First, so that a bad certificate does not leave the journal locked.
         self._wire = Wire(
@@ -355,13 +359,22 @@ class IdempotentProducer(Sending):
         """Wait until the producer fails, as when its journal cannot be written; return the reason.
 
         It then accepts no more events, and each accepted event has its outcome.
+
+        Raises:
+            WrongThreadError: See `send`.
         """
+        self._check_home()
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
 
     async def flush(self) -> None:
-        """Wait until each event accepted before, in this run or a former, has its outcome."""
+        """Wait until each event accepted before, in this run or a former, has its outcome.
+
+        Raises:
+            WrongThreadError: See `send`.
+        """
+        self._check_home()
         if self._running is not None:
             await self._running.all_completed()
 
@@ -388,7 +401,10 @@ class IdempotentProducer(Sending):
         Raises:
             NotAllPersistedError: Events of `send_nowait` ended badly, and nobody was told: they had
                 no `on_delivery`, and the producer has no `on_failure`.
+            WrongThreadError: See `send`. Only its own event loop can close it.
         """
+        if self._closing is None or not self._closing.done():
+            self._check_home()
         limit_s = (timeout or self._settings.close_timeout).total_seconds()
         wire_s = min(_WIRE_CLOSE_S, limit_s / 5)
         loop = asyncio.get_running_loop()
@@ -420,7 +436,12 @@ class IdempotentProducer(Sending):
             raise ProducerClosedError(f"the producer failed: {self._failure}") from self._failure
         if self._closed or self._running is None:
             raise ProducerClosedError("the producer is closed" if self._closed else "not started")
+        self._check_home()
         return self._running
+
+    def _check_home(self) -> None:
+        if self._home is not None:
+            self._home.check()
 
     def _has_leader(self, topic: str, partition: int) -> bool:
         return self._wire is not None and self._wire.leader(topic, partition) is not None

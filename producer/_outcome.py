@@ -21,6 +21,7 @@ from sequitur.base.log import Logger
 from sequitur.errors import NotAllPersistedError, NotPersistedError, PossiblyPersistedError
 from sequitur.kafka.record_batch import records_of, seal
 from sequitur.kafka.records import EVENT_ID_HEADER
+from sequitur.producer._home import check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, MutableSequence
@@ -91,10 +92,16 @@ class Delivery(asyncio.Future[Outcome]):
 
         Raises:
             JournalError: When awaited: the journal failed. The event may be kept or not.
+            WrongThreadError: When awaited in another event loop than the producer's.
         """
+        return self._journaled()
+
+    async def _journaled(self) -> None:
+        check_loop(self.get_loop())
         if self.keeper is None or self.done():
-            return asyncio.wait((self,))
-        return self.keeper()
+            await asyncio.wait((self,))
+        else:
+            await self.keeper()
 
     async def result_or_raise(self) -> Persisted:
         """Wait for the outcome, and give it only if the event is in the log.
@@ -267,8 +274,14 @@ class Ticket:
 
         Raises:
             JournalError: When awaited: the journal failed. The events may be kept or not.
+            WrongThreadError: When awaited in another event loop than the producer's.
         """
-        return self.wait_completed() if self._kept is None else self._kept()
+        return self._journaled()
+
+    async def _journaled(self) -> None:
+        if self._done is not None:
+            check_loop(self._done.get_loop())
+        await (self.wait_completed() if self._kept is None else self._kept())
 
     async def wait_completed(self) -> None:
         """Wait until each event has its outcome."""

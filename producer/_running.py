@@ -7,7 +7,6 @@ import contextlib
 import re
 import secrets
 import socket
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -266,7 +265,6 @@ class RunningProducer:
         on_failure: Callable[[Exception], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
         self.identities = identities
         self.quota = quota
         self._settings = settings

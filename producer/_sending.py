@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable
 from functools import partial
 from itertools import islice
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.errors import (
@@ -20,7 +19,6 @@ from sequitur.errors import (
     BufferFullError,
     SendManyError,
     WrongRecordError,
-    WrongThreadError,
 )
 from sequitur.kafka.partition import check_topic_name
 from sequitur.producer._outcome import Delivery, NotPersisted, Ticket
@@ -208,6 +206,7 @@ class Sending(ABC):
 
         Raises:
             ProducerClosedError: The producer is not started, or closed. The event is not accepted.
+            WrongThreadError: The producer was started in another event loop; likewise.
             BacklogQuotaError: The topic is over its backlog quota; likewise.
             TypeError: An argument is of a wrong type; likewise.
             ValueError: No topic can have this name; likewise.
@@ -266,18 +265,13 @@ class Sending(ABC):
             BufferFullError: `send` would wait: for room, for the topic, for its backlog quota, or
                 for brokers that are asked again whether the event is too large, or its partition
                 there. The event is not accepted.
-            WrongThreadError: This is not the thread of the producer's event loop; likewise.
+            WrongThreadError: As in `send`.
             ProducerClosedError: As in `send`.
             BacklogQuotaError: As in `send`.
             TypeError: As in `send`.
             ValueError: As in `send`.
         """
         running = self._accepting()
-        if get_ident() != running.thread:
-            raise WrongThreadError(
-                "send_nowait belongs to the thread of the producer's event loop: from another, "
-                "loop.call_soon_threadsafe(producer.send_nowait, ...)"
-            )
         record = self._maker.record(value, key, headers, partition, timestamp_ms)
         route = running.free_route(topic)
         if route is None:

@@ -177,7 +177,7 @@ class ProducerClosedError(ProducerError):
 
 
 class WrongThreadError(ProducerError, RuntimeError):
-    """The call belongs to the thread of the producer's event loop; the event was not accepted."""
+    """The call belongs to the event loop in which the producer was started; nothing was done."""
 
 
 class SendManyError(ProducerError):

@@ -36,7 +36,7 @@ from sequitur.consumer.subscription.stored_records import LEASE_S, LONGEST_LEASE
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CumulativeAckError
 from sequitur.kafka.records import headers_of
-from sequitur.kafka.settings import KafkaSettings
+from sequitur.kafka.settings import KafkaSettings, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -234,7 +234,7 @@ class Subscription:
 
     def __init__(
         self,
-        kafka: KafkaSettings | str,
+        kafka: KafkaSettings | str | Iterable[str],
         name: str,
         topics: str | Sequence[str],
         *,
@@ -254,8 +254,7 @@ class Subscription:
         lease: timedelta = timedelta(seconds=LEASE_S),
         take_over: bool = False,
     ) -> None:
-        if isinstance(kafka, str):
-            kafka = KafkaSettings(bootstrap_servers=kafka)
+        kafka = settings_of(kafka)
         self._name = name
         self._type = SubscriptionType(type)
         self._topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sequitur.errors import SinkError, WrongBatchError
-from sequitur.kafka.settings import KafkaSettings
+from sequitur.kafka.settings import KafkaSettings, settings_of
 from sequitur.pipelines.spark_sink.sink_folder import (
     NamedBatch,
     SinkFolder,
@@ -21,7 +21,7 @@ from sequitur.pipelines.spark_sink.sink_steps import OrderBy, SinkSteps, columns
 from sequitur.pipelines.store.hadoop_folder import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -81,14 +81,14 @@ class ExactlyOnceKafka:
         topic: str,
         *,
         checkpoint: str,
-        kafka: KafkaSettings | str,
+        kafka: KafkaSettings | str | Iterable[str],
         order_by: OrderBy = (),
         first_batch: int = 0,
         app: str | None = None,
     ) -> None:
         self._topic = topic
         self._checkpoint = checkpoint
-        self._kafka = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
+        self._kafka = settings_of(kafka)
         self._order_by = columns_in_order(order_by)
         self._first_batch = first_batch
         self._app = app

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -92,6 +92,21 @@ class KafkaSettings(Section):
         if re.fullmatch(SYSTEM_PREFIX_FORM, value, re.ASCII) is None:
             raise ValueError("expected letters, digits, '.' and '_', at most 200")
         return value
+
+    @field_validator("bootstrap_servers", mode="before")
+    @classmethod
+    def _joined(cls, value: object) -> object:
+        """Return several addresses, as aiokafka takes them, in one text."""
+        if isinstance(value, str | bytes):
+            return value
+        several: list[Any] = [value]
+        if isinstance(value, Iterable) and not isinstance(value, Mapping):
+            several = list(value)
+        for one in several:
+            if not isinstance(one, str):
+                told = f"expected host:port, or several, not {type(one).__name__}"
+                raise ValueError(told)  # noqa: TRY004 - pydantic tells of no other
+        return ",".join(several)
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -277,3 +292,10 @@ def to_reach(kafka: KafkaSettings) -> KafkaSettings:
     if kafka.system_prefix == SYSTEM_PREFIX:
         return kafka
     return kafka.model_copy(update={"system_prefix": SYSTEM_PREFIX})
+
+
+def settings_of(given: KafkaSettings | str | Iterable[str]) -> KafkaSettings:
+    """Return settings as they are, or those of addresses alone."""
+    if isinstance(given, KafkaSettings):
+        return given
+    return KafkaSettings.model_validate({"bootstrap_servers": given})

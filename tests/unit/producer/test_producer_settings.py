@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
 
-from sequitur.producer import ProducerSettings, ProduceSettings
+from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings, ProduceSettings
+from sequitur.spark import ExactlyOnceKafka
+from sequitur.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,51 @@ def test_no_flag_means_two_things() -> None:
 def test_a_directory_makes_events_durable(settings: dict[str, Any], journaling: str) -> None:
     """Unless it is said otherwise; without one there is no durable identity."""
     assert ProducerSettings(**settings).journaling == journaling
+
+
+_ADDRESSES = ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [_ADDRESSES, tuple(_ADDRESSES), dict.fromkeys(_ADDRESSES).keys(), ["a:1,b:2"], "a:1,b:2"],
+)
+def test_addresses_may_be_several(given: Any) -> None:
+    """As aiokafka takes them, in any iterable; here and in a configuration."""
+    for one in (given, (address for address in given) if not isinstance(given, str) else given):
+        settings = KafkaSettings(bootstrap_servers=one)
+        assert settings.bootstrap_servers == "a:1,b:2"
+    assert IdempotentProducer(given)._kafka == settings
+    assert ExactlyOnceKafka("t", checkpoint="/nowhere", kafka=given)._kafka == settings
+    assert KafkaSettings(bootstrap_servers={"a:1"}).bootstrap_servers == "a:1"
+
+
+_TAKERS: dict[str, Callable[[Any], object]] = {
+    "producer": IdempotentProducer,
+    "settings": lambda given: KafkaSettings(bootstrap_servers=given),
+    "subscription": lambda given: Subscription(given, "s", "t", position="earliest"),
+    "sink": lambda given: ExactlyOnceKafka("t", checkpoint="/nowhere", kafka=given),
+}
+
+
+@pytest.mark.parametrize("take", _TAKERS.values(), ids=_TAKERS.keys())
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "expected host:port, or several, not NoneType"),
+        (9092, "expected host:port, or several, not int"),
+        ({"a:1": 1}, "expected host:port, or several, not dict"),
+        (["a:1", None], "expected host:port, or several, not NoneType"),
+        ([b"a:1"], "expected host:port, or several, not bytes"),
+        ([["a:1"]], "expected host:port, or several, not list"),
+        ([], "expected host:port, several separated by commas"),
+        ("", "expected host:port, several separated by commas"),
+        (["a:1", ""], "expected host:port, several separated by commas"),
+        (["a"], "expected host:port, several separated by commas"),
+    ],
+)
+def test_what_is_no_address_is_refused_at_the_call(
+    take: Callable[[Any], object], given: Any, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        take(given)
