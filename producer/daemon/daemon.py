@@ -260,6 +260,7 @@ def health_snapshot(
         "source_files_passed_over": source.files_passed_over,
         "source_left_behind_bytes": source.left_behind_bytes,
         "source_files_unreadable": source.files_unreadable,
+        "source_hole_bytes": source.hole_bytes,
         "http_requests_without_room": source.requests_without_room,
         "buffered_bytes": producer.buffered_bytes,
         "batches_in_flight": producer.batches_in_flight,

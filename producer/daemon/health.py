@@ -58,6 +58,7 @@ COUNTERS: Final = {
     "source_files_passed_over": "Rotated files that were not read",
     "source_left_behind_bytes": "Bytes written to a rotated file after it was left",
     "source_files_unreadable": "Files that could not be opened",
+    "source_hole_bytes": "NULs before lines that were passed over",
     "backlog_quota_held": "Calls that waited, since the topic was over its backlog quota",
     "backlog_quota_refused": "Calls that were refused for it, to be repeated when it is over",
     "http_requests_without_room": "HTTP requests answered 503",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,17 @@ class _Entry(msgspec.Struct):
 
 
 _entries: Final = msgspec.json.Decoder(_Entry)
+_NULLS: Final = re.compile(rb"\0{2,}")
+
+
+def first_bytes(raw: bytes, limit_bytes: int) -> bytes:
+    """Return bytes, or if they are too many the first of them, with each run of NULs as one NUL."""
+    return raw if len(raw) <= limit_bytes else squeezed(raw)[:limit_bytes]
+
+
+def squeezed(raw: bytes) -> bytes:
+    """Return bytes with each run of NULs as one NUL: a hole must not use up what can be kept."""
+    return _NULLS.sub(b"\0", raw) if b"\0\0" in raw else raw
 
 
 class DeadLetterFile:
@@ -84,7 +96,7 @@ class DeadLetterFile:
         It is on disk after the next `sync`.
         """
         entry = self._entry(source, where, reason, raw)
-        entry["raw"] = _encoded(raw[: self._max_raw_bytes])
+        entry["raw"] = _encoded(first_bytes(raw, self._max_raw_bytes))
         place = entry["source"], entry["where"], entry["raw"]
         if place in self._places:
             self._places.remove(place)

@@ -324,7 +324,7 @@ class BodyEvents:
 
     async def parse_lines(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
         """Parse a body whose lines are events."""
-        splitter = LineSplitter(parser.limit_bytes)
+        splitter = LineSplitter(parser.limit_bytes, holes=False)
         for start in range(0, len(body), _PARSED_BYTES):
             self._take(parser, splitter.feed(body[start : start + _PARSED_BYTES]), key)
             await asyncio.sleep(0)

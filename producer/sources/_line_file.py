@@ -15,6 +15,8 @@ Where a number contradicts what was there before, that is reported.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import errno
 import hashlib
 import heapq
 import os
@@ -22,22 +24,32 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
 
 import msgspec
 from pydantic import Field
 
+from sequitur.base.log import Logger
 from sequitur.base.settings import Duration
-from sequitur.errors import PositionError
-from sequitur.producer.sources._source import CommonSettings, LineBatch, LineSplitter
+from sequitur.errors import LostFileError, PositionError
+from sequitur.producer.sources._source import (
+    CommonSettings,
+    LineBatch,
+    LineSplitter,
+    SourceStatistics,
+    pause,
+    tell_holes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+    from typing import IO
 
-    from sequitur.producer.sources._source import EventParser, Intake, IntakeTicket
+    from sequitur.producer.sources._source import EventParser, Intake, IntakeTicket, Pause
 
 
+_log: Final = Logger(__name__)
 RotatedNumbers = Literal["higher-is-older", "higher-is-newer"]
 
 HEAD_BYTES: Final = 1 << 10
@@ -67,7 +79,7 @@ class Generation:
     device: int
     inode: int
     modified_ns: int  # when it was last written
-    # the first `HEAD_BYTES` of its content, uncompressed; None if they cannot be read
+    # the first `HEAD_BYTES` of its content behind a hole, uncompressed; None if they cannot be read
     head: bytes | None = b""
 
     def is_same_file(self, device: int, inode: int) -> bool:
@@ -299,6 +311,42 @@ def _is_without_lines(compressed: Generation, current: Generation | None) -> boo
     return current is not None and compressed.modified_ns <= current.modified_ns
 
 
+def head_of(file: IO[bytes], start: int = 0) -> tuple[int, bytes]:
+    """Return where the content of a file begins behind a hole at its start, and its first bytes.
+
+    NULs would tell nothing: each generation that was copied and cut may begin with them, and those
+    at the end may be overwritten.
+    """
+    offset = start
+    while chunk := file.read(HEAD_BYTES if offset == start else CHUNK_BYTES):
+        head = chunk.lstrip(b"\0")
+        offset += len(chunk) - len(head)
+        if head:
+            return offset, _sample(head + file.read(max(0, HEAD_BYTES - len(head))))
+    return offset, b""
+
+
+def _sample(content: bytes) -> bytes:
+    return content[:HEAD_BYTES].rstrip(b"\0")
+
+
+def _end_of_hole(descriptor: int, start: int) -> int:
+    """Return where a file has data again, as far as the file system can tell."""
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA)
+    except OSError as error:  # nothing is behind the hole, or the file system cannot tell
+        size = os.fstat(descriptor).st_size
+        return max(start, size) if error.errno == errno.ENXIO else start
+
+
+def head_at(descriptor: int) -> tuple[int, bytes]:
+    """`head_of` of an open file, which need not read what the file system knows to be a hole."""
+    start = _end_of_hole(descriptor, 0)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    with open(descriptor, "rb", closefd=False, buffering=0) as file:
+        return head_of(file, start)
+
+
 # One file read line by line, and a position in it that finds it again.
 #
 # A name does not find a file again after a rotation, and an inode not after its number was given to
@@ -345,8 +393,10 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     line: int  # the number of that line, from 1
     modified_ns: int  # when it was last written, as known then: tells which files are younger
     head_length: int  # how many of its first bytes `head` covers
-    head: str  # digest of its first bytes
+    head: str  # digest of its first bytes behind a hole
     tail: str  # digest of the bytes before `offset`, at most 1 KiB
+    # how long that hole is, if there is one
+    head_offset: int | msgspec.UnsetType = msgspec.UNSET
     finished: bool = False  # the file was read to its end, and is no longer needed
     log: str = ""  # where the log is written that it belongs to, links followed; empty in folders
     # the generations of that log which come before it; None in positions of before there was such a
@@ -355,7 +405,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_empty_file(self) -> bool:
-        """Whether the file was empty then, so that nothing in it can tell it from another."""
+        """Whether the file was empty then, or one hole: nothing in it tells it from another."""
         return self.offset == 0 and self.head_length == 0
 
     def encode(self) -> bytes:
@@ -385,7 +435,7 @@ class LineFile:
         self.path = path
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._head = os.pread(self._file, _SAMPLE_BYTES, 0)
+            self._head_offset, self._head = head_at(self._file)
         except OSError:
             self.close()
             raise
@@ -400,10 +450,12 @@ class LineFile:
         self._tail = b""  # the last bytes read
         self._given_tail = b""  # the last bytes of the lines given out
         self._splitter = LineSplitter(limit_bytes)
+        self._is_in_hole = self._ends_in_hole = False
+        self._hole_modified_ns = 0  # when the file was last written before that hole was read
 
     def seek(self, position: FilePosition) -> bool:
         """Go on from a position. False, and nothing done, if the file does not hold it."""
-        head = os.pread(self._file, position.head_length, 0)
+        head = os.pread(self._file, position.head_length, position.head_offset or 0)
         first = max(0, position.offset - _SAMPLE_BYTES)
         tail = os.pread(self._file, position.offset - first, first)
         if (
@@ -412,10 +464,15 @@ class LineFile:
             or digest(tail) != position.tail
         ):
             return False
-        self._read_to = position.offset
-        self._tail = self._given_tail = tail
-        self._splitter = LineSplitter(self._limit_bytes, offset=position.offset, line=position.line)
+        self._begin_at(position.offset, position.line, tail)
         return True
+
+    def _begin_at(self, offset: int, line: int, tail: bytes) -> None:
+        """Read on at the beginning of a line, behind these bytes."""
+        self._read_to = offset
+        self._tail = self._given_tail = tail
+        self._splitter = LineSplitter(self._limit_bytes, offset=offset, line=line)
+        self._is_in_hole = self._ends_in_hole = False
 
     def seek_end_of_copy(self, position: FilePosition) -> bool:
         """Go to the end, if the file is the beginning of what was read up to a position.
@@ -423,15 +480,13 @@ class LineFile:
         A file copied before it was cut is one, when lines came between the copy and the cut.
         """
         size = os.fstat(self._file).st_size
-        if not 0 < size <= position.offset or size < position.head_length:
+        if not 0 < size <= position.offset:
             return False
-        if digest(os.pread(self._file, position.head_length, 0)) != position.head:
+        head = os.pread(self._file, position.head_length, position.head_offset or 0)
+        if digest(head) != position.head:
             return False
-        self._read_to = size
-        self._tail = self._given_tail = os.pread(
-            self._file, _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES)
-        )
-        self._splitter = LineSplitter(self._limit_bytes, offset=size, line=position.line)
+        tail = os.pread(self._file, _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES))
+        self._begin_at(size, position.line, tail)
         return True
 
     def read(self) -> LineBatch | ReadEnd:
@@ -440,37 +495,76 @@ class LineFile:
         The last bytes read before are read again: a file that was cut and has grown beyond where
         we were would otherwise give the middle of a line. Of a file that was empty nothing can be
         read again; that it was written says that it may have been cut, too.
+
+        So it is with a hole at the end: a writer may fill it from its beginning, where a file is
+        given its blocks before its lines. So once it is written the line before it is read again.
         """
         # Before the read: what is written during it makes another time.
         modified_ns = self._modified_ns()
         if self._was_empty and modified_ns != self._opened_modified_ns:
             return ReadEnd.OVERWRITTEN
+        if self._ends_in_hole and modified_ns != self._hole_modified_ns:
+            if self._is_blank:
+                return ReadEnd.OVERWRITTEN
+            self._begin_at(self._splitter.offset, self._splitter.line, self._given_tail)
+        if not self._read_to and not self._has_its_head():
+            return ReadEnd.OVERWRITTEN
+        if self._is_in_hole or not self._read_to:
+            self._skip_hole(modified_ns)
         buffer = os.pread(
             self._file, len(self._tail) + CHUNK_BYTES, self._read_to - len(self._tail)
         )
-        known = self._tail if self._read_to else self._head
-        if not buffer.startswith(known):
+        if not buffer.startswith(self._tail):
             return ReadEnd.OVERWRITTEN
         data = buffer[len(self._tail) :]
         if not data:
             self._modified_at_end_ns = modified_ns
             return ReadEnd.AT_END
-        if len(self._head) < _SAMPLE_BYTES and self._read_to <= len(self._head):
-            self._head = (self._head[: self._read_to] + data)[:_SAMPLE_BYTES]
+        self._take_head(data)
         self._read_to += len(data)
         self._tail = buffer[-_SAMPLE_BYTES:]
         batch = self._splitter.feed(data)
+        if not self._is_in_hole or data.strip(b"\0"):
+            self._hole_modified_ns = modified_ns
+        self._is_in_hole = data.endswith(b"\0")
+        self._ends_in_hole = self._is_in_hole and len(data) < CHUNK_BYTES
         if batch.lines:
             end = len(buffer) - self._splitter.pending_length
             self._given_tail = buffer[max(0, end - _SAMPLE_BYTES) : end]
         return batch
 
+    def _skip_hole(self, modified_ns: int) -> None:
+        """Pass over what the file system knows to be a hole: it may be larger than any disk."""
+        end = _end_of_hole(self._file, self._read_to)
+        if end <= self._read_to + CHUNK_BYTES:
+            return
+        if not self._is_in_hole:
+            self._hole_modified_ns = modified_ns
+        self._is_in_hole = True
+        self._ends_in_hole = end >= os.fstat(self._file).st_size
+        self._splitter.feed_nulls(end - self._read_to)
+        self._read_to = end
+        self._tail = bytes(_SAMPLE_BYTES)
+
     def finish(self) -> LineBatch:
         """Return the last line, if it has no newline. Nothing may be read after it."""
         batch = self._splitter.finish()
-        if batch.lines:
+        if batch.end_offset > batch.first_offset:
             self._given_tail = self._tail
         return batch
+
+    def _has_its_head(self) -> bool:
+        return os.pread(self._file, len(self._head), self._head_offset) == self._head
+
+    def _take_head(self, data: bytes) -> None:
+        """Complete the first bytes by what is read now."""
+        seen = self._read_to - self._head_offset
+        if not self._head:
+            behind = data.lstrip(b"\0")
+            self._head_offset = self._read_to + len(data) - len(behind)
+            self._head = _sample(behind)
+        elif len(self._head) < _SAMPLE_BYTES and -len(data) < seen <= len(self._head):
+            self._head = _sample(self._head[: max(0, seen)] + data[max(0, -seen) :])
 
     def position(self, *, finished: bool = False) -> FilePosition:
         """Behind the last line that was given out."""
@@ -480,9 +574,10 @@ class LineFile:
             inode=self.inode,
             offset=self._splitter.offset,
             line=self._splitter.line,
-            modified_ns=self._opened_modified_ns if self._was_empty else self._modified_ns(),
+            modified_ns=self._opened_modified_ns if self._is_blank else self._modified_ns(),
             head_length=len(self._head),
             head=digest(self._head),
+            head_offset=(self._head and self._head_offset) or msgspec.UNSET,
             tail=digest(self._given_tail),
             finished=finished,
             log=self.log,
@@ -525,7 +620,12 @@ class LineFile:
     @property
     def _was_empty(self) -> bool:
         """There was nothing in it when it was opened, and nothing was read since."""
-        return not self._head and not self._read_to
+        return self._is_blank and not self._read_to
+
+    @property
+    def _is_blank(self) -> bool:
+        """Nothing is known of it but a hole, if anything."""
+        return not self._head and not self._splitter.offset
 
     def _modified_ns(self) -> int:
         return os.fstat(self._file).st_mtime_ns
@@ -542,19 +642,77 @@ async def read_lines(file: LineFile) -> LineBatch | ReadEnd:
     return await asyncio.to_thread(file.read)
 
 
-async def hand_over(
-    intake: Intake, parser: EventParser, file: LineFile, batch: LineBatch
-) -> IntakeTicket | None:
-    """Give a file's lines to the intake, with the position behind them."""
-    if not batch.lines:
+class FileOptions(TypedDict, total=False):
+    """What `file` and `dir` are told alike."""
+
+    follow: bool
+    poll_interval_s: float
+    on_lost_file: OnLostFile
+    pause: Pause
+
+
+def file_options(settings: LineFileSettings) -> FileOptions:
+    """Return what the settings say for both."""
+    return FileOptions(
+        follow=settings.follow,
+        poll_interval_s=settings.poll_interval.total_seconds(),
+        on_lost_file=settings.on_lost_file,
+    )
+
+
+class LineFileSource:
+    """What `file` and `dir` do alike, with the lines of a file and with what goes wrong."""
+
+    def __init__(
+        self,
+        kind: str,
+        path: Path,
+        parser: EventParser,
+        *,
+        follow: bool = True,
+        poll_interval_s: float = 0.2,
+        on_lost_file: OnLostFile = "continue",
+        pause: Pause = pause,
+    ) -> None:
+        self.name = f"{kind}:{path}"
+        self._path = path
+        self._parser = parser
+        self._follow = follow
+        self._poll_interval_s = poll_interval_s
+        self._on_lost_file = on_lost_file
+        self._pause = pause
+        self._statistics = SourceStatistics()
+
+    def statistics(self) -> SourceStatistics:
+        """Return what went wrong so far."""
+        return self._statistics
+
+    async def _hand_over(
+        self, intake: Intake, file: LineFile, batch: LineBatch
+    ) -> IntakeTicket | None:
+        """Give a file's lines to the intake, with the position behind them."""
+        if batch.holes:
+            self._count(hole_bytes=tell_holes(batch, str(file.path)))
+        if not batch.lines:
+            return None
+        records, refusals = self._parser.parse(batch)
+        for refusal in refusals:
+            line, offset = batch.first_line + refusal.index, batch.offset_of(refusal.index)
+            where = f"{file.path} line {line} byte {offset} (inode {file.inode})"
+            intake.refuse(refusal.raw, where, refusal.reason)
+        position = file.position().encode()
+        if records:
+            return await intake.accept(records, position)
+        await intake.note_position(position)
         return None
-    records, refusals = parser.parse(batch)
-    for refusal in refusals:
-        line, offset = batch.first_line + refusal.index, batch.offset_of(refusal.index)
-        where = f"{file.path} line {line} byte {offset} (inode {file.inode})"
-        intake.refuse(refusal.raw, where, refusal.reason)
-    position = file.position().encode()
-    if records:
-        return await intake.accept(records, position)
-    await intake.note_position(position)
-    return None
+
+    def _lost(self, problem: str) -> None:
+        """Tell that a file is gone, or was cut, before it was read to its end."""
+        self._count(files_lost=1)
+        if self._on_lost_file == "fail":
+            raise LostFileError(problem)
+        _log.error("source file lost", path=str(self._path), problem=problem)
+
+    def _count(self, **more: int) -> None:
+        changed = {name: getattr(self._statistics, name) + count for name, count in more.items()}
+        self._statistics = dataclasses.replace(self._statistics, **changed)

@@ -2,6 +2,10 @@ r"""Lines out of bytes, with where each one stood, and events out of lines of JS
 
 A line's bytes are the event's value, untouched: they are checked to be one JSON value in UTF-8, and
 not rewritten. The line ends with `\n` or `\r\n`; blank lines are no events.
+
+A hole is a run of NULs that nobody wrote: a file that was cut while its writer kept its offset
+begins with one (`copytruncate`), and a power cut leaves one where data did not reach the disk. The
+NULs before a line are passed over; those within a line belong to it.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from sequitur.base.text import encodable
 from sequitur.errors import KeySpecError, SourceError
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
+from sequitur.producer.sources._dead_letter import first_bytes, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,25 +52,43 @@ class LineBatch:
     end_offset: int  # where the next line begins
     # index to full length, of lines beyond the limit
     overlong: Mapping[int, int] = field(default_factory=dict)
+    # index to the NULs before that line; of a hole that no line follows, the number of lines
+    holes: Mapping[int, int] = field(default_factory=dict)
 
     def offset_of(self, index: int) -> int:
-        """Return where a line begins, in bytes from the beginning."""
+        """Return where a line begins, in bytes from the beginning, behind a hole before it."""
         lengths = (
-            self.overlong.get(place, len(line)) + 1
+            self.holes.get(place, 0) + self.overlong.get(place, len(line)) + 1
             for place, line in enumerate(islice(self.lines, index))
         )
-        return self.first_offset + sum(lengths)
+        return self.first_offset + sum(lengths) + self.holes.get(index, 0)
+
+    @property
+    def hole_bytes(self) -> int:
+        """How many NULs were passed over."""
+        return sum(self.holes.values())
 
 
 class LineSplitter:
-    """Cuts bytes into lines. A line that never ends takes no more memory than the limit."""
+    """Cuts bytes into lines. A line or a hole that never ends takes no more memory than the limit.
 
-    def __init__(self, limit_bytes: int, *, offset: int = 0, line: int = 1) -> None:
+    Args:
+        limit_bytes: How long a line may be.
+        offset: Where the bytes begin.
+        line: Number of the first line.
+        holes: Whether NULs before a line are passed over. What is sent, and not stored, has none.
+    """
+
+    def __init__(
+        self, limit_bytes: int, *, offset: int = 0, line: int = 1, holes: bool = True
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._offset = offset
         self._line = line
+        self._holes = holes
         self._pending = bytearray()
-        self._pending_length = 0
+        self._length = 0
+        self._hole = 0
 
     @property
     def offset(self) -> int:
@@ -79,56 +102,92 @@ class LineSplitter:
 
     @property
     def pending_length(self) -> int:
-        """Bytes of the line whose newline has not come yet."""
-        return self._pending_length
+        """Bytes of the line whose newline has not come yet, and of the hole before it."""
+        return self._hole + self._length
 
     def feed(self, data: bytes) -> LineBatch:
         """Return the lines that end in `data`."""
         first, *others = data.split(b"\n")
         self._keep(first)
         if not others:
-            return self._batch([], {})
-        lines = [bytes(self._pending), *others[:-1]]
-        overlong = {}
-        if self._pending_length > self._limit_bytes:
-            overlong[0] = self._pending_length
+            return LineBatch([], self._line, self._offset, self._offset)
+        end = self._offset + self.pending_length + len(data) - len(first) - len(others[-1])
+        lines, overlong, holes = self._take_pending()
+        lines += others[:-1]
+        if self._holes and b"\0" in data:
+            for index, line in enumerate(islice(lines, 1, None), start=1):
+                if line.startswith(b"\0"):
+                    lines[index] = line.lstrip(b"\0")
+                    holes[index] = len(line) - len(lines[index])
         if len(data) > self._limit_bytes:
-            for index, line in enumerate(lines):
-                if index and len(line) > self._limit_bytes:
+            for index, line in enumerate(islice(lines, 1, None), start=1):
+                if len(line) > self._limit_bytes:
                     overlong[index] = len(line)
-                    lines[index] = line[: self._limit_bytes]
-        end = self._offset + self._pending_length + len(data) - len(first) - len(others[-1])
-        self._pending.clear()
-        self._pending_length = 0
+                    lines[index] = first_bytes(line, self._limit_bytes)
+        batch = self._batch(lines, overlong, holes, end)
         self._keep(others[-1])
-        return self._batch(lines, overlong, end)
+        return batch
+
+    def feed_nulls(self, count: int) -> None:
+        """Take so many NULs, which need not be in memory."""
+        if self._holes and not self._length:
+            self._hole += count
+        elif self._length + count <= self._limit_bytes:
+            self._keep(bytes(count))
+        else:
+            self._keep(bytes(self._limit_bytes))
+            self._length += count - self._limit_bytes
 
     def finish(self) -> LineBatch:
         """Return the last line, if it has no newline; no bytes can follow."""
-        if not self._pending_length:
-            return self._batch([], {})
-        length = self._pending_length
-        overlong = {0: length} if length > self._limit_bytes else {}
-        line = bytes(self._pending)
-        self._pending.clear()
-        self._pending_length = 0
-        return self._batch([line], overlong, self._offset + length)
+        end = self._offset + self.pending_length
+        has_line = bool(self._length)
+        lines, overlong, holes = self._take_pending()
+        return self._batch(lines if has_line else [], overlong, holes, end)
 
     def _keep(self, data: bytes) -> None:
-        room = self._limit_bytes - len(self._pending)
-        self._pending += data[:room]
-        self._pending_length += len(data)
+        if self._holes and not self._length:
+            line = data.lstrip(b"\0")
+            self._hole += len(data) - len(line)
+            data = line
+        length = self._length + len(data)
+        if length > self._limit_bytes:  # no event any more: what is kept is for the dead letters
+            if self._length <= self._limit_bytes:
+                self._pending[:] = squeezed(bytes(self._pending))
+            data = squeezed(data.lstrip(b"\0") if self._pending.endswith(b"\0") else data)
+        self._length = length
+        self._pending += data[: self._limit_bytes - len(self._pending)]
+
+    def _take_pending(self) -> tuple[list[bytes], dict[int, int], dict[int, int]]:
+        """Return the line that was begun, its full length if it is too long, the hole before it."""
+        line = bytes(self._pending)
+        overlong = {0: self._length} if self._length > self._limit_bytes else {}
+        holes = {0: self._hole} if self._hole else {}
+        self._pending.clear()
+        self._length = self._hole = 0
+        return [line], overlong, holes
 
     def _batch(
-        self, lines: list[bytes], overlong: Mapping[int, int], end: int | None = None
+        self, lines: list[bytes], overlong: Mapping[int, int], holes: Mapping[int, int], end: int
     ) -> LineBatch:
-        end = self._offset if end is None else end
-        batch = LineBatch(lines, self._line, self._offset, end, overlong)
+        batch = LineBatch(lines, self._line, self._offset, end, overlong, holes)
         self._offset = end
         self._line += len(lines)
         return batch
 
 
+def tell_holes(batch: LineBatch, place: str) -> int:
+    """Log that NULs were passed over, and return how many."""
+    _log.warning(
+        "NULs before lines passed over: a hole of a cut file or a power cut",
+        place=place,
+        first_line=batch.first_line + min(batch.holes),
+        null_bytes=batch.hole_bytes,
+    )
+    return batch.hole_bytes
+
+
+_log: Final = Logger(__name__)
 _json_value: Final = msgspec.json.Decoder(msgspec.Raw)
 _ESCAPE: Final = re.compile(
     rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
@@ -358,6 +417,7 @@ class SourceStatistics:
     files_passed_over: int = 0
     left_behind_bytes: int = 0  # written to a rotated file after it was left: lost
     files_unreadable: int = 0  # files skipped, since they could not be opened
+    hole_bytes: int = 0  # NULs before lines that were passed over
     requests_without_room: int = 0  # HTTP requests answered 503
 
 

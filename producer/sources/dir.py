@@ -12,7 +12,6 @@ other file that was moved there is read next; so is one that a crash left there.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from itertools import count
@@ -20,31 +19,31 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import sync
-from sequitur.errors import LostFileError, SourceError
+from sequitur.errors import SourceError
 from sequitur.producer.sources._line_file import (
     CHUNK_BYTES,
+    FileOptions,
     FilePosition,
     LineFile,
     LineFileSettings,
+    LineFileSource,
     ReadEnd,
-    hand_over,
+    file_options,
     read_lines,
 )
 from sequitur.producer.sources._source import (
     SourceKind,
-    SourceStatistics,
     UnjournaledWindow,
     check_readable,
     path_of,
-    pause,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Unpack
 
-    from sequitur.producer.sources._line_file import OnLostFile
-    from sequitur.producer.sources._source import EventParser, Intake, Pause
+    from sequitur.producer.sources._source import EventParser, Intake
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"
@@ -55,33 +54,13 @@ _ADDED_BYTES: Final = 32
 _WINDOW_BYTES: Final = 32 * CHUNK_BYTES
 
 
-class DirectorySource:
+class DirectorySource(LineFileSource):
     """Reads the files of one folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        parser: EventParser,
-        *,
-        follow: bool = True,
-        poll_interval_s: float = 0.2,
-        on_lost_file: OnLostFile = "continue",
-        pause: Pause = pause,
-    ) -> None:
-        self.name = f"dir:{folder}"
-        self._folder = folder
-        self._parser = parser
-        self._follow = follow
-        self._poll_interval_s = poll_interval_s
-        self._on_lost_file = on_lost_file
-        self._pause = pause
-        self._statistics = SourceStatistics()
+    def __init__(self, folder: Path, parser: EventParser, **options: Unpack[FileOptions]) -> None:
+        super().__init__("dir", folder, parser, **options)
         self._unreadable: set[str] = set()
         self._left: tuple[Path, FilePosition] | None = None
-
-    def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
-        return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until no file is left (without `follow`), or the daemon stops."""
@@ -107,17 +86,17 @@ class DirectorySource:
         while not intake.stopping.is_set():
             found = await read_lines(file)
             if found is ReadEnd.OVERWRITTEN:
-                self._lost(file.position())
+                self._gone(file.position())
                 return  # it is read from its beginning, as another file
             if isinstance(found, ReadEnd):
-                ticket = await hand_over(intake, self._parser, file, file.finish())
+                ticket = await self._hand_over(intake, file, file.finish())
                 if ticket is not None:
                     await window.add(ticket, CHUNK_BYTES)
                 await window.drain()
                 await intake.note_position(file.position(finished=True).encode())
                 self._finish(file)
                 return
-            ticket = await hand_over(intake, self._parser, file, found)
+            ticket = await self._hand_over(intake, file, found)
             if ticket is not None:
                 await window.add(ticket, CHUNK_BYTES)
 
@@ -137,18 +116,18 @@ class DirectorySource:
                 return file
             file.close()
         if not position.finished:  # else it was renamed, and this is another file of its name
-            self._lost(position)
+            self._gone(position)
         return None
 
     def _names_of(self, name: str) -> Iterator[Path]:
         """Yield a file's name, and those that it may have while it is checked."""
-        yield self._folder / name
+        yield self._path / name
         checked = _CHECKING.fullmatch(name)
         if checked is None:
             start = f".{_shortened(name)}."
             for entry in self._entries():
                 if entry.name.startswith(start) and _CHECKING.fullmatch(entry.name):
-                    yield self._folder / entry.name
+                    yield self._path / entry.name
 
     def _rest_of_last(self) -> LineFile | None:
         """Return the file that was read last, if it was written on while its end was read."""
@@ -174,7 +153,7 @@ class DirectorySource:
         for entry in entries:
             try:
                 if _is_due(entry):
-                    return LineFile(self._folder / entry.name, self._parser.limit_bytes)
+                    return LineFile(self._path / entry.name, self._parser.limit_bytes)
             except OSError as error:
                 self._pass_over(entry.name, str(error))
             except UnicodeEncodeError:
@@ -186,17 +165,17 @@ class DirectorySource:
         if name not in self._unreadable:
             self._unreadable.add(name)
             self._count(files_unreadable=1)
-            path = os.fsencode(self._folder / name).decode(errors="backslashreplace")
+            path = os.fsencode(self._path / name).decode(errors="backslashreplace")
             _log.error("file passed over", path=path, problem=problem)
 
     def _entries(self) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(self._folder) as entries:
+            with os.scandir(self._path) as entries:
                 return list(entries)
         except FileNotFoundError as error:
-            raise SourceError(f"{self._folder} is not there") from error
+            raise SourceError(f"{self._path} is not there") from error
         except OSError as error:
-            raise SourceError(f"{self._folder} cannot be read: {error}") from error
+            raise SourceError(f"{self._path} cannot be read: {error}") from error
 
     def _finish(self, file: LineFile) -> None:
         """Give a file that is durable its `.done` name, if it is still the one that was read."""
@@ -217,32 +196,26 @@ class DirectorySource:
             self._left = path, file.position()
             _log.warning("file was written or replaced after it was read", path=str(file.path))
             return
-        target = self._folder / (name + _DONE)
+        target = self._path / (name + _DONE)
         if target.exists():
             target = self._free(f"{name}.{{}}{_DONE}", first=2)
         path.rename(target)
-        sync(self._folder)
+        sync(self._path)
         self._count(files_finished=1)
         _log.info("file done", path=str(target))
 
     def _free(self, form: str, first: int) -> Path:
         """Return the first name of this form that no file has."""
-        paths = (self._folder / form.format(number) for number in count(first))
+        paths = (self._path / form.format(number) for number in count(first))
         return next(path for path in paths if not path.exists())
 
-    def _lost(self, position: FilePosition) -> None:
-        self._count(files_lost=1)
-        message = (
-            f"{self._folder / position.name} (inode {position.inode}) was read to byte "
-            f"{position.offset}, and is gone or was rewritten since"
-        )
-        if self._on_lost_file == "fail":
-            raise LostFileError(message)
-        _log.error("source file lost", path=str(self._folder), problem=message)
-
-    def _count(self, **more: int) -> None:
-        changed = {name: getattr(self._statistics, name) + count for name, count in more.items()}
-        self._statistics = dataclasses.replace(self._statistics, **changed)
+    def _gone(self, position: FilePosition) -> None:
+        """Tell that the rest of a file was not read; of one that was not begun nothing is lost."""
+        if position.offset:
+            self._lost(
+                f"{self._path / position.name} (inode {position.inode}) was read to byte "
+                f"{position.offset}, and is gone or was rewritten since"
+            )
 
 
 def _is_due(entry: os.DirEntry[str]) -> bool:
@@ -272,13 +245,7 @@ def _check(settings: LineFileSettings) -> None:
 
 
 def _make(settings: LineFileSettings, parser: EventParser) -> DirectorySource:
-    return DirectorySource(
-        path_of(settings),
-        parser,
-        follow=settings.follow,
-        poll_interval_s=settings.poll_interval.total_seconds(),
-        on_lost_file=settings.on_lost_file,
-    )
+    return DirectorySource(path_of(settings), parser, **file_options(settings))
 
 
 SOURCE: Final = SourceKind(settings=LineFileSettings, make=_make, check=_check, takes="PATH")

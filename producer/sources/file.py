@@ -35,35 +35,36 @@ from sequitur.base.log import Logger
 from sequitur.base.settings import Duration
 from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._line_file import (
-    HEAD_BYTES,
+    FileOptions,
     FilePosition,
     Following,
     Generation,
     LineFile,
     LineFileSettings,
+    LineFileSource,
     OlderGenerations,
     ReadEnd,
     Rotation,
     digest,
+    file_options,
     files_between,
-    hand_over,
+    head_at,
+    head_of,
     read_lines,
 )
 from sequitur.producer.sources._source import (
     SourceKind,
-    SourceStatistics,
     WaitLog,
     check_readable,
     path_of,
-    pause,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import IO
+    from typing import IO, Unpack
 
-    from sequitur.producer.sources._line_file import OnLostFile, RotatedNumbers
-    from sequitur.producer.sources._source import EventParser, Intake, Pause
+    from sequitur.producer.sources._line_file import RotatedNumbers
+    from sequitur.producer.sources._source import EventParser, Intake
 
 _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
     ".gz": cast("Callable[[Path], IO[bytes]]", gzip.open),
@@ -162,7 +163,7 @@ class LogFolder:
         if self.rotation.is_rotated(path.name):
             try:
                 with path.open("rb") as file:
-                    return file.read(HEAD_BYTES)
+                    return head_at(file.fileno())[1]
             except PermissionError:
                 return None
         if self.rotation.is_compressed(path.name):
@@ -171,7 +172,7 @@ class LogFolder:
                 return None
             try:
                 with reader(path) as compressed:
-                    return compressed.read(HEAD_BYTES)
+                    return head_of(compressed)[1]
             except FileNotFoundError:
                 raise
             except _BAD_CONTENT:
@@ -198,7 +199,7 @@ class _Next:
         return self.generation.name == self.log.path.name
 
 
-class FileSource:
+class FileSource(LineFileSource):
     """Follows one file."""
 
     def __init__(
@@ -206,35 +207,21 @@ class FileSource:
         path: Path,
         parser: EventParser,
         *,
-        follow: bool = True,
-        poll_interval_s: float = 0.2,
         rotate_wait_s: float = 2.0,
-        on_lost_file: OnLostFile = "continue",
         rotated_numbers: RotatedNumbers = "higher-is-older",
-        pause: Pause = pause,
         now_s: Callable[[], float] = time.monotonic,
+        **options: Unpack[FileOptions],
     ) -> None:
-        self.name = f"file:{path}"
-        self._path = path
-        self._parser = parser
-        self._follow = follow
-        self._poll_interval_s = poll_interval_s
-        self._rotate_polls = ceil(rotate_wait_s / poll_interval_s) if follow else 0
-        self._on_lost_file = on_lost_file
-        self._pause = pause
+        super().__init__("file", path, parser, **options)
+        self._rotate_polls = ceil(rotate_wait_s / self._poll_interval_s) if self._follow else 0
         self._rotated_numbers: RotatedNumbers = rotated_numbers
         self._log = self._log_at(self._target())
         self._older = OlderGenerations()
         self._is_new = True
-        self._statistics = SourceStatistics()
         self._left: LineFile | None = None
         self._polls_left: int | None = None
         self._ended = False
         self._waits = WaitLog(now_s)
-
-    def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
-        return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until the file ends (without `follow`), or the daemon stops."""
@@ -256,7 +243,7 @@ class FileSource:
                         return
                 else:
                     self._polls_left = None
-                    await hand_over(intake, self._parser, file, found)
+                    await self._hand_over(intake, file, found)
         finally:
             for open_file in (file, self._left):
                 if open_file is not None:
@@ -321,7 +308,7 @@ class FileSource:
                 self._look_at_left()
                 await self._pause(intake.stopping, self._poll_interval_s)
             else:
-                await hand_over(intake, self._parser, file, file.finish())
+                await self._hand_over(intake, file, file.finish())
                 self._ended = True
             return file
         # The end was reached before the rotation was seen, so lines may have come in
@@ -341,7 +328,7 @@ class FileSource:
         if following is None:  # rotated once more this very moment: look again
             return file
         try:
-            await hand_over(intake, self._parser, file, file.finish())
+            await self._hand_over(intake, file, file.finish())
             self._enter(successor, following)
             await self._note(intake, following)
         except BaseException:
@@ -383,20 +370,13 @@ class FileSource:
                 return file
         self._log, self._is_new = logs[0], False
         self._older = _older_than(position, self._log.generations())
-        self._lost(position)
-        following = self._next(None, lost=position)
-        return None if following is None else self._enter(following)
-
-    def _lost(self, position: FilePosition) -> None:
-        self._count(files_lost=1)
-        message = (
+        self._lost(
             f"{self._path}: the file that was read to byte {position.offset} "
             f"(then {position.name}, inode {position.inode}) is gone or was cut, "
             "and no file beside it holds what followed"
         )
-        if self._on_lost_file == "fail":
-            raise LostFileError(message)
-        _log.error("source file lost", path=str(self._path), problem=message)
+        following = self._next(None, lost=position)
+        return None if following is None else self._enter(following)
 
     def _tell(self, following: _Next) -> None:
         """Log what is not read, and why."""
@@ -483,10 +463,6 @@ class FileSource:
     def _log_at(self, path: Path) -> LogFolder:
         return LogFolder(path, self._rotated_numbers, self._parser.limit_bytes)
 
-    def _count(self, **more: int) -> None:
-        changed = {name: getattr(self._statistics, name) + count for name, count in more.items()}
-        self._statistics = dataclasses.replace(self._statistics, **changed)
-
 
 def _find(
     log: LogFolder,
@@ -565,11 +541,9 @@ def _make(settings: FileSettings, parser: EventParser) -> FileSource:
     return FileSource(
         path_of(settings),
         parser,
-        follow=settings.follow,
-        poll_interval_s=settings.poll_interval.total_seconds(),
         rotate_wait_s=settings.rotate_wait.total_seconds(),
-        on_lost_file=settings.on_lost_file,
         rotated_numbers=settings.rotated_numbers,
+        **file_options(settings),
     )
 
 

@@ -29,6 +29,7 @@ from sequitur.producer.sources._source import (
     check_readable,
     path_of,
     pause,
+    tell_holes,
 )
 
 if TYPE_CHECKING:
@@ -226,11 +227,12 @@ class ReplaySource:
         self._disorder = disorder
         self._pause = pause
         self._now_s = now_s
+        self._hole_bytes = 0
         self._waits = WaitLog(now_s)
 
     def statistics(self) -> SourceStatistics:
-        """Nothing goes wrong here but lines."""
-        return SourceStatistics()
+        """Return what went wrong so far: nothing does here but lines."""
+        return SourceStatistics(hole_bytes=self._hole_bytes)
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Send what is left of the recording, or until the daemon stops."""
@@ -342,10 +344,13 @@ class ReplaySource:
                 reading.still("reading the recording", path=str(self._path), at_byte=file.tell())
                 batch = splitter.finish() if ended else splitter.feed(data)
                 offset = batch.first_offset
+                if batch.holes:
+                    self._hole_bytes += tell_holes(batch, str(self._path))
                 for index, line in enumerate(batch.lines):
                     length = batch.overlong.get(index, len(line))
                     if len(first) < _LOOKED_AT and line.strip():
                         first.append(line)
+                    offset += batch.holes.get(index, 0)
                     offsets.append(offset)
                     lengths.append(length)
                     times.append(NO_TIME if index in batch.overlong else self._time_ms(line))

@@ -22,6 +22,7 @@ from sequitur.producer.sources._source import (
     SourceKind,
     SourceStatistics,
     UnjournaledWindow,
+    tell_holes,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ class StdinSource:
         self._parser = parser
         self._descriptor = descriptor
         self._window = UnjournaledWindow(window_bytes)
+        self._hole_bytes = 0
 
     def statistics(self) -> SourceStatistics:
-        """Nothing goes wrong here but lines."""
-        return SourceStatistics()
+        """Return what went wrong so far: nothing does here but lines."""
+        return SourceStatistics(hole_bytes=self._hole_bytes)
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until standard input ends, or the daemon stops."""
@@ -64,6 +66,8 @@ class StdinSource:
         await self._window.drain()
 
     async def _take(self, intake: Intake, batch: LineBatch) -> None:
+        if batch.holes:
+            self._hole_bytes += tell_holes(batch, self.name)
         records, refusals = self._parser.parse(batch)
         for refusal in refusals:
             intake.refuse(refusal.raw, _where(batch, refusal.index), refusal.reason)

@@ -226,6 +226,20 @@ async def test_bad_lines_are_refused_with_file_and_line(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["a.done"]
 
 
+@pytest.mark.promise("in-hole-of-nulls")
+async def test_holes_are_passed_over(tmp_path: Path) -> None:
+    """At the beginning, between lines, at the end, and in a file that is nothing else."""
+    (tmp_path / "a").write_bytes(b"\0" * 300_000 + b"1\n\0\0" + b"2\n\0\0\0\n" + b"\0" * 7)
+    (tmp_path / "b").write_bytes(b"\0" * 4_000)
+    (tmp_path / "c").write_bytes(b"\0\0" + b"3")
+    journal = FakeJournal()
+    intake, source = await _read(tmp_path, journal)
+    assert journal.values == [b"1", b"2", b"3"]
+    assert intake.refused == []
+    assert source.statistics().hole_bytes == 300_000 + 2 + 3 + 7 + 4_000 + 2
+    assert _names(tmp_path) == ["a.done", "b.done", "c.done"]
+
+
 async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     """Rather than waiting for ever at a misspelt path."""
     with pytest.raises(SourceError, match="is not there"):

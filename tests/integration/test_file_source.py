@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from sequitur.producer.sources._line_file import RotatedNumbers
 
 
+@pytest.fixture(params=[False, True], ids=["appends", "keeps its offset"])
+def log(tmp_path: Path, request: pytest.FixtureRequest) -> LogFile:
+    return LogFile(tmp_path / "app.log", keeps_offset=request.param)
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> LogFile:
-    return LogFile(tmp_path / "app.log")
+def far(tmp_path: Path) -> LogFile:
+    """A log whose writer is beyond 600 kB, and keeps its offset: each cut leaves a large hole."""
+    log = LogFile(tmp_path / "app.log", keeps_offset=True)
+    log.append(b'"%098d"\n' % 0 * 6_000)
+    return log
 
 
 async def test_it_follows_a_growing_file(log: LogFile) -> None:
@@ -249,6 +257,124 @@ async def test_a_copy_shorter_than_what_was_read_is_no_loss(log: LogFile) -> Non
 
     _, source = await follow(log, journal, copy, cut)
     assert journal.values == numbers(1, 304)
+    assert source.statistics().files_lost == 0
+
+
+def _is_dense(descriptor: int) -> bool:
+    """Whether the file system calls a hole data."""
+    try:
+        return os.lseek(descriptor, 1 << 20, os.SEEK_DATA) == 1 << 20
+    except OSError:
+        return False
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+async def test_the_line_behind_a_hole_is_read(far: LogFile) -> None:
+    """Also behind one larger than the longest line. What was passed over is counted and told."""
+    journal = FakeJournal()
+
+    def cut() -> None:
+        far.copy_and_cut()
+        far.write(1, 3)
+
+    with capture_logs() as logs:
+        intake, source = await follow(far, journal, cut)
+    assert journal.values[6_000:] == numbers(1, 3)
+    assert intake.refused == []
+    assert source.statistics().hole_bytes == 6_000 * 101
+    told = [entry for entry in logs if "NULs before lines" in entry["event"]]
+    assert [(entry["null_bytes"], entry["first_line"]) for entry in told] == [(606_000, 1)]
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+@pytest.mark.parametrize("hole", [1, 2_000, 600_000])
+async def test_a_hole_at_the_end_is_passed_over_when_its_line_comes(
+    log: LogFile, hole: int
+) -> None:
+    """Before that also after a restart, and when the hole grows."""
+    journal = FakeJournal()
+    log.write(1, 1)
+    await follow(
+        log,
+        journal,
+        lambda: log.append(b"\0" * hole),
+        lambda: log.append(b"\0" * hole),
+        lambda: log.append(b"2"),
+        lambda: log.append(b"0\n"),
+        lambda: log.append(b"\0" * hole),
+    )
+    _, source = await follow(log, journal, lambda: log.append(b"\0" * hole + b"21\n"))
+    assert journal.values == [b"1", b"20", b"21"]
+    assert source.statistics().hole_bytes == 2 * hole
+    assert source.statistics().files_lost == 0
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+@pytest.mark.parametrize("before", [b"", b"1\n", b"1\n{"])
+async def test_a_hole_may_be_larger_than_the_disk(log: LogFile, before: bytes) -> None:
+    """A writer that keeps its offset through a year of cuts has written terabytes."""
+    journal, at = FakeJournal(), 1 << 40
+    log.append(before)
+    await follow(log, journal)
+
+    def write(*places: int) -> None:
+        with log.path.open("r+b") as file:
+            for place in places:
+                file.truncate(max(place, log.path.stat().st_size))
+                file.seek(place)
+                file.write(b"2\n")
+
+    with log.path.open("r+b") as file:
+        file.truncate(at)
+        if os.lseek(file.fileno(), at >> 1, os.SEEK_HOLE) != at >> 1 or _is_dense(file.fileno()):
+            pytest.skip("this file system has no holes")
+    intake, source = await follow(
+        log, journal, lambda: write(at), lambda: None, lambda: write(3 * at, 3 * at + 2)
+    )
+    begun = before.endswith(b"{")
+    assert journal.values == [*before.split()[:1], *[b"2"] * (2 if begun else 3)]
+    assert [raw for raw, _, _ in intake.refused] == ([b"{\0" + b"2"] if begun else [])
+    assert source.statistics().files_lost == 0
+    await follow(log, journal)
+    assert len(journal.values) == len(before.split()[:1]) + (2 if begun else 3)
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+@pytest.mark.parametrize("before", [b"", b"1\n"])
+async def test_a_hole_at_the_end_may_be_filled_from_its_beginning(
+    log: LogFile, before: bytes
+) -> None:
+    """Where a file is given its blocks before its lines."""
+    journal = FakeJournal()
+    log.append(before + b"\0" * 100_000)
+
+    def fill(data: bytes, place: int) -> None:
+        with log.path.open("r+b") as file:
+            file.seek(len(before) + place)
+            file.write(data)
+        status = log.path.stat()
+        os.utime(log.path, ns=(status.st_atime_ns, status.st_mtime_ns + 4_000_000))
+
+    _, source = await follow(
+        log, journal, lambda: fill(b"2\n3", 0), lambda: fill(b"0\n4\n", 3), lambda: None
+    )
+    assert journal.values == [*before.split(), b"2", b"30", b"4"]
+    assert source.statistics().files_lost == 0
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+async def test_generations_that_begin_with_holes_are_told_apart(far: LogFile) -> None:
+    """Although a new one has the inode of one that was removed."""
+    journal = FakeJournal()
+    await follow(far, journal, far.copy_and_cut)
+    far.write(1, 3)
+    await follow(far, journal, far.copy_and_cut)
+    oldest = far.path.with_name("app.log.1")
+    oldest.write_bytes(b"\0" * 700_000 + b"4\n5\n")
+    oldest.rename(far.path.with_name("app.log.0"))
+    far.write(6, 6)
+    _, source = await follow(far, journal)
+    assert journal.values[6_000:] == numbers(1, 6)
     assert source.statistics().files_lost == 0
 
 

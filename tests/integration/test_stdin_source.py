@@ -121,6 +121,16 @@ async def test_lines_without_room_at_the_stop_are_not_lost(pipe: tuple[int, int]
     assert [raw for raw, _, _ in intake.refused] == [b"nul", b"1", b"2"]
 
 
+@pytest.mark.promise("in-hole-of-nulls")
+async def test_holes_are_passed_over(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"\0" * 5_000 + b"1\n\0\0" + b"2\n\0")
+    os.close(pipe[1])
+    source = _source(pipe[0])
+    await source.run(intake := FakeIntake(), None)
+    assert (intake.values, intake.refused) == ([b"1", b"2"], [])
+    assert source.statistics().hole_bytes == 5_003
+
+
 async def test_bad_lines_are_refused_by_number(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"1\n{\n2\n")
     os.close(pipe[1])

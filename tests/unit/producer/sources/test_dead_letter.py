@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 from tests.support.dead_letter_file import DeadLetterEntry, read_dead_letters
 
 
+@pytest.mark.promise("in-hole-of-nulls")
+def test_the_nulls_of_a_hole_do_not_use_up_an_entry(tmp_path: Path) -> None:
+    """An entry that is cut keeps each run of NULs as one; one that is not cut is as it was."""
+    long, short = b"a" + b"\0" * 70_000 + b"b", b"a\0\0b"
+    with DeadLetterFile(tmp_path / "letters") as letters:
+        letters.write("s", "1", "no JSON", long)
+        letters.write("s", "2", "no JSON", short)
+    entries = [*read_dead_letters(tmp_path / "letters")]
+    assert [entry.raw for entry in entries] == [b"a\0b", short]
+    assert [entry.raw_length for entry in entries] == [len(long), len(short)]
+
+
 def test_an_entry_says_where_and_why(tmp_path: Path) -> None:
     """Any bytes come back as they were."""
     path = tmp_path / "new" / "dead.jsonl"

@@ -255,3 +255,62 @@ def test_a_key_that_some_events_have_is_not_told_of(caplog: pytest.LogCaptureFix
     parser.parse(LineSplitter(1 << 10).feed(b'{}\n{"host":1}\n'))
     parser.parse_value(b"{}")
     assert caplog.messages == []
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "lines", "hole_bytes", "places"),
+    [
+        (b"\0\0\0{}\n1\n", [b"{}", b"1"], 3, [3, 6]),
+        (b"1\n\0\0{}\n", [b"1", b"{}"], 2, [0, 4]),
+        (b"1\n" + b"\0" * 500 + b"2\n3\n", [b"1", b"2", b"3"], 500, [0, 502, 504]),
+        (b"\0\n\0\0\r\n1\n", [b"", b"\r", b"1"], 3, [1, 4, 6]),
+        (b"\0\0{}", [b"{}"], 2, [2]),
+        (b"1\n\0\0\0", [b"1"], 3, [0]),
+        (b"a\0\0b\0\n\0c\n", [b"a\0\0b\0", b"c"], 1, [0, 7]),
+        (b"\0 \0\n", [b" \0"], 1, [1]),
+    ],
+)
+def test_nulls_before_a_line_are_passed_over(
+    data: bytes, chunk: int, lines: list[bytes], hole_bytes: int, places: list[int]
+) -> None:
+    """Also a hole larger than the longest line; those within a line stay, and places count all."""
+    splitter = LineSplitter(10)
+    batches = [splitter.feed(data[at : at + chunk]) for at in range(0, len(data), chunk)]
+    batches.append(splitter.finish())
+    assert [line for batch in batches for line in batch.lines] == lines
+    assert sum(batch.hole_bytes for batch in batches) == hole_bytes
+    found = [batch.offset_of(index) for batch in batches for index in range(len(batch.lines))]
+    assert found == places
+    assert splitter.offset == len(data)
+    assert not any(batch.overlong for batch in batches)
+
+
+def test_a_hole_takes_no_memory() -> None:
+    splitter = LineSplitter(4)
+    for _ in range(1_000):
+        assert splitter.feed(b"\0" * 1_000).lines == []
+    assert (splitter.pending_length, splitter.offset) == (1_000_000, 0)
+    batch = splitter.feed(b"12\n")
+    assert (batch.lines, batch.holes, batch.overlong) == ([b"12"], {0: 1_000_000}, {})
+
+
+@pytest.mark.promise("in-hole-of-nulls")
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_what_a_hole_cuts_in_two_is_kept(chunk: int) -> None:
+    """It is no event. The hole does not use up what a dead letter can keep."""
+    data = b'{"a":1\0\0' + b"\0" * 1_000 + b'{"b":2}\n'
+    splitter = LineSplitter(20)
+    batches = [splitter.feed(data[at : at + chunk]) for at in range(0, len(data), chunk)]
+    (batch,) = [batch for batch in batches if batch.lines]
+    assert batch.lines == [b'{"a":1\0{"b":2}']
+    assert batch.overlong == {0: len(data) - 1}
+    parsed = EventParser(None, 20).parse(batch)
+    assert parsed[1][0].reason == f"too long: {len(data) - 1} bytes, at most 20"
+    assert batch.end_offset == len(data)
+
+
+def test_what_is_sent_has_no_holes() -> None:
+    """NULs before a line of a request are the client's."""
+    assert LineSplitter(10, holes=False).feed(b"\0{}\n").lines == [b"\0{}"]
