@@ -397,6 +397,8 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     tail: str  # digest of the bytes before `offset`, at most 1 KiB
     # how long that hole is, if there is one
     head_offset: int | msgspec.UnsetType = msgspec.UNSET
+    # set and true if the line before `offset` was given out before it had a newline
+    within_line: bool | msgspec.UnsetType = msgspec.UNSET
     finished: bool = False  # the file was read to its end, and is no longer needed
     log: str = ""  # where the log is written that it belongs to, links followed; empty in folders
     # the generations of that log which come before it; None in positions of before there was such a
@@ -464,14 +466,16 @@ class LineFile:
             or digest(tail) != position.tail
         ):
             return False
-        self._begin_at(position.offset, position.line, tail)
+        self._begin_at(position.offset, position.line, tail, within_line=bool(position.within_line))
         return True
 
-    def _begin_at(self, offset: int, line: int, tail: bytes) -> None:
-        """Read on at the beginning of a line, behind these bytes."""
+    def _begin_at(self, offset: int, line: int, tail: bytes, *, within_line: bool) -> None:
+        """Read on behind the lines that were given out, of which these are the last bytes."""
         self._read_to = offset
         self._tail = self._given_tail = tail
-        self._splitter = LineSplitter(self._limit_bytes, offset=offset, line=line)
+        self._splitter = LineSplitter(
+            self._limit_bytes, offset=offset, line=line, within_line=within_line
+        )
         self._is_in_hole = self._ends_in_hole = False
 
     def seek_end_of_copy(self, position: FilePosition) -> bool:
@@ -486,7 +490,7 @@ class LineFile:
         if digest(head) != position.head:
             return False
         tail = os.pread(self._file, _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES))
-        self._begin_at(size, position.line, tail)
+        self._begin_at(size, position.line, tail, within_line=False)
         return True
 
     def read(self) -> LineBatch | ReadEnd:
@@ -506,7 +510,12 @@ class LineFile:
         if self._ends_in_hole and modified_ns != self._hole_modified_ns:
             if self._is_blank:
                 return ReadEnd.OVERWRITTEN
-            self._begin_at(self._splitter.offset, self._splitter.line, self._given_tail)
+            self._begin_at(
+                self._splitter.offset,
+                self._splitter.line,
+                self._given_tail,
+                within_line=self._splitter.within_line,
+            )
         if not self._read_to and not self._has_its_head():
             return ReadEnd.OVERWRITTEN
         if self._is_in_hole or not self._read_to:
@@ -546,8 +555,24 @@ class LineFile:
         self._read_to = end
         self._tail = bytes(_SAMPLE_BYTES)
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is a line whose newline has not come yet."""
+        return bool(self._splitter.rest_length)
+
+    def has_whole_rest(self, parser: EventParser) -> bool:
+        """Whether that line has surely come to its end all the same."""
+        line = self._splitter.rest
+        is_cut = len(line) < self._splitter.rest_length
+        return not is_cut and not self._splitter.within_line and parser.is_whole(line)
+
+    def rest(self) -> dict[str, int]:
+        """Where that line stands, and how long it is by now, for a log."""
+        line = self._splitter
+        return {"line": line.line, "byte": line.offset, "bytes": line.rest_length}
+
     def finish(self) -> LineBatch:
-        """Return the last line, if it has no newline. Nothing may be read after it."""
+        """Return the last line, if it has no newline: what is read after it is appended to it."""
         batch = self._splitter.finish()
         if batch.end_offset > batch.first_offset:
             self._given_tail = self._tail
@@ -574,6 +599,7 @@ class LineFile:
             inode=self.inode,
             offset=self._splitter.offset,
             line=self._splitter.line,
+            within_line=self._splitter.within_line or msgspec.UNSET,
             modified_ns=self._opened_modified_ns if self._is_blank else self._modified_ns(),
             head_length=len(self._head),
             head=digest(self._head),

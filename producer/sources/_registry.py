@@ -70,7 +70,12 @@ _SECTIONS: Final[list[type[CommonSettings]]] = sorted(
 def _panels() -> dict[str, tuple[str, ...]]:
     panels: dict[str, tuple[str, ...]] = {}
     for section in _SECTIONS:
-        own = section.model_fields.keys() - CommonSettings.model_fields.keys()
+        # Switches stand by themselves: see `panel_of`.
+        own = [
+            name
+            for name, field in section.model_fields.items()
+            if name not in CommonSettings.model_fields and field.annotation is not bool
+        ]
         panels[section.title] = (*panels.get(section.title, ()), *own)
     return panels | {CommonSettings.title: tuple(CommonSettings.model_fields)}
 

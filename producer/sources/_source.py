@@ -54,6 +54,8 @@ class LineBatch:
     overlong: Mapping[int, int] = field(default_factory=dict)
     # index to the NULs before that line; of a hole that no line follows, the number of lines
     holes: Mapping[int, int] = field(default_factory=dict)
+    # whether the first goes on with a line that was given out before it had a newline
+    is_appended: bool = False
 
     def offset_of(self, index: int) -> int:
         """Return where a line begins, in bytes from the beginning, behind a hole before it."""
@@ -76,15 +78,23 @@ class LineSplitter:
         limit_bytes: How long a line may be.
         offset: Where the bytes begin.
         line: Number of the first line.
+        within_line: Whether that line was given out before it had a newline, and goes on here.
         holes: Whether NULs before a line are passed over. What is sent, and not stored, has none.
     """
 
     def __init__(
-        self, limit_bytes: int, *, offset: int = 0, line: int = 1, holes: bool = True
+        self,
+        limit_bytes: int,
+        *,
+        offset: int = 0,
+        line: int = 1,
+        within_line: bool = False,
+        holes: bool = True,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._offset = offset
         self._line = line
+        self.within_line = within_line
         self._holes = holes
         self._pending = bytearray()
         self._length = 0
@@ -104,6 +114,16 @@ class LineSplitter:
     def pending_length(self) -> int:
         """Bytes of the line whose newline has not come yet, and of the hole before it."""
         return self._hole + self._length
+
+    @property
+    def rest(self) -> bytes:
+        """The line whose newline has not come yet, up to the limit."""
+        return bytes(self._pending)
+
+    @property
+    def rest_length(self) -> int:
+        """Bytes of that line, without a hole before it."""
+        return self._length
 
     def feed(self, data: bytes) -> LineBatch:
         """Return the lines that end in `data`."""
@@ -139,11 +159,14 @@ class LineSplitter:
             self._length += count - self._limit_bytes
 
     def finish(self) -> LineBatch:
-        """Return the last line, if it has no newline; no bytes can follow."""
+        """Return the last line, if it has no newline; what follows is appended to that line."""
         end = self._offset + self.pending_length
-        has_line = bool(self._length)
+        number, has_line = self._line, bool(self._length)
         lines, overlong, holes = self._take_pending()
-        return self._batch(lines if has_line else [], overlong, holes, end)
+        batch = self._batch(lines if has_line else [], overlong, holes, end)
+        if has_line:
+            self._line, self.within_line = number, True
+        return batch
 
     def _keep(self, data: bytes) -> None:
         if self._holes and not self._length:
@@ -170,7 +193,9 @@ class LineSplitter:
     def _batch(
         self, lines: list[bytes], overlong: Mapping[int, int], holes: Mapping[int, int], end: int
     ) -> LineBatch:
-        batch = LineBatch(lines, self._line, self._offset, end, overlong, holes)
+        is_appended = self.within_line and bool(lines)
+        batch = LineBatch(lines, self._line, self._offset, end, overlong, holes, is_appended)
+        self.within_line &= not lines
         self._offset = end
         self._line += len(lines)
         return batch
@@ -206,6 +231,9 @@ def parse_header(text: str) -> tuple[str, JsonField]:
     if name == EVENT_ID_HEADER:
         raise KeySpecError(f"header {text!r}: {name} holds the event id that the producer gives")
     return name, parse_key(where)
+
+
+_APPENDED: Final = "appended to a line that was taken before it had a newline"
 
 
 def _fields_of(records: Sequence[Record]) -> str:
@@ -255,7 +283,8 @@ class EventParser:
                 refusals.append(Refusal(index, line, reason))
                 continue
             value = line[:-1] if line.endswith(b"\r") else line
-            parsed = self._parsed(value, key)
+            is_appended = batch.is_appended and not index
+            parsed = _APPENDED if is_appended else self._parsed(value, key)
             if isinstance(parsed, Record):
                 records.append(parsed)
             elif value.strip():
@@ -301,6 +330,13 @@ class EventParser:
             return f"no JSON: {error}" if lone is None else lone
         return Record(value=value, key=key, headers=headers)
 
+    def is_whole(self, rest: bytes) -> bool:
+        """Return whether a line without a newline has surely come to its end: a JSON object has.
+
+        A number may get more digits, and a text more words.
+        """
+        return rest.lstrip().startswith(b"{") and isinstance(self.parse_value(rest), Record)
+
     def is_value(self, body: bytes) -> bool:
         """Return whether all of it is one JSON value that fits, and not several, one a line."""
         if len(body) > self.limit_bytes:
@@ -335,6 +371,11 @@ class TextParser(EventParser):
 
     def _parsed(self, value: bytes, key: bytes | None) -> Record | str:
         return Record(value=value, key=key) if value.strip() else "blank"
+
+    def is_whole(self, rest: bytes) -> bool:
+        """Return False: there may be more of any text."""
+        del rest
+        return False
 
     def is_value(self, body: bytes) -> bool:
         """Return False: text is lines."""

@@ -82,6 +82,10 @@ class FileSettings(LineFileSettings):
         default=timedelta(seconds=2),
         description="How long a rotated file must be silent before it is left (file)",
     )
+    take_last_line: bool = Field(
+        default=False,
+        description="With --no-follow, take a last line without a newline, too (file)",
+    )
     rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
         default="higher-is-older",
         description="Which of app.log.1 and app.log.2 is older (file)",
@@ -208,12 +212,14 @@ class FileSource(LineFileSource):
         parser: EventParser,
         *,
         rotate_wait_s: float = 2.0,
+        take_last_line: bool = False,
         rotated_numbers: RotatedNumbers = "higher-is-older",
         now_s: Callable[[], float] = time.monotonic,
         **options: Unpack[FileOptions],
     ) -> None:
         super().__init__("file", path, parser, **options)
-        self._rotate_polls = ceil(rotate_wait_s / self._poll_interval_s) if self._follow else 0
+        self._rotate_polls = ceil(rotate_wait_s / self._poll_interval_s)
+        self._take_last_line = take_last_line
         self._rotated_numbers: RotatedNumbers = rotated_numbers
         self._log = self._log_at(self._target())
         self._older = OlderGenerations()
@@ -308,20 +314,33 @@ class FileSource(LineFileSource):
                 self._look_at_left()
                 await self._pause(intake.stopping, self._poll_interval_s)
             else:
-                await self._hand_over(intake, file, file.finish())
-                self._ended = True
+                await self._end(intake, file)
             return file
         # The end was reached before the rotation was seen, so lines may have come in
         # between: it is left only after its end was reached again.
         if self._polls_left is None:
             may_be_written = successor.is_written or successor.log is not self._log
-            self._polls_left = self._rotate_polls if may_be_written else 0
+            waits = may_be_written and (self._follow or file.has_rest)
+            self._polls_left = self._rotate_polls if waits else 0
             return file
         if self._polls_left:
             self._polls_left -= 1
             await self._pause(intake.stopping, self._poll_interval_s)
             return file
         return await self._leave(intake, file, successor)
+
+    async def _end(self, intake: Intake, file: LineFile) -> None:
+        """End at the end of the file that is written. Its last line may be half a line yet."""
+        if self._take_last_line or file.has_whole_rest(self._parser):
+            await self._hand_over(intake, file, file.finish())
+        elif file.has_rest:
+            _log.warning(
+                "last line has no newline and is left for the next run; take_last_line takes it",
+                path=str(file.path),
+                **file.rest(),
+            )
+        self._look_at_left()
+        self._ended = True
 
     async def _leave(self, intake: Intake, file: LineFile, successor: _Next) -> LineFile | None:
         following = successor.log.open(successor.generation)
@@ -542,6 +561,7 @@ def _make(settings: FileSettings, parser: EventParser) -> FileSource:
         path_of(settings),
         parser,
         rotate_wait_s=settings.rotate_wait.total_seconds(),
+        take_last_line=settings.take_last_line,
         rotated_numbers=settings.rotated_numbers,
         **file_options(settings),
     )

@@ -226,6 +226,30 @@ async def test_bad_lines_are_refused_with_file_and_line(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["a.done"]
 
 
+@pytest.mark.promise("in-line-two-halves")
+async def test_what_is_appended_to_a_last_line_is_no_event(tmp_path: Path, steps: _Steps) -> None:
+    """Each line is an event once, whenever a writer who keeps to no rule goes on with it."""
+    appended = 0
+    for step in range(1, _STEPS):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        (folder / "a").write_bytes(b"1\n2")
+        journal = FakeJournal()
+        steps.count, steps.at = 0, {step: partial(_append, folder)}
+        intake = await _run(folder, journal, steps)
+        if intake.refused:
+            appended += 1
+            place = f"{folder / 'a'} line 2 byte 3 (inode "
+            assert [(raw, why) for raw, _, why in intake.refused] == [
+                (b"3", "appended to a line that was taken before it had a newline")
+            ]
+            assert " line 2 byte 3 (inode " in intake.refused[0][1], place
+            assert journal.values == [b"1", b"2"]
+        else:
+            assert journal.values in ([b"1", b"2"], [b"1", b"23"])
+    assert appended
+
+
 @pytest.mark.promise("in-hole-of-nulls")
 async def test_holes_are_passed_over(tmp_path: Path) -> None:
     """At the beginning, between lines, at the end, and in a file that is nothing else."""
@@ -312,12 +336,13 @@ def _append(folder: Path) -> None:
             file.write(b"3\n")
 
 
-async def _run(folder: Path, journal: FakeJournal, steps: _Steps) -> None:
+async def _run(folder: Path, journal: FakeJournal, steps: _Steps) -> FakeIntake:
     """Read until the folder has nothing left."""
     intake = FakeIntake(journal)
     intake.on_step = steps
     source = DirectorySource(folder, EventParser(None, 100), follow=False)
     await source.run(intake, journal.position)
+    return intake
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -12,9 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError, PositionError, SourceError, StoppingError
-from sequitur.producer.sources._source import EventParser
+from sequitur.producer.sources._source import EventParser, TextParser
 from sequitur.producer.sources.file import FileSource
-from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, Round
+from tests.support.fake_intake import (
+    CrashedError,
+    FakeIntake,
+    FakeJournal,
+    Round,
+    scripted_pause,
+)
 from tests.support.log_file import LogFile, follow, numbers, open_files, read
 
 if TYPE_CHECKING:
@@ -141,11 +147,113 @@ async def test_without_follow_a_missing_file_is_an_error(log: LogFile) -> None:
         await read(log, FakeJournal())
 
 
-async def test_without_follow_the_last_line_needs_no_newline(log: LogFile) -> None:
+_JSON, _TEXT = EventParser(None, 100), TextParser(100)
+
+
+@pytest.mark.promise("in-line-two-halves")
+@pytest.mark.parametrize(
+    ("parser", "half", "rest", "line"),
+    [
+        (_JSON, b'{"n": 2', b"34}\n", b'{"n": 234}'),
+        (_JSON, b"12", b"34\n", b"1234"),
+        (_JSON, b'"text', b'"\n', b'"text"'),
+        (_JSON, b'"text"', b"\n", b'"text"'),
+        (_JSON, b"[1]", b"\r\n", b"[1]"),
+        (_JSON, b"nul", b"l\n", b"null"),
+        (_JSON, b'{"a":"\xc3', b'\xa4"}\n', b'{"a":"\xc3\xa4"}'),
+        (_JSON, b"12\r", b"\n", b"12"),
+        (_JSON, b"\0\0\0" + b"12", b"3\n", b"123"),
+        (_JSON, b'{"a":1}' + b" " * 100, b"\n", None),
+        (_TEXT, b"sec", b"ond\n", b"second"),
+        (_TEXT, b'{"a":1}', b" is JSON\n", b'{"a":1} is JSON'),
+        (_TEXT, b"\xc3", b"\xa4\n", b"\xc3\xa4"),
+        (_TEXT, b"text\r", b"\n", b"text"),
+    ],
+)
+async def test_without_follow_half_a_line_is_left_for_the_next_run(
+    log: LogFile, parser: EventParser, half: bytes, rest: bytes, line: bytes | None
+) -> None:
+    """Also over several runs. It is told where it stands, and how long it is."""
+    journal = FakeJournal()
+    log.append(b"1\n" + half)
+    length = len(half.lstrip(b"\0"))
+    for _ in range(2):
+        with capture_logs() as logs:
+            intake, _ = await read(log, journal, parser=parser)
+        assert (journal.values, intake.refused) == ([b"1"], [])
+        told = [entry for entry in logs if entry["log_level"] == "warning"]
+        assert [(one["line"], one["byte"], one["bytes"]) for one in told] == [(2, 2, length)]
+    log.append(rest + b"3\n")
+    intake, _ = await read(log, journal, parser=parser)
+    assert journal.values == [b"1", *([] if line is None else [line]), b"3"]
+    assert len(intake.refused) == (line is None)
+
+
+@pytest.mark.promise("in-line-two-halves")
+@pytest.mark.parametrize("rest", [b"\n", b" \r\n", b"\r\n", b"\0\n"])
+@pytest.mark.parametrize("line", [b'{"a":1}', b' {"a":1} ', b'{"a":1}\r'])
+async def test_an_object_without_a_newline_is_whole(log: LogFile, line: bytes, rest: bytes) -> None:
+    """Its newline may come later."""
+    journal = FakeJournal()
+    log.append(line)
+    await read(log, journal)
+    log.append(rest + b"2\n")
+    intake, _ = await read(log, journal)
+    assert journal.values == [line.removesuffix(b"\r"), b"2"]
+    assert intake.refused == []
+
+
+@pytest.mark.promise("in-line-two-halves")
+@pytest.mark.parametrize(
+    ("parser", "line", "value"),
+    [
+        (_JSON, b"12", b"12"),
+        (_JSON, b'{"n": 2', None),
+        (_JSON, b'"\xc3', None),
+        (_TEXT, b"sec", b"sec"),
+        (_TEXT, b"\xc3", b"\xc3"),
+    ],
+)
+async def test_the_last_line_is_taken_when_asked_to(
+    log: LogFile, parser: EventParser, line: bytes, value: bytes | None
+) -> None:
+    """As an event or a dead letter. What is appended to it is a dead letter that says so."""
+    journal = FakeJournal()
+    log.append(b"1\n" + line)
+    intake, _ = await read(log, journal, parser=parser, take_last_line=True)
+    assert journal.values[1:] == ([] if value is None else [value])
+    assert [raw for raw, _, _ in intake.refused] == ([line] if value is None else [])
+    for part in (b"3", b"4"):
+        log.append(part)
+        intake, _ = await read(log, journal, parser=parser)
+        assert intake.refused == []
+    log.append(b"\n5\n")
+    intake, _ = await read(log, journal, parser=parser)
+    place = f"{log.path} line 2 byte {2 + len(line)} (inode {log.path.stat().st_ino})"
+    reason = "appended to a line that was taken before it had a newline"
+    assert intake.refused == [(b"34", place, reason)]
+    assert journal.values[-1] == b"5"
+    assert len(journal.values) == 2 + (value is not None)
+
+
+@pytest.mark.promise("in-line-two-halves")
+async def test_without_follow_half_a_line_of_a_rotated_file_may_get_its_rest(log: LogFile) -> None:
+    """Its writer has the old file open for a moment longer."""
     journal = FakeJournal()
     log.append(b"1\n2")
     await read(log, journal)
-    assert journal.values == [b"1", b"2"]
+    old = log.path.open("ab", buffering=0)
+    log.rotate()
+    log.write(3, 3)
+    with old:
+        await read(
+            log,
+            journal,
+            poll_interval_s=1,
+            rotate_wait_s=2,
+            pause=scripted_pause(lambda: old.write(b"0\n"), quiet=4),
+        )
+    assert journal.values == [b"1", b"20", b"3"]
 
 
 async def test_a_position_of_something_else_is_refused(log: LogFile) -> None:

@@ -90,7 +90,9 @@ async def follow(
 
 
 async def read(log: LogFile, journal: FakeJournal, **options: Any) -> tuple[FakeIntake, FileSource]:
+    """Read the file to its end, and end."""
     intake = FakeIntake(journal)
-    source = FileSource(log.path, EventParser(None, 100), follow=False, **options)
+    parser = options.pop("parser", EventParser(None, 100))
+    source = FileSource(log.path, parser, follow=False, **options)
     await source.run(intake, journal.position)
     return intake, source
