@@ -15,6 +15,8 @@ Where a number contradicts what was there before, that is reported.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -31,7 +33,7 @@ from pydantic import Field
 
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration
-from sequitur.errors import LostFileError, PositionError
+from sequitur.errors import LostFileError, PositionError, SourceError
 from sequitur.producer.sources._source import (
     CommonSettings,
     LineBatch,
@@ -326,6 +328,46 @@ def head_of(file: IO[bytes], start: int = 0) -> tuple[int, bytes]:
     return offset, b""
 
 
+_ARCHIVE: Final = re.compile(
+    r".\.(?:gz|bz2|xz|zst|lz4|Z|br|lz|lzma|zip|7z|rar|tar|tgz|tbz2?|txz)$",
+    re.DOTALL | re.IGNORECASE,
+)
+_MAGIC: Final = (
+    *(b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"),
+    *(b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
+)
+"""How compressed files begin: gzip, compress, xz, zstd, lz4; zip, 7z and rar."""
+_BZIP2: Final = re.compile(rb"BZh[1-9]1AY&SY")
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+_CONTROL: Final = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
+"""Control characters of no text; an escape stands in text with colours."""
+
+
+def why_no_lines(name: str, head: bytes, *, is_text: bool) -> str | None:
+    """Return why a file with this name and these first bytes has no lines; None if it may."""
+    if _ARCHIVE.search(name) or head.startswith(_MAGIC) or _BZIP2.match(head):
+        return "it is compressed or an archive: unpack it"
+    if head.startswith(_UTF_16):
+        return "it is UTF-16 or UTF-32: convert it to UTF-8"
+    if is_text or not _CONTROL.search(head):
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # its end may cut a character
+        is_binary = b"\0" in head
+    except UnicodeDecodeError:
+        is_binary = True
+    return "it is binary, and no lines of JSON" if is_binary else None
+
+
+def require_uncompressed(path: Path) -> None:
+    """Refuse a file that has no lines. One that is not there may come."""
+    if not path.is_file():
+        return
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if problem := why_no_lines("", head_of(file)[1], is_text=True):
+            raise SourceError(f"{path} has no lines: {problem}")
+
+
 def _sample(content: bytes) -> bytes:
     return content[:HEAD_BYTES].rstrip(b"\0")
 
@@ -554,6 +596,11 @@ class LineFile:
         self._splitter.feed_nulls(end - self._read_to)
         self._read_to = end
         self._tail = bytes(_SAMPLE_BYTES)
+
+    @property
+    def head(self) -> bytes:
+        """Its first bytes behind a hole."""
+        return self._head
 
     @property
     def has_rest(self) -> bool:

@@ -51,6 +51,7 @@ from sequitur.producer.sources._line_file import (
     head_at,
     head_of,
     read_lines,
+    require_uncompressed,
 )
 from sequitur.producer.sources._source import (
     SourceKind,
@@ -552,6 +553,7 @@ def _check(settings: FileSettings) -> None:
             if not path.is_file():
                 raise SourceError(f"{path} is no regular file: expected one, or stdin for a pipe")
             check_readable(path)
+            require_uncompressed(path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 

@@ -19,6 +19,7 @@ from sequitur.base.log import Logger
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.base.time_format import FORMAT_BEGINS, MILLISECONDS, TimeFormat, split_format
 from sequitur.errors import PositionError, SourceError
+from sequitur.producer.sources._line_file import require_uncompressed
 from sequitur.producer.sources._source import (
     CommonSettings,
     LineBatch,
@@ -393,6 +394,7 @@ def _check(settings: ReplaySettings) -> None:
     if not (path := path_of(settings)).is_file():
         raise SourceError(f"{path} is not there, or no file")
     check_readable(path)
+    require_uncompressed(path)
 
 
 def _make(settings: ReplaySettings, parser: EventParser) -> ReplaySource:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import contextlib
 import gc
+import gzip
+import lzma
 import os
 import threading
 from functools import partial
@@ -16,8 +19,8 @@ from structlog.testing import capture_logs
 
 from sequitur.producer.sources import LostFileError, PositionError, SourceError
 from sequitur.producer.sources._line_file import LineFile
-from sequitur.producer.sources._source import EventParser
-from sequitur.producer.sources.dir import DirectorySource
+from sequitur.producer.sources._source import EventParser, TextParser
+from sequitur.producer.sources.dir import DirectorySource, WatchedFolder
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 
 if TYPE_CHECKING:
@@ -248,6 +251,137 @@ async def test_what_is_appended_to_a_last_line_is_no_event(tmp_path: Path, steps
         else:
             assert journal.values in ([b"1", b"2"], [b"1", b"23"])
     assert appended
+
+
+_COMPRESSED = {
+    "gz": gzip.compress(b"1\n"),
+    "bz2": bz2.compress(b"1\n"),
+    "xz": lzma.compress(b"1\n"),
+    "zst": b"\x28\xb5\x2f\xfd\x04\x00\x11\x00\x001\n",
+    "lz4": b"\x04\x22\x4d\x18d@",
+    "zip": b"PK\x03\x04\n\x00",
+    "GZ": "1\n".encode("utf-16"),
+}
+
+
+@pytest.mark.promise("in-file-without-lines")
+@pytest.mark.parametrize("parser", [EventParser(None, 100), TextParser(100)], ids=["json", "text"])
+@pytest.mark.parametrize("kind", _COMPRESSED)
+async def test_a_compressed_file_is_left_as_it_is(
+    tmp_path: Path, kind: str, parser: EventParser
+) -> None:
+    """Known by its name, also while it is empty yet, or by its first bytes. It is told once."""
+    names = [f"b.jsonl.{kind}", "c.jsonl", f"d.{kind}"]
+    for name, content in zip(names, (b"", _COMPRESSED[kind], b"\xff\n"), strict=True):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "a.jsonl").write_bytes(b"1\n")
+    (tmp_path / "e.jsonl").write_bytes(b"2\n")
+    journal, intake = FakeJournal(), FakeIntake()
+    intake.journal = journal
+    with capture_logs() as logs:
+        source = DirectorySource(tmp_path, parser, pause=scripted_pause(quiet=3))
+        await source.run(intake, None)
+    assert (journal.values, intake.refused) == ([b"1", b"2"], [])
+    assert _names(tmp_path) == ["a.jsonl.done", *names, "e.jsonl.done"]
+    told = [Path(entry["path"]).name for entry in logs if entry["event"] == "file passed over"]
+    assert told == names
+    assert source.statistics().files_passed_over == 3
+
+
+@pytest.mark.promise("in-file-without-lines")
+@pytest.mark.parametrize(
+    ("content", "is_binary"),
+    [
+        (bytes(range(256)) * 4, True),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\0", True),
+        (b"SQLite format 3\0\x10\0\1\1\0", True),
+        (b"\0\0\0" + b"1\n", False),
+        (b'{"a":"\xe4"}\n1\n', False),
+        (b"\x1b[31mred\x1b[0m\n1\n", False),
+        (b'{"a":1\0\0\0\n1\n', False),
+        (b"1\n" + "ä".encode() * 600, False),
+    ],
+)
+async def test_a_binary_file_is_no_json(tmp_path: Path, content: bytes, is_binary: bool) -> None:
+    """A line that is none of JSON is a dead letter; in text all lines are events."""
+    (tmp_path / "a").write_bytes(content)
+    _, source = await _read(tmp_path, journal := FakeJournal())
+    assert source.statistics().files_passed_over == is_binary
+    assert _names(tmp_path) == ["a" if is_binary else "a.done"]
+    assert (b"1" in journal.values) is not is_binary
+    if is_binary:
+        source = DirectorySource(tmp_path, TextParser(2_000), follow=False)
+        await source.run(FakeIntake(), None)
+        assert _names(tmp_path) == ["a.done"]
+
+
+@pytest.mark.promise("in-file-without-lines")
+async def test_what_takes_the_place_of_a_compressed_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(gzip.compress(b"0\n"))
+    journal = FakeJournal()
+
+    def unpack() -> None:
+        (tmp_path / "a.tmp").write_bytes(b"1\n")
+        (tmp_path / "a.tmp").rename(tmp_path / "a")
+
+    _, source = await _read(
+        tmp_path, journal, follow=True, pause=scripted_pause(lambda: None, unpack, quiet=2)
+    )
+    assert journal.values == [b"1"]
+    assert source.statistics().files_passed_over == 1
+    assert _names(tmp_path) == ["a.done"]
+
+
+def test_a_folder_is_listed_when_it_changes_and_now_and_then(tmp_path: Path) -> None:
+    """Not for each file, and not while nothing changes: thousands of done files may lie there."""
+    looks = [0.0, 0.5, 1.0, 2.5, 3.0, 9.0, 12.4, 12.5, 13.0]
+    after_a_change = [20.0, 21.0, 22.0, 23.0]
+    folder = WatchedFolder(tmp_path, iter(looks + after_a_change).__next__)
+    assert [at for at in looks if folder.may_have_changed()] == [0.0, 0.5, 1.0, 2.5, 12.5]
+    os.utime(tmp_path, (1, 1))
+    assert [at for at in after_a_change if folder.may_have_changed()] == [20.0, 21.0, 22.0]
+    missing = WatchedFolder(tmp_path / "missing")
+    assert missing.may_have_changed()
+    assert missing.may_have_changed()
+
+
+async def test_one_listing_serves_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings = 0
+    listdir = os.listdir
+
+    def counted(path: Path) -> list[str]:
+        nonlocal listings
+        listings += path == tmp_path
+        return listdir(path)
+
+    for number in range(50):
+        (tmp_path / f"{number:02}").write_bytes(b"%d\n" % number)
+    monkeypatch.setattr(os, "listdir", counted)
+    await _read(tmp_path, journal := FakeJournal())
+    assert len(journal.values) == 50
+    assert listings == 2
+
+
+async def test_a_name_used_thousands_of_times_is_found_a_free_one(tmp_path: Path) -> None:
+    """By few looks; braces in a name are no format."""
+    for number in ("", *(f".{number}" for number in range(2, 301))):
+        (tmp_path / f"{{a}}{number}.done").touch()
+    (tmp_path / "{a}").write_bytes(b"1\n")
+    looked = 0
+    stat = os.stat
+
+    def counted(path: Any, **options: Any) -> os.stat_result:
+        nonlocal looked
+        looked += str(path).endswith(".done")
+        return stat(path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", counted)
+        await _read(tmp_path, FakeJournal())
+    assert (tmp_path / "{a}.301.done").exists()
+    assert 0 < looked < 30
 
 
 @pytest.mark.promise("in-hole-of-nulls")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,14 @@ async def test_holes_are_passed_over(pipe: tuple[int, int]) -> None:
     await source.run(intake := FakeIntake(), None)
     assert (intake.values, intake.refused) == ([b"1", b"2"], [])
     assert source.statistics().hole_bytes == 5_003
+
+
+@pytest.mark.promise("in-file-without-lines")
+async def test_compressed_input_is_refused(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], gzip.compress(b"1\n"))
+    with pytest.raises(SourceError, match=r"has no lines: it is compressed .* unpack it"):
+        await _source(pipe[0]).run(intake := FakeIntake(), None)
+    assert (intake.values, intake.refused) == ([], [])
 
 
 async def test_bad_lines_are_refused_by_number(pipe: tuple[int, int]) -> None:

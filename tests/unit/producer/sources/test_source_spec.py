@@ -5,6 +5,7 @@ A module in the folder of the sources is one, with all that is known of it.
 
 from __future__ import annotations
 
+import gzip
 import os
 import socket
 import subprocess
@@ -170,6 +171,14 @@ async def test_a_file_that_does_not_come_is_told_of(
     source = FileSource(tmp_path / "app.log", parser, pause=pause, now_s=lambda: clock_s)
     await source.run(FakeIntake(), None)
     assert ["it is not there" in told for told in caplog.messages] == [True, True]
+
+
+@pytest.mark.promise("in-file-without-lines")
+@pytest.mark.parametrize("kind", ["file", "replay"])
+def test_a_compressed_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "day.jsonl").write_bytes(gzip.compress(b"1\n"))
+    with pytest.raises(SourceError, match=r"has no lines: it is compressed .* unpack it"):
+        check_source(SourceSettings(source=f"{kind}:{tmp_path / 'day.jsonl'}"))
 
 
 @pytest.mark.parametrize(
