@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
+from sequitur.base.process import user_folder
 from sequitur.base.standard_streams import reserve_descriptors
-from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, PipelineError
+from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, SequiturError
 from sequitur.pipelines.store import durable
 
 MINIMUM_VERSION: Final = 17
@@ -152,7 +153,8 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     own = environ.get("SEQUITUR_CACHE")
     if own:
         return Path(own).absolute()
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sequitur").absolute()
+    cache = user_folder("XDG_CACHE_HOME", ".cache", environ=environ, instead="SEQUITUR_CACHE")
+    return (cache / "sequitur").absolute()
 
 
 def read_lock(group: str, lock_file: Path = LOCK_FILE) -> list[LockedJar]:
@@ -431,7 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     locked_jars(group)
         else:
             sys.stdout.writelines(f"{jar}\n" for jar in locked_jars(given.group))
-    except PipelineError as error:
+    except SequiturError as error:
         _log(str(error))
         return 1
     return 0

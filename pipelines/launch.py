@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from sequitur.errors import JavaError
+from sequitur.errors import JavaError, PipelineError
 from sequitur.pipelines.jars import cache_directory, find_java, jars_of_spark
 from sequitur.pipelines.spark_settings import (
     JARS,
@@ -177,6 +178,18 @@ def class_archive_options() -> list[str]:
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment to run `spark_submit_command` in: this Spark and this Python."""
     return {**environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+
+
+def require_user_name() -> None:
+    """Refuse a user without a name: Spark's Hadoop classes end in a NullPointerException."""
+    user = os.getuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        raise PipelineError(
+            f"Spark cannot start: the user {user} has no entry in /etc/passwd; add one, as by "
+            f"`useradd --uid {user} sequitur` in the image, or run as another user"
+        ) from None
 
 
 def run_spark_submit(command: list[str]) -> NoReturn:

@@ -345,7 +345,13 @@ def settings_of_environment() -> Callable[[str], str | None]:
 
 def _user() -> str:
     """Return who we are to Hadoop."""
-    return os.environ.get(_USER) or pwd.getpwuid(os.getuid()).pw_name
+    user = os.getuid()
+    try:
+        return os.environ.get(_USER) or pwd.getpwuid(user).pw_name
+    except KeyError:
+        raise CheckpointError(
+            f"the user {user} has no entry in /etc/passwd, and so no name in Hadoop: set {_USER}"
+        ) from None
 
 
 def _passes(error: Exception) -> str | None:

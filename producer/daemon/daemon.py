@@ -21,6 +21,7 @@ import structlog
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.base.log import Logger
+from sequitur.base.process import user_folder
 from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.base.settings import Address, Duration, Section, Settings, Size, parse_address
 from sequitur.errors import ProducerError, RetriableError
@@ -123,23 +124,26 @@ class ProduceJob(Settings):
             return values
         given = dict(values.get("producer") or {})
         if given.get("durability") != "none":
-            given.setdefault("journal", default_journal(given.get("name")))
+            if "journal" not in given:
+                given["journal"] = default_journal(given.get("name"))
             given.setdefault("delivery_timeout", _NEVER)
         given.setdefault("topic_timeout", _NEVER)
         return {**values, "producer": given}
 
 
-def default_journal(name: str | None, environ: Mapping[str, str] = os.environ) -> Path:
+def default_journal(
+    name: str | None, environ: Mapping[str, str] = os.environ, *, instead: str = "--journal"
+) -> Path:
     """Return where the daemon keeps the journal of a producer name, by default."""
-    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "sequitur", "producers", f"{name or UNNAMED_PREFIX}.journal")
+    state = user_folder("XDG_STATE_HOME", ".local/state", environ=environ, instead=instead)
+    return state / "sequitur" / "producers" / f"{name or UNNAMED_PREFIX}.journal"
 
 
 def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
     """Return the path of the dead-letter file: the setting, or a file beside the journal."""
     if produce.dead_letter is not None:
         return produce.dead_letter
-    journal = producer.journal or default_journal(producer.name)
+    journal = producer.journal or default_journal(producer.name, instead="--dead-letter")
     return journal.with_name(journal.name + _DEAD_LETTERS)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
     import asyncio
@@ -150,6 +153,27 @@ def report_failure(task: asyncio.Task[None], on_failure: Callable[[Exception], N
             on_failure(error)
 
     task.add_done_callback(report)
+
+
+def user_folder(
+    variable: str, below_home: str, *, environ: Mapping[str, str], instead: str
+) -> Path:
+    """Return the folder that an XDG variable names, or else one below the user's home.
+
+    Raises:
+        SettingsError: There is no home, as for a user that a container was given by number only.
+            The message names what to give instead.
+    """
+    if given := environ.get(variable):
+        return Path(given)
+    home, user = environ.get("HOME"), os.getuid()
+    try:
+        return Path(home or pwd.getpwuid(user).pw_dir, below_home)
+    except KeyError:
+        raise SettingsError(
+            f"no home folder: HOME is not set, and the user {user} has no entry in /etc/passwd; "
+            f"give {instead}, or {variable}"
+        ) from None
 
 
 def sync(path: Path) -> None:

@@ -316,8 +316,8 @@ def _explain(details: ErrorDetails, sections: Mapping[str, type[Section]]) -> st
         )
     message = details["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "expected").replace("String should", "expected to")
-    section_model = sections.get(path[0])
+    section_model = sections.get(path[0]) if path else None
     info = section_model.model_fields.get(path[1]) if section_model and path[1:] else None
     if info is None or is_secret(info):  # a whole section may hold a secret, too
-        return f"{name}: {message}"
+        return f"{name}: {message}" if name else message
     return f"{name} = {details['input']!r}: {message}"

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from sequitur.base.process import user_folder
 from sequitur.base.settings import Settings, load_settings
 from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import BrokerError
@@ -56,8 +57,8 @@ def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
     own = environ.get("SEQUITUR_BROKER_DIR")
     if own:
         return Path(own)
-    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "sequitur", "broker")
+    state = user_folder("XDG_STATE_HOME", ".local/state", environ=environ, instead="--dir")
+    return state / "sequitur" / "broker"
 
 
 @broker_app.command()

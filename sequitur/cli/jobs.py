@@ -27,6 +27,7 @@ from sequitur.pipelines.launch import (
     REORDER_JOB,
     WAITING_MASTER,
     chosen_master,
+    require_user_name,
     run_spark_submit,
     spark_submit_command,
 )
@@ -87,6 +88,7 @@ def submit(
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
     find_java()
+    require_user_name()
     spark_settings = spark.settings()
     waits = process is not None and process.topology.is_concurrent
     default = WAITING_MASTER if waits else DEFAULT_MASTER
