@@ -25,7 +25,7 @@ from sequitur.pipelines.spark_settings import (
     spark_home,
 )
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.submitted import hand_output_on
+from sequitur.pipelines.submitted import hand_output_on, java_locale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,7 +177,8 @@ def class_archive_options() -> list[str]:
 
 def spark_submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment to run `spark_submit_command` in: this Spark and this Python."""
-    return {**environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    return {**environ, **java_locale(), **ours}
 
 
 def require_user_name() -> None:
@@ -197,4 +198,6 @@ def run_spark_submit(command: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     environ = spark_submit_environment(os.environ) | hand_output_on()
-    os.execve(command[0], command, environ)  # noqa: S606
+    # Python may know of no other letters than ASCII; the JVM does, in the locale that it is given.
+    encoded = (word.encode("utf-8", "surrogateescape") for word in command)
+    os.execve(command[0], [*encoded] if java_locale() else command, environ)  # noqa: S606

@@ -20,11 +20,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from sequitur.pipelines.python_path import leave_out_archives
-from sequitur.pipelines.submitted import separate_output
+from sequitur.pipelines.submitted import check_arguments, separate_output
 
 if __name__ == "__main__":
     leave_out_archives()
     separate_output()
+    check_arguments()
 
 import typer
 

@@ -26,7 +26,7 @@ from sequitur.pipelines.spark_settings import (
     spark_submit_flags,
     submitted_properties,
 )
-from sequitur.pipelines.submitted import is_submitted
+from sequitur.pipelines.submitted import is_submitted, java_locale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,6 +142,8 @@ def _told(options: Mapping[str, str]) -> dict[str, str]:
         launch.set(key, value)
     if JARS in options:
         launch.set(JARS, merged_jars(spark_defaults().get(JARS), options[JARS]))
+    if not is_submitted():
+        os.environ.update(java_locale())
     SparkContext._ensure_initialized(conf=launch)  # noqa: SLF001
     told = dict(SparkConf().getAll())
     return {key: value for key, value in told.items() if key not in _MADE_UP or _is_asked_for(key)}

@@ -1,14 +1,20 @@
-"""The output of a driver that spark-submit has started.
+"""Arguments and output of a driver that spark-submit has started.
 
 spark-submit runs Python as a child of its JVM, and relays what Python writes on either stream to
 the JVM's standard output. A program that reads steps there would read warnings among them. So the
 driver has the JVM relay each stream to where it belongs, by a pipe of its own.
+
+Where the locale is C, JVMs turn letters that are not ASCII into question marks, in arguments and in
+names of files. The commands give them another locale; a job that has none is refused.
 """
 
 from __future__ import annotations
 
+import codecs
+import locale
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +27,41 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 def is_submitted() -> bool:
     """Whether spark-submit started this process: then the JVM runs already, with its own jars."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_arguments() -> None:
+    """End the program where spark-submit has not handed on an argument as it was given."""
+    from sequitur.base.program import REFUSED_EXIT_CODE, complain  # noqa: PLC0415 - takes a while
+
+    # A letter is two bytes or more, and each of them becomes a question mark.
+    lost = [word for word in sys.argv[1:] if "??" in word]
+    if is_submitted() and lost and _is_ascii(jnu_encoding(_jvm())):
+        complain(
+            f"sequitur: argument {lost[0]!r}: spark-submit makes question marks of letters that "
+            "are not ASCII, for its locale is C: set LC_ALL to one of UTF-8, such as C.UTF-8"
+        )
+        sys.exit(REFUSED_EXIT_CODE)
+
+
+def jnu_encoding(jvm: Any) -> str:
+    """Return in which encoding a JVM has arguments and names of files."""
+    return str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+
+
+def java_locale() -> dict[str, str]:
+    """Return what to add to a JVM's environment, so that it can name any file."""
+    return {"LC_ALL": "C.UTF-8"} if _is_ascii(locale.getencoding()) else {}
+
+
+def _is_ascii(encoding: str) -> bool:
+    return codecs.lookup(encoding).name == "ascii"
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext  # noqa: PLC0415 - what its import warns of is to be separated
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - Spark offers no other way to the JVM
+    return SparkContext._jvm  # noqa: SLF001
 
 
 def hand_output_on() -> dict[str, str]:
@@ -62,10 +103,7 @@ def separate_output() -> None:
 
 def _relay(descriptor: int) -> None:
     """Have the JVM write where a stream leads what is written to it here."""
-    from pyspark import SparkContext  # noqa: PLC0415 - what its import warns of is kept already
-
-    SparkContext._ensure_initialized()  # noqa: SLF001 - Spark offers no other way to the JVM
-    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    jvm = _jvm()
     java = jvm.java
     target = java.lang.System.err
     if descriptor == _STDOUT:

@@ -70,7 +70,7 @@ from sequitur.pipelines.spark.tasks import SparkWorkers, start_python, watched_e
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.documents import check_epoch, folder_of_epoch
-from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
+from sequitur.pipelines.store.hadoop_folder import check_nameable, open_spark_folder, open_storage
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, local_path
 
@@ -399,6 +399,8 @@ def run_submitted(
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())
+    if file is not None:
+        check_nameable(spark, str(file), "topology file")
     if file is not None and is_local(str(spark.sparkContext.master)):
         spark.sparkContext.environment[MODULES] = str(file.resolve().parent)
     start_python(spark)

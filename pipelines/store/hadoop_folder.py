@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.remote_path import HdfsPath, hdfs_path, object_path
-from sequitur.pipelines.store.storage import LOCAL_SCHEME, LocalStorage, RemoteStorage
+from sequitur.pipelines.store.storage import (
+    LOCAL_SCHEME,
+    LocalStorage,
+    RemoteStorage,
+    local_path,
+)
+from sequitur.pipelines.submitted import jnu_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +36,8 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
     setting: Callable[[str], str | None] = _hadoop_conf(spark).get
     found = object_path(location, setting) or hdfs_path(location, setting)
     if found is None:
+        if (path := local_path(location)) is not None:
+            check_nameable(spark, str(path), "checkpoint")
         root = HadoopFolder(spark, location).root
         if root.startswith(LOCAL_SCHEME):
             return LocalStorage(Path(root.removeprefix(LOCAL_SCHEME)))
@@ -47,6 +56,22 @@ def open_spark_folder(spark: SparkSession, storage: Storage) -> SparkFolder:
         return storage
     with _hadoops_errors(storage.root):
         return HadoopFolder(spark, storage.root)
+
+
+def check_nameable(spark: SparkSession, path: str, what: str) -> None:
+    """Check that Java can name a file: it would write to another, or find none.
+
+    Raises:
+        CheckpointError: It cannot.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the way to Java
+    try:
+        jvm.java.io.File(path).toPath()
+    except (Py4JJavaError, PySparkException) as error:
+        raise CheckpointError(
+            f"{what} {path}: Java, which has to name it, cannot in {jnu_encoding(jvm)}: "
+            "set LC_ALL to one of UTF-8, such as C.UTF-8"
+        ) from error
 
 
 class HadoopFolder:

@@ -23,7 +23,7 @@ from typing import (
 import typer
 from typer.models import OptionInfo
 
-from sequitur.base.program import complain
+from sequitur.base.program import REFUSED_EXIT_CODE, complain
 from sequitur.base.settings import (
     Settings,
     SettingsError,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Settings)
 
-BAD_SETTINGS_EXIT_CODE = 2
 _BINARY_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LINE_END: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """The end of a line in a paragraph: the terminal's own width says where lines end."""
@@ -79,7 +78,7 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
                 settings = load_settings(model, config=config, environ=os.environ, flags=chosen)
             except SettingsError as error:
                 complain(str(error))
-                raise typer.Exit(BAD_SETTINGS_EXIT_CODE) from None
+                raise typer.Exit(REFUSED_EXIT_CODE) from None
             function(settings, **rest)
 
         text = inspect.cleandoc(function.__doc__ or "")

@@ -29,6 +29,8 @@ from sequitur.base.extras import how_to_install
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+REFUSED_EXIT_CODE: Final = 2
+"""Arguments or settings were refused."""
 FAILED_EXIT_CODE: Final = 3
 """The program could not do its work."""
 NOTHING_USABLE_EXIT_CODE: Final = 4
