@@ -220,7 +220,6 @@ _ESCAPE: Final = re.compile(
 _NO_JSON: Final = (msgspec.DecodeError, RecursionError)
 _LOOKED_AT: Final = 20
 """Events of which the fields are listed."""
-_log: Final = Logger(__name__)
 
 
 def parse_header(text: str) -> tuple[str, JsonField]:

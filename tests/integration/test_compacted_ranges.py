@@ -15,7 +15,7 @@ from sequitur.consumer import SourcePartition
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.producer import KafkaSettings
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
@@ -35,19 +35,19 @@ def test_ranges_of_a_compacted_topic_are_read_to_their_ends(make_broker: MakeBro
     broker = make_broker({"log.cleaner.backoff.ms": "100"})
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     topic, admin = "compacted", AdminClient(kafka.librdkafka())
-    admin.create_topics([NewTopic(topic, 1, 1, config=_CONFIG)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=_CONFIG)])[topic].result(PATIENCE_S)
     client = Producer(kafka.librdkafka())
 
     def left() -> list[int]:
         """Write one more, which ends an old segment, and read all."""
         client.produce(topic, b"", b"%d" % time.monotonic_ns(), 0)
-        client.flush(30)
+        client.flush(PATIENCE_S)
         time.sleep(0.3)
         return [record.offset for record in read_topic(kafka, topic)]
 
     for number in range(60):
         client.produce(topic, b"%d" % number, b"once" if number == 30 else b"same", 0)
-        client.flush(30)
+        client.flush(PATIENCE_S)
     wait_until(lambda: len([one for one in left() if one < 60]) == 2)
     there = [(record.offset, record.value) for record in read_topic(kafka, topic)]
     assert [offset for offset, _ in there][:2] == [30, 59]

@@ -201,8 +201,8 @@ async def test_a_raised_limit_and_a_new_partition_are_noticed(
         assert [type(outcome) for outcome in refused] == [NotPersisted] * 2
         _set_limit(broker, topic, "9000")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(10)
-        async with asyncio.timeout(20):
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
             await _until_persisted(producer, topic, large)
             await _until_persisted(producer, topic, large, partition=1)
 
@@ -222,7 +222,7 @@ def _set_limit(broker: Any, topic: str, max_message_bytes: str) -> None:
         "max.message.bytes", max_message_bytes, incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[limit])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 @pytest.mark.promise("in-topic-missing")

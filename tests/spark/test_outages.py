@@ -162,7 +162,7 @@ def test_an_outage_is_no_silence_of_partitions(job: Job, make_broker: MakeBroker
     job = job.with_settings(metrics=address, idle_timeout="8 s")
     topic = NewTopic(job.topic, num_partitions=2, replication_factor=1)
     admin = AdminClient(job.kafka.librdkafka())
-    admin.create_topics([topic])[job.topic].result(30)
+    admin.create_topics([topic])[job.topic].result(PATIENCE_S)
     begun_ms = time.time_ns() // 1_000_000
 
     def rows(partition: int, first_ms: int, last_ms: int) -> list[Event]:
@@ -201,7 +201,7 @@ def test_a_broker_that_hangs_keeps_no_job_from_ending(
     job = job.with_settings(idle_timeout="1 s", small_batch_rows=0 if where == "tasks" else 50_000)
     topic = NewTopic(job.topic, num_partitions=1, replication_factor=1)
     admin = AdminClient(job.kafka.librdkafka())
-    admin.create_topics([topic])[job.topic].result(30)
+    admin.create_topics([topic])[job.topic].result(PATIENCE_S)
     job.produce([event(T0 + 10 * n, partition=0) for n in range(200)])
     hangs, is_due = threading.Event(), threading.Event()
 

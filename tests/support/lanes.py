@@ -77,6 +77,7 @@ LANES: Final = {
         "unit/pipelines/*",
         "property/*",
         "integration/test_block_writer.py",
+        "integration/test_compacted_ranges.py",
         "integration/test_forgotten_rows.py",
         "integration/test_step_plans.py",
         "spark/*",

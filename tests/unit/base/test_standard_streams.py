@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.tree import ROOT
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def _run(code: str, closed: tuple[bool, ...], told: Path) -> subprocess.Complete
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         input=b"",
     )
 

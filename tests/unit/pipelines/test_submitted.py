@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 _PROGRAM = """if True:
     from sequitur.pipelines.submitted import check_arguments, java_locale
     check_arguments()  # nobody has submitted this program
@@ -22,6 +24,6 @@ def test_a_jvm_is_given_a_locale_where_there_is_none(variable: str, name: str) -
     run = subprocess.run(
         [sys.executable, "-c", _PROGRAM, "wh??t"],
         env={variable: name, "PYTHONCOERCECLOCALE": "0"},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     assert run.stdout == ("{}\n" if name == "C.UTF-8" else "{'LC_ALL': 'C.UTF-8'}\n")

@@ -34,6 +34,7 @@ from sequitur.producer.batching.batch import InMemory
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, let_pass, make_producer, use, values_of
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,7 +176,7 @@ async def test_whatever_on_given_up_raises_ends_the_producer_by_name(
     await _open(producer)
     with contextlib.suppress(ProducerError):
         producer.send_nowait("t", value, on_delivery=lambda _: None)
-    assert "on_given_up raised" in str(await asyncio.wait_for(producer.failure(), 30))
+    assert "on_given_up raised" in str(await asyncio.wait_for(producer.failure(), PATIENCE_S))
     await producer.close()
 
 

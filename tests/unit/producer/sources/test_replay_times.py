@@ -78,7 +78,7 @@ def test_no_text_is_too_odd_to_be_read_or_not(text: str) -> None:
     """Nothing is raised, and digits alone are a number."""
     found = MILLISECONDS.read(text)
     if text.strip().isdigit():
-        assert found == int(text)
+        assert found == min(int(text), 2**63 - 1)
     assert found is None or isinstance(found, int)
 
 

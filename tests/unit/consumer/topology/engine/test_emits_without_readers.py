@@ -74,7 +74,8 @@ class Refusing(Emitting):
     def process(self, tuple: Tuple) -> None:  # noqa: A002
         if tuple.is_tick and _refusals and _refusals.pop():
             raise ConnectionError("503")
-        self.collector.emit((str(tuple.values[0]),), tuple)
+        value = str(tuple.values[0]) if tuple.is_tick else tuple["value"]
+        self.collector.emit((value,), tuple)
         self.collector.ack(tuple)
 
 
