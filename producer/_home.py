@@ -44,12 +44,13 @@ class Home:
         self._thread = get_ident()
 
     def check(self) -> None:
-        """Check that this is its loop; or, while no loop runs here, the thread of its loop."""
+        """Check that this is its loop; or its thread, while the loop stands still."""
         loop = self._loop
         try:
             if asyncio.get_running_loop() is loop:
                 return
         except RuntimeError:
-            if get_ident() == self._thread and not loop.is_closed():
+            stands_still = not (loop.is_running() or loop.is_closed())
+            if stands_still and get_ident() == self._thread:
                 return
         check_loop(loop)

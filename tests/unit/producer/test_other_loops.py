@@ -182,6 +182,26 @@ def test_producer_may_be_used_by_one_run_of_its_loop_after_the_other(wire: FakeW
     assert values_of(wire) == [b"1", b"2"]
 
 
+@pytest.mark.promise("in-producer-another-loop")
+def test_thread_that_began_the_loop_is_another_once_the_loop_runs_elsewhere(wire: FakeWire) -> None:
+    """As of a program that starts its producer, and then has the loop run in the background."""
+    loop = asyncio.new_event_loop()
+    producer = make_producer()
+    loop.run_until_complete(producer.start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        assert isinstance(_in(loop, producer.send_and_wait("t", b"1")), Persisted)
+        with pytest.raises(WrongThreadError, match="in which it was started: from another thread"):
+            producer.send_nowait("t", b"2")
+        _in(loop, producer.close())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert values_of(wire) == [b"1"]
+
+
 def test_producer_that_is_closed_or_not_started_belongs_to_no_loop(wire: FakeWire) -> None:
     """To close it once more does nothing, wherever that is."""
     del wire
