@@ -268,7 +268,7 @@ class OutcomeUnknownError(BrokerError):
 
 
 class UnreadableHeadersError(BrokerError):
-    """A record has a header whose name is no UTF-8: Kafka's clients do not agree on what it is."""
+    """A record has a header whose name is no UTF-8, and was deleted before it was read whole."""
 
 
 class FatalError(BrokerError):

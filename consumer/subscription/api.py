@@ -35,7 +35,7 @@ from sequitur.consumer.subscription.skipping import OwnSkips
 from sequitur.consumer.subscription.stored_records import LEASE_S, LONGEST_LEASE_S, HeldLease
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CumulativeAckError
-from sequitur.kafka.records import headers_of
+from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.settings import KafkaSettings, settings_of
 
 if TYPE_CHECKING:

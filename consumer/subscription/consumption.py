@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.duty import Duty
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
+from sequitur.kafka.arrivals import sizes_of
 from sequitur.kafka.connections import close_own
-from sequitur.kafka.records import sizes_of
 from sequitur.kafka.shared_admin import IDLE_S
 
 if TYPE_CHECKING:

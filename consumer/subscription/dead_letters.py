@@ -24,8 +24,8 @@ from sequitur.consumer.event_time import (
     SOURCE_TOPIC_HEADER,
 )
 from sequitur.consumer.subscription.dispatch import FailureCause
+from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.error_codes import ends_client
-from sequitur.kafka.records import headers_of
 from sequitur.kafka.stored_batches import LogRecord
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sequitur.consumer.subscription.cursor_store import CLOSE_S, GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError, UnansweredError
+from sequitur.kafka.arrivals import Arrivals
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
-from sequitur.kafka.records import arrivals as arrivals_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +72,7 @@ class PartitionReader:
                 "queued.max.messages.kbytes": _MOST_READ_AHEAD_KB,
             },
         )
+        self._arrivals = Arrivals(self._consumer, kafka)
 
     def add(self, positions: Mapping[SourcePartition, int]) -> None:
         """Read further partitions, each from an offset on."""
@@ -93,7 +94,9 @@ class PartitionReader:
         with suppress(UnansweredError):  # it is asked again; what was found does not come again
             arrivals.extend(self._found_again(where) for where in sorted(self._lost))
         try:
-            messages = arrivals_of(self._consumer, count, timeout_s=timeout_s)
+            messages = self._arrivals.next(count, timeout_s=timeout_s)
+        except UnansweredError:
+            return arrivals  # they come with a later call
         except KafkaException as error:
             raise TopicError(f"the subscription's topics cannot be read: {error}") from error
         together: tuple[str, int, int] | None = None

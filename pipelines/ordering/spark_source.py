@@ -31,11 +31,10 @@ from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import AUTO_LIMITS, MAX_EVENT_TIME_MS, TimeUnit
 from sequitur.consumer import EventTimeSource
 from sequitur.consumer.subscription.partition_reader import PartitionReader
-from sequitur.errors import ConservationError, TopicError, UnansweredError, UnreadableHeadersError
-from sequitur.kafka.java_headers import JavaHeaders
+from sequitur.errors import ConservationError, TopicError, UnansweredError
+from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.reader import Reader
 from sequitur.kafka.record_format import HEADER_LENGTHS
-from sequitur.kafka.records import headers_of
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
 from sequitur.pipelines.rows.stage import (
@@ -54,9 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import EventTimeSpec, ReorderSettings, SourcePartition
+    from sequitur.consumer import EventTimeSpec, ReorderSettings
     from sequitur.kafka.admin import KafkaTopics
-    from sequitur.kafka.records import Headers
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.rows.stage import RunWriter, Summary
@@ -181,18 +179,17 @@ class SparkSource:
         """Yield the committed rows of some offsets, those of each partition in order."""
         left = {where: stop for where, (first, stop) in spans.items() if first < stop}
         reader = PartitionReader(self._kafka, self._topics, "sequitur-reader")
-        java = JavaHeaders(self._spark, self._kafka)
-        with contextlib.closing(reader), contextlib.closing(java):
+        with contextlib.closing(reader):
             reader.add({where: spans[where][0] for where in left})
             heard_s = time.monotonic()
             while left:
-                found: list[tuple[Message, Headers]] = []
+                found: list[Message] = []
                 for one in reader.read(_RECORDS, _POLL_S):
                     if one.where not in left:
                         continue  # what has come since, and is not waited for
                     heard_s, stop = time.monotonic(), left[one.where]
                     found += [
-                        (message, _headers(message, one.where, offset, java))
+                        message
                         for offset, message in zip(one.offsets, one.messages, strict=True)
                         if offset < stop
                     ]
@@ -218,25 +215,18 @@ def is_far(error: BaseException) -> bool:
     return _FAILS.search(text_of(error)) is not None
 
 
-def _headers(message: Message, where: SourcePartition, offset: int, java: JavaHeaders) -> Headers:
-    try:
-        return headers_of(message)
-    except UnreadableHeadersError:
-        return java.of(where, offset)
-
-
-def _table(found: Sequence[tuple[Message, Headers]]) -> pa.Table:
+def _table(found: Sequence[Message]) -> pa.Table:
     return pa.table(
         {
-            "topic": [one.topic() for one, _ in found],
-            "partition": [one.partition() for one, _ in found],
-            "offset": [one.offset() for one, _ in found],
-            "timestamp_ms": [one.timestamp()[1] for one, _ in found],
-            "key": [one.key() for one, _ in found],
-            "value": [one.value() for one, _ in found],
+            "topic": [one.topic() for one in found],
+            "partition": [one.partition() for one in found],
+            "offset": [one.offset() for one in found],
+            "timestamp_ms": [one.timestamp()[1] for one in found],
+            "key": [one.key() for one in found],
+            "value": [one.value() for one in found],
             "headers": [
-                None if not some else [{"key": name, "value": said} for name, said in some]
-                for _, some in found
+                [{"key": name, "value": said} for name, said in headers_of(one)] or None
+                for one in found
             ],
             "output_partition": [0] * len(found),
         },

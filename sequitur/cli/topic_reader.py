@@ -1,7 +1,7 @@
 """Read a topic: once from its beginning to where it ends now, some records of it, or as it grows.
 
 This reader shares no code with the producer and the jobs of this project: it is librdkafka's, and
-sees what any consumer sees.
+sees what any consumer sees. Only records that librdkafka cannot give are read once more.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Final, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sequitur.base.retry import Backoff, Retry
-from sequitur.errors import BrokerUnreachableError, UnknownRecordError, UnknownTopicError
+from sequitur.errors import (
+    BrokerUnreachableError,
+    UnansweredError,
+    UnknownRecordError,
+    UnknownTopicError,
+)
+from sequitur.kafka.arrivals import Arrivals, headers_of
 from sequitur.kafka.connections import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
-from sequitur.kafka.records import arrivals, headers_of
 from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
@@ -105,8 +110,9 @@ def read_records(
 class OpenTopic:
     """A topic that is read; see `open_topic`."""
 
-    def __init__(self, consumer: Consumer, name: str) -> None:
+    def __init__(self, consumer: Consumer, kafka: KafkaSettings, name: str) -> None:
         self._consumer = consumer
+        self._arrivals = Arrivals(consumer, kafka)
         self.name = name
         self.spans = {
             partition: watermarks(consumer, name, partition)
@@ -132,7 +138,7 @@ class OpenTopic:
         self._begin({partition: spans[partition][0] for partition in ends})
         heard_s = time.monotonic()
         while ends:
-            messages = arrivals(self._consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S)
+            messages = self._next()
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > _SILENCE_LIMIT_S:
@@ -153,9 +159,14 @@ class OpenTopic:
         """Yield the records of each partition from an offset on, and those that come, for ever."""
         self._begin(starts)
         while True:
-            for message in arrivals(self._consumer, _BATCH_SIZE, timeout_s=_PATIENCE_S):
+            for message in self._next():
                 if _is_record(message):
                     yield _record(message)
+
+    def _next(self) -> list[Message]:
+        with contextlib.suppress(UnansweredError):  # they come with a later call
+            return self._arrivals.next(_BATCH_SIZE, timeout_s=_PATIENCE_S)
+        return []
 
     def _begin(self, starts: Mapping[int, int]) -> None:
         self._consumer.assign(
@@ -169,7 +180,7 @@ def open_topic(
 ) -> Iterator[OpenTopic]:
     """Open a topic for reading."""
     with _consumer(kafka, isolation_level) as consumer:
-        yield OpenTopic(consumer, topic)
+        yield OpenTopic(consumer, kafka, topic)
 
 
 def _is_record(message: Message) -> bool:

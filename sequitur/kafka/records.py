@@ -1,4 +1,4 @@
-"""What stands in records: events' ids, headers, timestamps.
+"""What stands in records: events' ids, timestamps.
 
 The event id: a header that names each event once and for all.
 
@@ -17,8 +17,6 @@ give the same sequences, and never the same ids. A producer without a journal co
 life, so each of its lives is a producer of its own, whose name is `<name>~~<random digits>`: two
 tildes, and no generation.
 
-What a consumer has been sent, without a wait for more.
-
 When it is at a broker, by what it says of a record that it refuses for its timestamp.
 
 Kafka's LogValidator names the range that the timestamp should be in: from the broker's time less
@@ -30,18 +28,9 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
-from operator import methodcaller
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
-from sequitur.errors import MalformedEventIdError, UnreadableHeadersError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from confluent_kafka import Consumer, Message
-
-    Headers = list[tuple[str, bytes | None]]
-
+from sequitur.errors import MalformedEventIdError
 
 EVENT_ID_HEADER: Final = "sequitur-event-id"
 MAX_PRODUCER_NAME_LENGTH: Final = 200
@@ -128,49 +117,6 @@ def parse_event_id(value: bytes) -> EventId:
     if lived is None:
         return EventId(name, int(match[2]))
     return EventId(lived[1], int(match[2]), lived[2])
-
-
-_headers: Final = methodcaller("headers")
-"""Python checks what this call returns. A call that is often made in code is not checked: the
-client's null pointers, which it gives beside its error, would end the process."""
-
-
-def arrivals(consumer: Consumer, at_most: int, *, timeout_s: float) -> list[Message]:
-    """Return messages that are there; the first one is waited for.
-
-    The client's own `consume` waits until there are as many as it is asked for, so a reader of a
-    short topic would always wait for its whole timeout.
-    """
-    first = consumer.consume(1, timeout=timeout_s)
-    return [*first, *consumer.consume(at_most - 1, timeout=0)] if first else []
-
-
-def sizes_of(messages: Iterable[Message]) -> int:
-    """Return the bytes of keys, values and headers; once for each record, as `headers_of`."""
-    size = 0
-    try:
-        for message in messages:
-            size += len(message.key() or b"") + len(message)
-            if headers := _headers(message):
-                size += sum(len(name) + len(value or b"") for name, value in headers)
-    except SystemError as error:
-        raise _unreadable(message) from error
-    return size
-
-
-def headers_of(message: Message) -> Headers:
-    """Return a record's headers; to be called once for each record."""
-    try:
-        return cast("Headers | None", _headers(message)) or []
-    except SystemError as error:  # so the client ends it, and each further call gives null pointers
-        raise _unreadable(message) from error
-
-
-def _unreadable(message: Message) -> UnreadableHeadersError:
-    return UnreadableHeadersError(
-        f"{message.topic()}-{message.partition()}, offset {message.offset()}: a header has a "
-        "name that is no UTF-8"
-    )
 
 
 _RANGE: Final = re.compile(r"should be within \[(-?\d+), (-?\d+)\]")

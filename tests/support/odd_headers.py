@@ -12,14 +12,21 @@ from sequitur.kafka.record_batch import NO_STAMP, new_builder, stamped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LATIN_1: Final = "éé".encode("latin-1")
 READ_BY_JAVA: Final = "\ufffd\ufffd"
-"""What Java makes of the name."""
+"""What Java makes of that name."""
 
 
 async def send_odd_headers(
-    address: str, topic: str, values: Sequence[bytes], *, partition: int = 0, plain: int = 0
+    address: str,
+    topic: str,
+    values: Sequence[bytes],
+    *,
+    partition: int = 0,
+    plain: int = 0,
+    name: bytes = LATIN_1,
 ) -> None:
-    """Write records with a header; its name is in Latin-1, but for that of the first ones.
+    """Write records with a header; its name is any bytes, but for that of the first ones.
 
     Args:
         address: The broker's.
@@ -27,12 +34,13 @@ async def send_odd_headers(
         values: The records' values.
         partition: Where they go.
         plain: So many of them have one called `e`.
+        name: The name of the others' header.
     """
     builder = new_builder(1 << 14)
     for number, value in enumerate(values):
-        name = "e" if number < plain else "é"
-        builder.append(number, 1, b"key", value, [(name, b"1")])
-    batch = stamped(bytes(builder.build()).replace("é".encode(), b"\xe9\xe9"), NO_STAMP)
+        key = "e" if number < plain else "#" * len(name)
+        builder.append(number, 1, b"key", value, [(key, b"1")])
+    batch = stamped(bytes(builder.build()).replace(b"#" * len(name), name), NO_STAMP)
     client = AIOKafkaClient(bootstrap_servers=address)
     try:
         await client.bootstrap()
