@@ -12,11 +12,13 @@ import contextlib
 import re
 import threading
 import time
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from sequitur.base.process import beside
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import DataLoss
 from sequitur.errors import (
@@ -37,7 +39,7 @@ from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.tasks import calling_connection, forget, reason_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
@@ -142,6 +144,7 @@ def _mean_bytes(reader: Reader, spans: Mapping[SourcePartition, tuple[int, int]]
 POLL_S: Final = 0.1
 _COMMIT_TIMEOUT_S: Final = 30.0
 _START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 2.0
 _PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
 _PASSES: Final = re.compile(
     rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
@@ -252,6 +255,8 @@ def end_query(
     engine: ReorderEngine,
     batches: Batches,
     failed: Exception | None = None,
+    *,
+    is_stopping: Callable[[], bool] = bool,
 ) -> Exception | None:
     """Stop the query between two batches; what ended it if it ended by an error.
 
@@ -270,7 +275,7 @@ def end_query(
         and time.monotonic() < deadline
     ):
         time.sleep(POLL_S)
-    query.stop()
+    _stop(query, is_stopping)
     spark.sparkContext.setLogLevel(log_level())
     raised = engine.failure or batches.error
     if isinstance(raised, StopRequestedError):
@@ -283,6 +288,19 @@ def end_query(
     error = ReorderError(f"Spark gave up: {reason_of(failure)}")
     error.__cause__ = failure
     return error
+
+
+def _stop(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
+    """Have Spark end its thread; a job that is to stop leaves one that a broker holds.
+
+    Spark asks brokers for offsets in calls that no interrupt ends, for minutes where one hangs. The
+    engine is closed, so that whatever that thread comes to do then is refused.
+    """
+    ended = beside(query.stop, "stop of a query")
+    while not ended.done() and not is_stopping():
+        wait([ended], timeout=POLL_S)
+    if wait([ended], timeout=_STOP_TIMEOUT_S).done:
+        ended.result()
 
 
 def passes(error: Exception) -> bool:
@@ -388,7 +406,9 @@ class RestartingQuery:
                 row_bytes=row_bytes,
             )
             failed = self._tick_while(query)
-            ended = end_query(self._spark, query, engine, batches, failed)
+            ended = end_query(
+                self._spark, query, engine, batches, failed, is_stopping=self._stop.is_set
+            )
         finally:
             batches.forget(self._spark)
         return failed or ended

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
+
+    T = TypeVar("T")
 
 
 _PROC: Final = Path("/proc")
@@ -174,6 +178,20 @@ def user_folder(
             f"no home folder: HOME is not set, and the user {user} has no entry in /etc/passwd; "
             f"give {instead}, or {variable}"
         ) from None
+
+
+def beside(work: Callable[[], T], name: str) -> Future[T]:
+    """Do work in a thread that nobody has to wait for, not even the end of the process."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is the result
+            result.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result
 
 
 def sync(path: Path) -> None:

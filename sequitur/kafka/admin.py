@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -23,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 from confluent_kafka.cimpl import NewTopic
 
+from sequitur.base.process import beside
 from sequitur.base.retry import brief_outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.error_codes import Action, Request, action_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from sequitur.kafka.settings import KafkaSettings
 
@@ -149,7 +150,7 @@ class TopicCreation:
 _TIMEOUT_S: Final = 10.0
 """A broker that hangs is asked again after that, or another one by what was learned since."""
 _LOOK_S: Final = 0.2
-_STOPPING_S: Final = 3.0
+_STOPPING_S: Final = 2.0
 """So long a job that is to stop waits for an answer; a broker that does not hang takes less."""
 _LEARNS_IN_S: Final = 5.0
 _KNOWN_FOR_S: Final = 60.0
@@ -474,11 +475,15 @@ class KafkaTopics:
 
         Their default without the right to ask.
         """
-        brokers = self._told(
-            Request.TOPICS,
-            "the brokers do not tell of each other",
-            lambda: self._admin.list_topics(timeout=_TIMEOUT_S).brokers,
-        )
+
+        def ask() -> Collection[int]:
+            # One that hung, and answers again, may not have joined its cluster again yet.
+            found: Collection[int] = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+            if not found:
+                raise TimeoutError
+            return found
+
+        brokers = self._told(Request.TOPICS, "the brokers do not tell of each other", ask)
         told = (self._configuration(str(node), ResourceType.BROKER) for node in brokers)
         return min(int(one.get(_PRODUCER_EXPIRY, _DEFAULT_EXPIRY_MS)) for one in told)
 
@@ -617,16 +622,7 @@ class KafkaTopics:
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """Ask, in a thread: librdkafka's calls hear of no stop, and a broker may hang."""
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(ask())
-            except BaseException as error:  # noqa: BLE001 - it is the answer
-                answer.set_exception(error)
-
-        threading.Thread(target=run, name="asks brokers", daemon=True).start()
-        until_s = math.inf
+        answer, until_s = beside(ask, "asks brokers"), math.inf
         while not answer.done() and time.monotonic() < until_s:
             wait([answer], timeout=_LOOK_S)
             if until_s == math.inf and self._outages.is_over:

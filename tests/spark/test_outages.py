@@ -203,11 +203,12 @@ def test_a_broker_that_hangs_keeps_no_job_from_ending(
     admin = AdminClient(job.kafka.librdkafka())
     admin.create_topics([topic])[job.topic].result(PATIENCE_S)
     job.produce([event(T0 + 10 * n, partition=0) for n in range(200)])
-    hangs, is_due = threading.Event(), threading.Event()
+    hangs, is_due, is_sent = threading.Event(), threading.Event(), threading.Event()
 
     def hanging(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if is_due.is_set() and not hangs.is_set():
+                is_sent.wait()
                 broker.pause()
                 hangs.set()
             return real(*arguments, **options)
@@ -225,6 +226,7 @@ def test_a_broker_that_hangs_keeps_no_job_from_ending(
             wait_until(lambda: bool(job.steps))
             is_due.set()
             job.produce([event(T0 + 10 * n, partition=0) for n in range(200, 400)])
+            is_sent.set()
             wait_until(hangs.is_set)
             begun_s = time.monotonic()
         took_s = time.monotonic() - begun_s

@@ -96,6 +96,18 @@ def test_whoever_is_to_stop_waits_for_no_broker_that_hangs(
     silent.cancel()
 
 
+@pytest.mark.promise("order-broker-hangs")
+def test_a_cluster_that_names_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose only broker hung for a minute, and answers before it has joined again."""
+    answers: list[dict[int, Any]] = [{}, {}, {1: None}]
+    patient = Outages(60, 0, wait=lambda _: False, tell=len)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
+    admin = SimpleNamespace(list_topics=lambda **_: SimpleNamespace(brokers=answers.pop(0)))
+    monkeypatch.setattr(topics, "_admin", admin)
+    monkeypatch.setattr(topics, "_configuration", lambda *_: {"producer.id.expiration.ms": "7"})
+    assert topics.producer_expiry_ms() == 7
+
+
 class _Held:
     """What a job has at hand while it asks."""
 
