@@ -364,7 +364,7 @@ def require_uncompressed(path: Path) -> None:
     if not path.is_file():
         return
     with contextlib.suppress(OSError), path.open("rb") as file:
-        if problem := why_no_lines("", head_of(file)[1], is_text=True):
+        if problem := why_no_lines("", head_at(file.fileno())[1], is_text=True):
             raise SourceError(f"{path} has no lines: {problem}")
 
 
