@@ -124,10 +124,13 @@ def test_bolts_that_wait_leave_a_slot_to_the_reading(job: Job, tmp_path: Path) -
     job = _fill(job).with_settings(output_partitions=4, **BY_TASKS)
     staged, reading = Path(job.settings.checkpoint, "staged", f"{1:012}"), tmp_path / "reading"
     job = job.running_topology(bolts.waiting_for(staged, reading), call_timeout="5 min")
-    spark = job.spark.sparkContext.statusTracker()
+    scheduler: Any = job.spark.sparkContext._jsc.sc().taskScheduler()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         life = pool.submit(job.run, drain=True)
-        wait_until(lambda: life.done() or len(spark.getActiveStageIds()) > 1)
+        # A stage is active a moment before its tasks wait for a slot: what came free by then went
+        # to more bolts.
+        waiting = scheduler.rootPool().getSortedTaskSetQueue
+        wait_until(lambda: life.done() or waiting().size() > 1)
         reading.touch()
         report = life.result()
     assert report.totals.read == report.totals.released == 48
