@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,13 +12,14 @@ import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from sequitur.consumer import parse_event_time_spec
 from sequitur.pipelines.ordering.job import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event, time_of
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +133,33 @@ def test_ctrl_c_spares_the_programs_that_spark_runs(spark: SparkSession) -> None
     with stop_on_signals(threading.Event(), spark):
         output = builder.start().getInputStream().readAllBytes()
     assert bytes(output) == b"alive\n"
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("cli-job-fails-runs")
+@pytest.mark.parametrize("cpu_s", [0.1, 0.3, 0.6])
+def test_ctrl_c_while_a_job_loads_shows_no_stack(job: Job, cpu_s: float) -> None:
+    """At any moment: Python imports, asks brokers, or waits for the session; the JVM is there."""
+    with SubmittedJob(job.kafka, job.settings) as life:
+        jvm = psutil.Process(life.pid)
+
+        def has_come_so_far() -> bool:
+            assert life.process.poll() is None, life.complaints()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return any(
+                    one.name().startswith("python") and sum(one.cpu_times()[:2]) >= cpu_s
+                    for one in jvm.children(recursive=True)
+                )
+            return False
+
+        wait_until(has_come_so_far)
+        os.killpg(life.pid, signal.SIGINT)  # as a terminal does
+        output, _ = life.process.communicate(timeout=4 * PATIENCE_S)
+        said = life.complaints()
+    assert output == ""
+    lines = [one for one in said.splitlines() if not one.startswith("WARNING: Using incubator")]
+    assert len(lines) <= 1, said
+    assert "Traceback" not in said
 
 
 @pytest.mark.test_all
