@@ -78,8 +78,8 @@ class ProducerStatistics:
         renewals: How often a partition went on under another producer id or epoch.
         requests: Produce requests written.
         unheard: Events that are not, or not surely, in the log, whose delivery or ticket is gone
-            before anybody looked at it; told once a minute, by topic and reason. With
-            `on_given_up`, which is told of each, none. And those of `send_nowait` that nobody was
+            before anybody looked at it; told once a minute, by topic and reason. Those that
+            `on_given_up` was given are not among them. And those of `send_nowait` that nobody was
             told of; these every second.
         journal: What the journal holds and has done; None without one.
         quota: What backlog quotas did to sends; None unless `backlog_quota` is set.
@@ -277,7 +277,7 @@ class RunningProducer:
             # A quarter is for batches that are read back from the journal, one for rounds on their
             # way into it; and what is accepted in one call must fit into it.
             buffer_size = max(1, min(buffer_size // 2, settings.journal_limit // 4))
-        self.unheard = Unheard(loop) if on_given_up is None else None
+        self.unheard = Unheard(loop)
         self._queues = SendQueues()
         round_due = asyncio.Event()
         self.accumulator = Accumulator(
@@ -291,7 +291,7 @@ class RunningProducer:
             clock=clock,
             on_given_up=on_given_up,
             on_failure=on_send_failure,
-            unheard=self.unheard,
+            unheard=None if on_given_up else self.unheard,  # it is told of what is refused
             journal_event_bytes=None if journal is None else settings.journal_limit // 8,
         )
         self.rounds = RoundMaker(
@@ -494,8 +494,7 @@ class RunningProducer:
         self._abandon("the producer was closed")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.rounds.close(), last_s)
-        if self.unheard is not None:
-            self.unheard.tell()
+        self.unheard.tell()
 
     def statistics(self) -> ProducerStatistics:
         """Return the counts at this moment."""
@@ -514,8 +513,7 @@ class RunningProducer:
             batches_split=counters.batches_split,
             renewals=counters.renewals,
             requests=counters.requests,
-            unheard=accumulator.unawaited.untold
-            + (0 if self.unheard is None else self.unheard.count),
+            unheard=accumulator.unawaited.untold + self.unheard.count,
             journal=None if self._journal is None else self._journal.statistics(),
             quota=None if self.quota is None else self.quota.statistics(accumulator.routes),
         )

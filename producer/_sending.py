@@ -399,6 +399,5 @@ def _completed(running: RunningProducer, topic: str, outcome: NotPersisted) -> D
     delivery = Delivery(loop=asyncio.get_running_loop())
     delivery.keeper = None
     delivery.set_result(outcome)
-    if running.unheard is not None:
-        running.unheard.watch(delivery, topic)
+    running.unheard.watch(delivery, topic)
     return delivery

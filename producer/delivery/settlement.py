@@ -151,8 +151,10 @@ class Settlement:
         batch.left = is_left
         if batch.completed:
             return
+        is_for_the_next_life = is_left and self._on_given_up is not None
+        unheard = None if is_told or is_for_the_next_life else self._unheard
         for claim in batch.claims:
-            claim.failed(outcome, batch.topic, self._unheard)
+            claim.failed(outcome, batch.topic, unheard)
         if isinstance(outcome, NotPersisted):
             self._counters.not_persisted += batch.count
         else:

@@ -211,6 +211,27 @@ async def test_what_nobody_looked_at_is_told_by_topic_and_reason(wire: FakeWire)
 
 
 @pytest.mark.promise("in-event-surely-log")
+@in_virtual_time
+async def test_what_on_given_up_was_not_given_is_told(wire: FakeWire) -> None:
+    """An event that was in no queue, since its topic is missing, is not given to it."""
+    wire.fault = lambda records: _REFUSED if records[0].value == b"bad" else None
+    given: list[GivenUp] = []
+    with structlog.testing.capture_logs() as lines:
+        settings = ProducerSettings(**(FAST | {"batch_size": 1}))
+        async with IdempotentProducer("unused:1", settings, on_given_up=given.extend) as producer:
+            await producer.send("t", b"bad")
+            await producer.send("t", b"", partition=9)
+            await producer.send("missing", b"lost")
+            await producer.send_many("missing", [b"lost", b"lost"])
+            await asyncio.sleep(0.1)  # the loop still holds the ticket
+            await producer.flush()
+            gc.collect()
+            assert [each.topic for each in given] == ["t", "t"]
+            assert producer.statistics().unheard == 3
+    assert _told(lines) == {("missing", "topic missing is not there, for 5 s"): 3}
+
+
+@pytest.mark.promise("in-event-surely-log")
 async def test_what_somebody_looks_at_is_not_told(wire: FakeWire) -> None:
     wire.fault = lambda records: _REFUSED if records[0].value == b"bad" else None
     refused = NotPersisted("POLICY_VIOLATION")
