@@ -34,6 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo 'set-up: virtual environment .venv' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@.ci/install $(BIN)/python pip wheel
+	@$(BIN)/python -m pip -qq --disable-pip-version-check uninstall --yes sequitur # its name before sequitur-kafka
 	@.ci/install $(BIN)/python --group dev -e '.[all]'
 	@touch $@
 

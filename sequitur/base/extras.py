@@ -1,4 +1,4 @@
-"""Packages that only some uses need: who lacks one is told which extra of `sequitur` brings it."""
+"""The other packages in an environment: one that is missing, and one that takes our import name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ EXTRAS: Final = {
     "sqlalchemy": "state",
 }
 """The extra that brings a package, by the name it is imported by."""
+DISTRIBUTION: Final = "sequitur-kafka"
+"""What pip calls this project: on the index, `sequitur` is another one, with our import name."""
 
 
 def load(module: str, use: str, *, error: type[Exception] = MissingExtraError) -> Any:
@@ -47,4 +49,24 @@ def how_to_install(missing: ModuleNotFoundError, use: str = "this") -> str | Non
     extra = EXTRAS.get(package)
     if extra is None:
         return None
-    return f"{use} needs the package {package}: pip install 'sequitur[{extra}]'"
+    return f"{use} needs the package {package}: pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def refusal_of_namesake() -> str | None:
+    """Return why no program can start beside another project's `sequitur`; None without that.
+
+    Both projects have files in `site-packages/sequitur`. The one that was installed last has
+    overwritten `__init__.py`, and an uninstall of either takes that file away. Our own package had
+    that name, too, until it became `sequitur-kafka`: its commands tell it from a stranger's.
+    """
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow, and only programs ask
+
+    for found in distributions(name="sequitur"):
+        if "sequitur._entry" not in (found.read_text("entry_points.txt") or ""):
+            return (
+                f"the package sequitur {found.version} in this environment is another project: it "
+                f"has the import name of {DISTRIBUTION}, and each overwrites files of the other. "
+                f"Run `pip uninstall sequitur`, then `pip install --force-reinstall --no-deps` "
+                f"with {DISTRIBUTION}, or with the path of your clone"
+            )
+    return None

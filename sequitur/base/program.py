@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
 import typer
 from typer.core import TyperGroup
 
-from sequitur.base.extras import how_to_install
+from sequitur.base.extras import how_to_install, refusal_of_namesake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +90,9 @@ def run_program(
         # As standard error does by itself: what is printed quotes what others have written.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        if refusal := refusal_of_namesake():
+            complain(refusal)
+            sys.exit(FAILED_EXIT_CODE)
         sys.exit(command_of(app, examples or {})(prog_name=name, standalone_mode=False))
     except typer.Abort:  # the answer to a question was no
         complain("aborted")

@@ -187,7 +187,7 @@ def _use_base(base: Environment) -> None:
 
 def _name_what_is_missing(base: Environment) -> None:
     def told(extra: str) -> str:
-        return f"pip install 'sequitur[{extra}]'"
+        return f"pip install 'sequitur-kafka[{extra}]'"
 
     base.command(*_JOB, "--checkpoint", "checkpoint", fails_with=told("spark"))
     base.command("reorder", "inspect", "checkpoint", fails_with=told("spark"))
@@ -216,8 +216,8 @@ def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
 
     far = f"s3://{BUCKET}/checkpoint"
     region = {"AWS_REGION": "us-east-1"}  # else the bucket's is asked for
-    spark.run("-c", _CHECKPOINT, far, fails_with="pip install 'sequitur[s3]'", **region)
-    spark.run("-c", _CHECKPOINT, "hdfs://h:1/c", fails_with="pip install 'sequitur[hdfs]'")
+    spark.run("-c", _CHECKPOINT, far, fails_with="pip install 'sequitur-kafka[s3]'", **region)
+    spark.run("-c", _CHECKPOINT, "hdfs://h:1/c", fails_with="pip install 'sequitur-kafka[hdfs]'")
     spark.install(f"{wheel}[s3,hdfs]")
     with S3Server() as server:
         access = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}

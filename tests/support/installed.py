@@ -54,7 +54,7 @@ class Installed:
 def install_wheel(folder: Path) -> Installed:
     """Build the sdist, from it the wheel, and install that without its dependencies."""
     _build("sdist", ROOT, folder)
-    (sdist,) = folder.glob("sequitur-*.tar.gz")
+    (sdist,) = folder.glob("sequitur_kafka-*.tar.gz")
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     wheel = build_wheel(folder, sdist.with_name(sdist.name.removesuffix(".tar.gz")))
     user = folder / "user"
@@ -74,7 +74,7 @@ def install_wheel(folder: Path) -> Installed:
 
 def build_wheel(folder: Path, source: Path = ROOT) -> Path:
     _build("wheel", source, folder)
-    (wheel,) = folder.glob("sequitur-*.whl")
+    (wheel,) = folder.glob("sequitur_kafka-*.whl")
     return wheel
 
 

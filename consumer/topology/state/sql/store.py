@@ -23,7 +23,7 @@ _SECRETS: Final = ("password", "sslpassword")
 
 @dataclass(frozen=True, slots=True)
 class SQLStore(StateStore):
-    """A database of SQLite or PostgreSQL. Needs the extra `sequitur[state]`.
+    """A database of SQLite or PostgreSQL. Needs the extra `sequitur-kafka[state]`.
 
     Args:
         url: `sqlite:////var/lib/counts.db`, a file that all tasks reach and that is for one host,

@@ -96,7 +96,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sqlalchemy", "sqlite:////a.db"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(StateError, match=r"pip install 'sequitur\[state\]'"):
+        with pytest.raises(StateError, match=r"pip install 'sequitur-kafka\[state\]'"):
             SQLStore(url)
 
 
