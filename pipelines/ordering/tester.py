@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import FOLD_LIMITS, SourcePartition
+from sequitur.consumer import FOLD_LIMITS, ReorderSettings, SourcePartition
 from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from sequitur.consumer import ReorderSettings, StepDone, TimestampRule, Totals
+    from sequitur.consumer import StepDone, TimestampRule, Totals
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -95,10 +95,10 @@ class ReorderTester:
 
     Each `run` is a batch of the job::
 
-        settings = ReorderSettings(
-            input_topics=["readings"], output_topic="ordered", checkpoint="none",
-            event_time="json:at", delay="10 s",
-        )
+        settings = {
+            "input_topics": ["readings"], "output_topic": "ordered",
+            "event_time": "json:at", "delay": "10 s",
+        }
         with ReorderTester(settings) as tester:
             tester.run([{"value": '{"at": 1700000002000}'}, {"value": '{"at": 1700000001000}'}])
             tester.drain()
@@ -108,11 +108,12 @@ class ReorderTester:
 
     Rows are staged, judged, held, released and sent as by the job, under the same documents, and
     tasks run from their pickles. Left out are brokers and Spark, and what depends on them: a
-    process that dies, and a batch that is read in parts. The settings' checkpoint is not used: the
-    job keeps what it has to in a folder that goes with the tester.
+    process that dies, and a batch that is read in parts. The tester uses no checkpoint of the
+    settings: it keeps the job's state in a temporary folder, which `close` deletes.
 
     Args:
-        settings: The job's settings.
+        settings: The job's settings, or the section `[reorder]` of its file as a mapping, which
+            may lack `checkpoint`.
         topology: Given the ordered rows; None without one.
         process: How it is run.
         partitions: How many partitions each input topic has, and so those topics that are made.
@@ -125,7 +126,7 @@ class ReorderTester:
 
     def __init__(
         self,
-        settings: ReorderSettings,
+        settings: ReorderSettings | Mapping[str, Any],
         topology: Topology | None = None,
         *,
         process: ProcessSettings | None = None,
@@ -135,7 +136,7 @@ class ReorderTester:
         available_now: bool = False,
     ) -> None:
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._settings = settings
+        self._settings = _validated(settings)
         self._stage: ProcessStage | None = None
         if topology is not None:
             self._stage = ProcessStage(topology, process or _default_process())
@@ -143,7 +144,7 @@ class ReorderTester:
         self._is_bounded = available_now
         self._held = contextlib.ExitStack()
         self.folder = Path(self._held.enter_context(tempfile.TemporaryDirectory("-reorder")))
-        self._topics = _ListTopics(dict.fromkeys(settings.input_topics, partitions))
+        self._topics = _ListTopics(dict.fromkeys(self._settings.input_topics, partitions))
         self._life = contextlib.ExitStack()
         self._engine: ReorderEngine | None = None
         self._storage = LocalStorage(self.folder)
@@ -187,7 +188,12 @@ class ReorderTester:
         """Release all rows that are held, as at the end of a job that is to drain."""
         self._opened().drain()
 
-    def restart(self, *, settings: ReorderSettings | None = None, repeats: bool = False) -> None:
+    def restart(
+        self,
+        *,
+        settings: ReorderSettings | Mapping[str, Any] | None = None,
+        repeats: bool = False,
+    ) -> None:
         """End the job, and start it again from its checkpoint.
 
         Args:
@@ -200,7 +206,7 @@ class ReorderTester:
         if repeats and sources:
             for batch_id in self._numbers(max(sources), "commits")[-1:]:
                 self._storage.delete(f"{max(sources)}/commits/{batch_id}")
-        self._settings = settings or self._settings
+        self._settings = self._settings if settings is None else _validated(settings)
         self._opened()
 
     def records(self, topic: str) -> list[ReorderedRecord]:
@@ -323,6 +329,12 @@ class ReorderTester:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{head}{json.dumps(document)}")
+
+
+def _validated(settings: ReorderSettings | Mapping[str, Any]) -> ReorderSettings:
+    if isinstance(settings, ReorderSettings):
+        return settings
+    return ReorderSettings.model_validate({"checkpoint": "not used", **settings})
 
 
 def _default_process() -> ProcessSettings:

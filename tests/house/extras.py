@@ -106,13 +106,12 @@ async def main():
 asyncio.run(main())
 """
 _REORDER: Final = """
-from sequitur import ReorderSettings
 from sequitur.testing import ReorderTester
 
-settings = ReorderSettings(
-    input_topics=["readings"], output_topic="ordered", checkpoint="none",
-    event_time="json:at", delay="10 s",
-)
+settings = {
+    "input_topics": ["readings"], "output_topic": "ordered",
+    "event_time": "json:at", "delay": "10 s",
+}
 rows = [b'{"at": 1700000002000}', b'{"at": 1700000001000}']
 with ReorderTester(settings) as tester:
     tester.run([{"value": row} for row in rows])

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import ValidationError
 
 from sequitur.consumer import ReorderSettings
 from sequitur.errors import StepFunctionError, TopicError
@@ -18,23 +19,21 @@ from tests.unit.pipelines.topology.test_step_runs import passing_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sequitur.spark import OrderedStep
 
 _T0 = 1_700_000_000_000
 
 
-def _settings(**more: object) -> ReorderSettings:
-    return ReorderSettings.model_validate(
-        {
-            "input_topics": ["readings"],
-            "output_topic": "ordered",
-            "checkpoint": "none",
-            "event_time": "json:at",
-            "delay": "10 s",
-            **more,
-        }
-    )
+def _settings(**more: object) -> dict[str, object]:
+    return {
+        "input_topics": ["readings"],
+        "output_topic": "ordered",
+        "event_time": "json:at",
+        "delay": "10 s",
+        **more,
+    }
 
 
 def _rows(*times: int) -> Iterator[dict[str, str]]:
@@ -49,6 +48,22 @@ def test_the_pages_example_runs() -> None:
     assert len(examples) >= 2
     for one in examples:
         exec(compile(one, "docs/testing.md", "exec"), {})
+
+
+def test_settings_need_no_checkpoint_and_may_be_a_jobs_own(tmp_path: Path) -> None:
+    """As a class with a checkpoint, which nothing is written to; wrong ones are refused."""
+    jobs_own = ReorderSettings.model_validate(_settings(checkpoint=str(tmp_path / "state")))
+    for settings in (_settings(), jobs_own):
+        with ReorderTester(settings) as tester:
+            tester.run(_rows(2_000, 1_000))
+            tester.restart(settings=_settings(delay="0 s"))
+            tester.run(_rows(3_000))
+            assert len(tester.released) == 3
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValidationError, match="delay"):
+        ReorderTester(_settings(delay="soon"))
+    with pytest.raises(ValidationError, match=r"checkpoint\n  Field required"):
+        ReorderSettings.model_validate(_settings())
 
 
 def test_neither_spark_nor_java_is_loaded() -> None:
