@@ -65,6 +65,7 @@ def test_the_session_runs_as_it_stands(home: Path) -> None:
     assert re.search(r"^Persisted\(partition=\d+, offset=\d+, topic='", run.stdout, re.MULTILINE), (
         said
     )
+    assert [*home.glob("build/try/host-1.journal/*")], "the sample of the producer kept no journal"
     steps = [line for line in run.stdout.splitlines() if line.startswith("step ")]
     assert "acked 2" in steps[-1], said
     assert "  cow  3\n" in run.stdout, said
