@@ -181,7 +181,8 @@ class ReorderSettings(Section):
     )
     checkpoint: str = Field(
         min_length=1,
-        description="Folder of the job's state, on any file system that Spark can write",
+        description="Folder of the job's state: a path that all machines of the job share, s3a://, "
+        "gs:// or abfs:// (extra s3), or hdfs:// without Kerberos (extra hdfs)",
     )
     subscription: Topic | None = Field(
         default=None,
