@@ -608,7 +608,7 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("task_crashes", "How often a task's process died", counts["crashes"]),
     ):
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
-    text = "{} that wait for another attempt, or for another one"
+    text = "{} that wait for another attempt, or for an earlier event of their key"
     for name, told, waiting in (
         ("events_pending", "Events", counts["pending"]),
         ("tuples_pending", "Tuples that bolts made", counts.get("made_pending", 0)),
