@@ -160,7 +160,9 @@ def test_keys_are_taken_out(store: SQLStore, key_type: type, keys: list[Any]) ->
 
 
 @pytest.mark.promise("state-version-changed-step")
-def test_a_database_of_fb84216_takes_keys_out(store: SQLStore, postgres: PostgresServer) -> None:
+def test_a_database_of_an_older_version_takes_keys_out(
+    store: SQLStore, postgres: PostgresServer
+) -> None:
     """The first start of this version lets its tables have keys without a value."""
     for statement in golden_text("states.sql").replace("WITHOUT ROWID", "").split(";")[1:-2]:
         postgres.sql(statement, _name(store))

@@ -216,7 +216,7 @@ def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
 
 
 @pytest.mark.promise("sub-consumer-group-subscription")
-def test_a_claim_of_fb84216_is_held_while_its_group_has_a_member(
+def test_a_claim_of_an_older_version_is_held_while_its_group_has_a_member(
     topics: SubscribedTopics, name: str, topic: str
 ) -> None:
     """That version claims by a number alone, and joins the group."""

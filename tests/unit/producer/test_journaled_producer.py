@@ -78,7 +78,7 @@ async def test_name_identity_and_count_outlive_a_restart(
 
 
 @pytest.mark.promise("in-journal-format-version")
-async def test_a_journal_of_fb84216_is_gone_on_with(
+async def test_a_journal_of_an_older_version_is_gone_on_with(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
     """Format 2 does not tell whose timestamps a batch with numbers has: they are left alone."""

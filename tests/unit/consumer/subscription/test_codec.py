@@ -199,7 +199,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
 
 
 @pytest.mark.promise("sub-topic-retention-somebody")
-def test_a_cursor_of_fb84216_is_read() -> None:
+def test_a_cursor_of_an_older_version_is_read() -> None:
     """It has counted nothing as lost; written again it has the newer format."""
     old = base64.b64decode(golden_text("cursor.b64"))
     stored = decode_cursor(old, IDENTITY)

@@ -101,7 +101,7 @@ def test_records_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.promise("sub-older-version-meets")
-def test_a_record_of_fb84216_is_read_and_written_anew() -> None:
+def test_a_record_of_an_older_version_is_read_and_written_anew() -> None:
     """In the newer format, which fb84216 refuses: it would drop what it does not know."""
     registry = Registry.of(golden_records("sequitur-subscriptions"))
     record = SubscriptionRecord(

@@ -63,7 +63,7 @@ def test_what_a_newer_version_wrote_is_not_to_be_deleted() -> None:
 
 
 @pytest.mark.promise("sub-sequitur-cursors-gets")
-def test_cursors_of_fb84216_are_read() -> None:
+def test_cursors_of_an_older_version_are_read() -> None:
     """Its state has no generation: whatever is written from now on is newer."""
     records = StoredRecords(golden_records("sequitur-cursors"))
     found = records.subscription("billing")

@@ -50,7 +50,7 @@ def test_what_checkpoints_hold_pickled_keeps_its_name(kind: type, room: str) -> 
     assert found is kind
 
 
-def test_what_fb84216_wrote_is_gone_on_with() -> None:
+def test_what_an_older_version_wrote_is_gone_on_with() -> None:
     """It kept no tuple that a bolt had made by itself: none has been made."""
     document = golden_document("processed.json")
     found = Processed.from_document(document, _ROOT)
@@ -84,7 +84,7 @@ def test_events_and_what_bolts_made_are_balanced_apart(lost: str) -> None:
 
 
 @pytest.mark.promise("state-version-changed-step")
-def test_what_fb84216_prepared_is_read(tmp_path: Path) -> None:
+def test_what_an_older_version_prepared_is_read(tmp_path: Path) -> None:
     """Its attempt has a number of that time, which is of no life of today."""
     found = Prepared.from_document(golden_document("prepared.json"), tmp_path)
     assert (found.attempt, found.batch, found.tasks) == ((1 << 20) + 2, "b2", {"sum": 2})
@@ -161,7 +161,7 @@ def test_a_changed_topology_is_told_by_what_has_changed(
     assert "until the step is done" in str(raised.value)
 
 
-def test_what_fb84216_prepared_tells_of_tasks_alone(tmp_path: Path) -> None:
+def test_what_an_older_version_prepared_tells_of_tasks_alone(tmp_path: Path) -> None:
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")
     prepared = Prepared.from_document(golden_document("prepared.json"), tmp_path)
     check_prepared("checkpoint", prepared, _topology(store, part="counter"), {"sum": 2})

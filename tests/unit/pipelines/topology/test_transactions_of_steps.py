@@ -89,7 +89,7 @@ def test_what_an_older_life_discards_late_is_prepared_still(
 
 
 @pytest.mark.promise("state-version-changed-step")
-def test_a_prepared_step_of_fb84216_goes_on(
+def test_a_prepared_step_of_an_older_version_goes_on(
     job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its database: attempts had other numbers then."""

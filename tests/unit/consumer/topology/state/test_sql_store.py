@@ -482,7 +482,7 @@ def test_lives_do_not_run_into_each_other() -> None:
 
 
 @pytest.mark.promise("state-version-changed-step")
-def test_a_database_of_fb84216_goes_on(store: SQLStore) -> None:
+def test_a_database_of_an_older_version_goes_on(store: SQLStore) -> None:
     """A life of this version takes it over, and completes what one of two tasks has committed."""
     make_golden_states(_file(store))
     counts = TransactionalState(store, "counts")
