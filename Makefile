@@ -110,7 +110,7 @@ bench-subscription: setup ## A Subscription beside the consumer it reads with: b
 bench-checks: setup ## A round of checks of many subscriptions: a table and build/bench/checks.json
 	@$(BIN)/python -m benchmarks.checks
 
-check: $(INSTALLED) ## Lint, formatting, types, contracts between rooms, budgets that were met
+check: $(INSTALLED) ## Lint, formatting, types, contracts between packages, budgets that were met
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -129,7 +129,7 @@ failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the 
 reference: $(INSTALLED) ## Write docs/settings.md, metrics.md and api.md, of settings, metrics and docstrings
 	@$(BIN)/python -m tests.house.reference --write
 
-count: $(INSTALLED) ## Lines of code, files, rooms, longest functions, beside what stood before the house was put in order
+count: $(INSTALLED) ## Lines of code, files, packages, longest functions, beside those of the first version
 	@$(BIN)/python -m tests.house.count
 
 format: $(INSTALLED) ## Format the code and mend what can be mended by itself

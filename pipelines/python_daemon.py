@@ -4,7 +4,7 @@ Each Python process of Spark's is a fork of its daemon (`spark.python.daemon.mod
 loaded here is loaded once, while Spark plans its first batch, and not by each process when its
 first task waits for it. So is what the garbage collector may pass over: see
 `sequitur.pipelines.spark.tasks`. It is named in `sequitur.pipelines.session` and imported by none
-of ours, since it imports rooms of each height.
+of ours, since it imports packages of each level.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Topologies: bolts over the ordered stream, with each event tracked until its tree is done.
 
-These are the names for users of topologies. The jobs import from the rooms: `api`, `settling`,
+These are the names for users of topologies. The jobs import from the packages: `api`, `settling`,
 `engine`, `step` and `tester`.
 """
 
