@@ -1,8 +1,9 @@
-"""Pages of docs/, as their reader sees them: sections, and the rows of their tables."""
+"""Pages of docs/, as their reader sees them: sections, rows of tables, and samples to copy."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tests.support.tree import ROOT
 
@@ -27,3 +28,17 @@ def rows_of(text: str) -> list[list[str]]:
         for block in blocks
         for line in block.splitlines()[2:]
     ]
+
+
+def samples(page: str) -> list[str]:
+    """Return the Python samples of a page in `docs/`, in their order."""
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def run(where: str, *several: str) -> dict[str, Any]:
+    """Run samples one after the other, as in one file; return the names that they have made."""
+    names: dict[str, Any] = {"__name__": where}
+    for sample in several:
+        exec(compile(sample, where, "exec"), names)
+    return names
