@@ -39,8 +39,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 jars: $(INSTALLED)
-	@$(BIN)/python -m sequitur.pipelines.jars fetch
-	@$(BIN)/python -m sequitur.pipelines.spark_classes
+	@$(BIN)/sequitur setup
 
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json

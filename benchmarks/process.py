@@ -72,7 +72,7 @@ def process_command(
         reorder=ReorderSettings.model_validate(reorder),
         process=ProcessSettings.model_validate(process),
     )
-    words = [sys.executable, "-m", "sequitur", "run", str(topology), *given_flags(job)]
+    words = [sys.executable, "-m", "sequitur", "process", str(topology), *given_flags(job)]
     return [*words, "--available-now", "--drain"]
 
 

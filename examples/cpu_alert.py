@@ -8,7 +8,7 @@ the readings::
 
 Run it, with `event_time = "json:occurred_at"` in the job.toml::
 
-    sequitur run examples/cpu_alert.py --config job.toml
+    sequitur process examples/cpu_alert.py --config job.toml
 
 or try it without Kafka and without Spark::
 

@@ -12,7 +12,7 @@ dead-letter topic, with the reason.
 
 Run it, with `event_time` in the job.toml as your events have it::
 
-    sequitur run examples/join.py --config job.toml
+    sequitur process examples/join.py --config job.toml
 
 or try it without Kafka and without Spark::
 

@@ -8,7 +8,7 @@ Run it, with `STATE_URL` naming the database, and `STATE_PASSWORD` holding the p
 one; without a name the count is in the file `global_count.db` of SQLite, in the working directory::
 
     export STATE_URL=postgresql+psycopg://sequitur@127.0.0.1/sequitur
-    sequitur run examples/transactional_global_count.py --config job.toml
+    sequitur process examples/transactional_global_count.py --config job.toml
 
 or try it without Kafka and without Spark::
 

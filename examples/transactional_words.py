@@ -11,7 +11,7 @@ the password if there is one; without a name the counts are in the file `words.d
 working directory::
 
     export STATE_URL=postgresql+psycopg://sequitur@127.0.0.1/sequitur
-    sequitur run examples/transactional_words.py --config job.toml
+    sequitur process examples/transactional_words.py --config job.toml
 
 or try it without Kafka and without Spark::
 

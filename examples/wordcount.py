@@ -2,7 +2,7 @@
 
 Run it on a topic of sentences, with a job.toml as in the README::
 
-    sequitur run examples/wordcount.py --config job.toml
+    sequitur process examples/wordcount.py --config job.toml
 
 or try it without Kafka and without Spark::
 

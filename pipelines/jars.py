@@ -22,6 +22,7 @@ from xml.sax.saxutils import quoteattr
 
 from sequitur.base.process import user_folder
 from sequitur.base.standard_streams import reserve_descriptors
+from sequitur.base.text import renamed
 from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, SequiturError
 from sequitur.pipelines.store import durable
 
@@ -87,7 +88,7 @@ def _version(program: Path) -> int:
 # by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
 # ``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
 #
-#     python -m sequitur.pipelines.jars fetch         fetch and verify what most tests need
+#     sequitur setup                                  fetch and verify all but s3 and hdfs
 #     python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
 #     python -m sequitur.pipelines.jars lock          resolve its roots, and write the lock anew
 #     python -m sequitur.pipelines.jars lock org.apache.kafka:kafka_2.13:4.4.0   with a root moved
@@ -95,7 +96,7 @@ def _version(program: Path) -> int:
 
 _ROOTS: Final = "roots"
 _ASKED_FOR: Final = ("s3", "hdfs")
-"""Groups that `fetch` leaves out: a checkpoint in S3 asks for the one, a test on HDFS the other."""
+"""Groups that are left out: a checkpoint in S3 asks for the one, a test on HDFS for the other."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 GROUPS: Final = ("broker", "spark", "s3", "hdfs")
@@ -404,6 +405,13 @@ def _moved(root: str, moved: Sequence[str]) -> str:
     return next((one for one in moved if one.rpartition(":")[0] == module), root)
 
 
+def fetch_jars() -> None:
+    """Fetch and verify the jars that are missing, but for those of S3 and HDFS."""
+    for group in GROUPS:
+        if group not in _ASKED_FOR:
+            locked_jars(group)
+
+
 def _log(message: str) -> None:
     sys.stderr.write(f"{message}\n")
 
@@ -413,8 +421,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sequitur.pipelines.jars", description="The locked jars."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("fetch", help="fetch and verify what is missing, but for s3 and hdfs")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,lock}")
+    commands.add_parser("fetch")  # until 0.1.0
     listing = commands.add_parser("list", help="print the paths of a group's jars")
     listing.add_argument("group", choices=GROUPS)
     locking = commands.add_parser("lock", help="write the lock anew, by what can be had now")
@@ -428,9 +436,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "lock":
             write_lock(given.moved)
         elif given.command == "fetch":
-            for group in GROUPS:
-                if group not in _ASKED_FOR:
-                    locked_jars(group)
+            _log(renamed(f"{parser.prog} fetch", "sequitur setup"))
+            fetch_jars()
         else:
             sys.stdout.writelines(f"{jar}\n" for jar in locked_jars(given.group))
     except SequiturError as error:

@@ -162,7 +162,7 @@ def _local_java_options(chosen: str) -> list[str]:
 
 
 def class_archive(directory: Path) -> ClassArchive:
-    """The archive of this Spark's classes; `sequitur.pipelines.spark_classes` writes it."""
+    """The archive of this Spark's classes; `sequitur setup` writes it."""
     jars = spark_home() / "jars"
     classes = f"{jars} {jars.stat().st_mtime_ns} {version('pyspark')}"
     return ClassArchive.of("spark", find_java().program, classes, directory)

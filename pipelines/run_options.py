@@ -35,8 +35,9 @@ class ProcessJob(ReorderJob):
 
 # What a single run of a job is told beside its settings: each option is declared once, here.
 #
-# The scripts for spark-submit, `sequitur reorder`, `sequitur run` and the demo all take them from
-# `RunOptions`: a field is the flag, its default, its help, and what is handed on to spark-submit.
+# The scripts for spark-submit, `sequitur reorder`, `sequitur process` and the demo all take them
+# from `RunOptions`: a field is the flag, its default, its help, and what is handed on to
+# spark-submit.
 
 
 @dataclass(frozen=True, slots=True)

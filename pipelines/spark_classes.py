@@ -1,10 +1,8 @@
 """Writes an archive of Spark's classes, by which a local job starts with a third less CPU.
 
-    python -m sequitur.pipelines.spark_classes
-
-It stands in `$SEQUITUR_CACHE` or else the user's cache folder, 160 MB, and serves one installation
-of Spark. The next start of a job finds it. Without it a job starts as well, and so it does where
-the archive does not fit, which the JVM checks.
+`sequitur setup` writes it. It stands in `$SEQUITUR_CACHE` or else the user's cache folder, 160 MB,
+and serves one installation of Spark. The next start of a job finds it. Without it a job starts as
+well, and so it does where the archive does not fit, which the JVM checks.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.standard_streams import reserve_descriptors
+from sequitur.base.text import renamed
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
     class_archive,
@@ -98,5 +97,8 @@ if __name__ == "__main__":
     reserve_descriptors()
     if is_submitted():
         _load()
-    elif not write_archive():
-        sys.stderr.write("no archive of Spark's classes could be written; jobs start without\n")
+    else:  # until 0.1.0
+        told = renamed("python -m sequitur.pipelines.spark_classes", "sequitur setup")
+        sys.stderr.write(f"{told}\n")
+        if not write_archive():
+            sys.stderr.write("no archive of Spark's classes could be written; jobs start without\n")

@@ -421,7 +421,7 @@ def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
 # Checks again and again, by one process of an installation at a time.
 #
 # A backlog grows when the job is down, so the checks run beside it, too: in `sequitur subscription
-# watch`, and in each job. Who makes them is settled by a consumer group on the topic of the
+# maintain`, and in each job. Who makes them is settled by a consumer group on the topic of the
 # registry, which has one partition: whoever is assigned it. When that one dies the partition goes
 # to another. One that was cut off and goes on has lost the transactional id of the backlog states,
 # and stops.

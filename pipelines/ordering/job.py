@@ -395,7 +395,7 @@ def run_submitted(
     stop = threading.Event()
     process, file = (None, None) if load is None else load()
     check_before_start(kafka, settings, process)
-    title = name if process is None else f"run {process.topology.name}"
+    title = name if process is None else f"process {process.topology.name}"
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
     spark.sparkContext.setLogLevel(log_level())

@@ -129,8 +129,8 @@ def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
         raise TopologyFileError(
             f"topic {topic!r} had {had} partitions and has {has} now, and bolt {keeping[0]!r} of "
             f"topology {topology.name!r} keeps state by task, and so by {had} partitions. What is "
-            "held goes out, by these, with `sequitur run TOPOLOGY --available-now --drain` and the "
-            "settings of the job; then give it a checkpoint and an app of its own"
+            "held goes out, by these, with `sequitur process TOPOLOGY --available-now --drain` and "
+            "the settings of the job; then give it a checkpoint and an app of its own"
         )
 
 

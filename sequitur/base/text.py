@@ -25,3 +25,8 @@ def said_by(error: BaseException) -> str:
 def named(error: BaseException) -> str:
     """Return the name of an exception's class, and its text."""
     return f"{encodable(type(error).__name__)}: {said_by(error)}"
+
+
+def renamed(former: str, today: str) -> str:
+    """Return what to tell who uses a command's former name."""
+    return f"`{former}` is called `{today}` now; the former name works until 0.1.0 is released"

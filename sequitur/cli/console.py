@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
+from sequitur.base.program import complain
 from sequitur.base.settings import Settings
+from sequitur.base.text import renamed
 from sequitur.kafka.connections import require_broker
 from sequitur.producer import KafkaSettings
 
@@ -34,10 +37,11 @@ EXAMPLES: Final = {
     "reorder run": "sequitur reorder --input-topics readings --output-topic ordered "
     '--event-time "json:at as ms" --delay "10 s" --checkpoint state',
     "reorder inspect": "sequitur reorder inspect state",
-    "run": "sequitur run wordcount.py --input-topics lines --output-topic words "
+    "process": "sequitur process wordcount.py --input-topics lines --output-topic words "
     '--event-time json:at --delay "10 s" --checkpoint state',
     "tail": "sequitur tail ordered -n 20 --no-follow",
     "verify": "sequitur verify ordered --event-time json:at",
+    "setup": "sequitur setup",
     "demo": "sequitur demo --seconds 10 --plot demo.png",
     "broker up": 'eval "$(sequitur broker up)"',
     "broker down": "sequitur broker down",
@@ -56,7 +60,7 @@ EXAMPLES: Final = {
     "subscription reset": "sequitur subscription reset billing --time 4h --dry-run",
     "subscription skip": "sequitur subscription skip billing -n 1",
     "subscription expire": "sequitur subscription expire billing -t 3d --dry-run",
-    "subscription watch": "sequitur subscription watch",
+    "subscription maintain": "sequitur subscription maintain",
     "retention run": "sequitur retention run orders --dry-run",
     "topic get": "sequitur topic get orders",
     "topic get-backlog-quota": "sequitur topic get-backlog-quota orders",
@@ -77,6 +81,21 @@ EXAMPLES: Final = {
     "topic remove-thresholds": "sequitur topic remove-thresholds orders",
 }
 """By the words of the command."""
+
+
+_NAMES_OF_TODAY: Final = {"run": "process", "watch": "maintain"}
+
+
+class RenamedCommands(TyperGroup):
+    """Commands, some of which had another name before 0.1.0: that is understood, but not shown."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the first word names, today or before."""
+        former, today = args[0], _NAMES_OF_TODAY.get(args[0])
+        if today in self.commands:
+            complain(renamed(f"{ctx.command_path} {former}", f"{ctx.command_path} {today}"))
+            args = [today, *args[1:]]
+        return super().resolve_command(ctx, args)
 
 
 # Keys, values and headers that others wrote, as JSON and on a terminal.

@@ -283,7 +283,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-# `sequitur run`: a user's topology behind the reorder stage, through spark-submit.
+# `sequitur process`: a user's topology behind the reorder stage, through spark-submit.
 
 
 @with_flags(ProcessJob)

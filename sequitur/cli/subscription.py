@@ -15,7 +15,15 @@ from rich.table import Table
 
 from sequitur.base.flags import with_flags
 from sequitur.base.process import wall_clock_ms
-from sequitur.cli.console import AsJson, KafkaJob, echo_json, shown, surveyor_of, table_console
+from sequitur.cli.console import (
+    AsJson,
+    KafkaJob,
+    RenamedCommands,
+    echo_json,
+    shown,
+    surveyor_of,
+    table_console,
+)
 from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.subscription.inspection import internal_document, listed, stats_document
 from sequitur.consumer.subscription.policies import parse_time_s
@@ -219,7 +227,7 @@ def _print(table: RenderableType, *, beside: bool = False) -> None:
     table_console(_NARROWEST, stderr=beside).print(table)
 
 
-# `sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, watch.
+# `sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, maintain.
 #
 # What changes cursors tells first what it means, and asks; `--yes` answers. It is refused while the
 # subscription has an owner, unless `--fence` takes it away from that one.
@@ -389,7 +397,7 @@ _ACTS = frozenset(
 
 
 @with_flags(KafkaJob)
-def watch(
+def maintain(
     settings: KafkaJob,
     interval: Annotated[
         float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
@@ -409,11 +417,12 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check quotas, times to live, expirations and thresholds, again and again.
+    """Evict and expire messages, hold producers, and delete unused subscriptions, by the policies.
 
-    A backlog grows when the job is down, so the checks run here, too. Of several programs that
-    watch one makes the checks, and another goes on when that one ends. What there is to find is
-    told when it begins, and each thing that is done.
+    A job does so while it runs. This program does so when no job runs: it checks quotas, times to
+    live, expirations and thresholds, again and again, and acts on what it finds. If several
+    programs check, one of them acts, and another takes over when that one ends. It prints what it
+    finds, when that begins, and what it has done. With --dry-run it prints, and does not act.
     """
     from sequitur.consumer.subscription.checks import watch as run_checks  # noqa: PLC0415
 
@@ -469,7 +478,9 @@ _MOST_PEEKED: Final = 1_000_000
 
 subscription_app = typer.Typer(
     name="subscription",
-    help="Subscriptions: their cursors and backlogs; create, delete, reset, skip, expire, peek.",
+    cls=RenamedCommands,
+    help="Subscriptions: their cursors and backlogs; create, delete, reset, skip, expire, peek, "
+    "maintain.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -661,7 +672,7 @@ def peek(
         print_messages(name, messages[:count])
 
 
-for _command in (reset, skip, expire, watch):
+for _command in (reset, skip, expire, maintain):
     subscription_app.command()(_command)
 
 

@@ -51,7 +51,7 @@ class SubmittedJob:
         process: How the topology is run.
         options: Further settings of Spark.
         master: Spark master; that of the options or of users who give none without.
-        by_command: Whether it is started by `sequitur reorder` or `sequitur run`.
+        by_command: Whether it is started by `sequitur reorder` or `sequitur process`.
     """
 
     def __init__(
@@ -74,7 +74,12 @@ class SubmittedJob:
         # Memory is what users get.
         options = {"spark.driver.extraJavaOptions": SHORT_LIVED, **(options or {})}
         if by_command:
-            command = [sys.executable, "-m", "sequitur", "reorder" if topology is None else "run"]
+            command = [
+                sys.executable,
+                "-m",
+                "sequitur",
+                "reorder" if topology is None else "process",
+            ]
             command += [*words, *(["--master", master] if master else [])]
             command += [word for one in options.items() for word in ("--conf", "=".join(one))]
         else:

@@ -119,7 +119,7 @@ class Kinds:
         return OrderedJob(rounds, lambda report: rounds.check(report, (dead,)))
 
     def transactions(self) -> ClusterJob:
-        """Likewise, with its counts in PostgreSQL; by `sequitur run`."""
+        """Likewise, with its counts in PostgreSQL; by `sequitur process`."""
         url, words, buckets = self.database(), self.make_topic(4), self.make_topic(4)
         file = with_its_places(
             self.folder,

@@ -1,4 +1,4 @@
-"""The process job as its users start it: `sequitur run`, through spark-submit."""
+"""The process job as its users start it: `sequitur process`, through spark-submit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _run(job: Job, example: Path, folder: Path) -> dict[str, Any]:
         max_attempts = 3
         """
     )
-    words = ["run", str(example), "--config", str(config), "--available-now", "--drain"]
+    words = ["process", str(example), "--config", str(config), "--available-now", "--drain"]
     for conf in ("spark.driver.memory=700m", f"spark.driver.extraJavaOptions={SHORT_LIVED}"):
         words += ["--conf", conf]
     done = subprocess.run(

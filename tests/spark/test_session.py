@@ -128,7 +128,7 @@ def test_jars_of_the_file_of_options_and_ours_are_all_there_each_once(conf: Path
 @pytest.mark.test_all
 @pytest.mark.promise("order-spark-told-master")
 def test_command_of_a_job_joins_its_jars_and_brings_its_own_master(conf: Path) -> None:
-    """As `sequitur run` gives it, for bolts that wait."""
+    """As `sequitur process` gives it, for bolts that wait."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_CONF_DIR", str(conf))
         patched.delenv("MASTER", raising=False)

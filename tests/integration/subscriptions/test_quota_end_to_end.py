@@ -35,7 +35,7 @@ from sequitur.producer import KafkaSettings
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1], system_prefix=sys.argv[2])
 watch(kafka, tell=bool, valid_for_ms=4_000)
 """
-"""What `sequitur subscription watch` runs, with states that are stale soon."""
+"""What `sequitur subscription maintain` runs, with states that are stale soon."""
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def _process(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[bytes
 
 @contextlib.contextmanager
 def _watching(topics: SubscribedTopics) -> Iterator[None]:
-    """Have `sequitur subscription watch` run beside the test."""
-    with _process("-m", "sequitur", "subscription", "watch", **topics.environ) as process:
+    """Have `sequitur subscription maintain` run beside the test."""
+    with _process("-m", "sequitur", "subscription", "maintain", **topics.environ) as process:
         yield
         assert process.poll() is None
 

@@ -395,13 +395,13 @@ def test_tables_are_for_people(topics: SubscribedTopics, orders: str) -> None:
     assert "msgRateOut" in rates
 
 
-def test_watch_makes_the_checks(topics: SubscribedTopics, orders: str) -> None:
+def test_maintain_makes_the_checks(topics: SubscribedTopics, orders: str) -> None:
     topics.fill(orders, 10, ages_s=lambda number: 3_600 * (10 - number))
     topics.policies(orders, TopicPolicies(message_ttl_s=5_400))
     _create(topics, "sub1", orders)
-    told = _done(topics, "watch", "--rounds", "1", "--dry-run")
+    told = _done(topics, "maintain", "--rounds", "1", "--dry-run")
     assert re.search(rf"expired messages: {orders} sub1: partition 0: 9 messages", told)
     assert topics.committed("sub1", orders) == 0
-    (line,) = _done(topics, "watch", "--rounds", "1", "--json").splitlines()
+    (line,) = _done(topics, "maintain", "--rounds", "1", "--json").splitlines()
     assert [one["messages"] for one in json.loads(line)["acked"]] == [9]
     assert topics.committed("sub1", orders) == 9

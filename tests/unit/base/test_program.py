@@ -202,7 +202,7 @@ def test_ctrl_c_while_a_broker_is_silent_says_nothing() -> None:
             _NOWHERE,
         ),
         ("subscription", "reset", "s", "--to-earliest", "--bootstrap-servers", _NOWHERE),
-        ("subscription", "watch", "--bootstrap-servers", _NOWHERE),
+        ("subscription", "maintain", "--bootstrap-servers", _NOWHERE),
         ("topic", "get", "t", "--bootstrap-servers", _NOWHERE),
         ("topic", "get-retention", "--bootstrap-servers", _NOWHERE),
         ("topic", "set-message-ttl", "t", "--messageTTL", "1h", "--bootstrap-servers", _NOWHERE),

@@ -51,7 +51,7 @@ def test_the_text_of_an_example_holds(name: str) -> None:
     _example(name)
     module = sys.modules[name]
     text = module.__doc__ or ""
-    assert f"sequitur run examples/{name}.py --config job.toml" in text
+    assert f"sequitur process examples/{name}.py --config job.toml" in text
     parsed = doctest.DocTestParser().get_doctest(text, vars(module).copy(), name, None, 0)
     result = doctest.DocTestRunner().run(parsed)
     assert result.attempted > 2

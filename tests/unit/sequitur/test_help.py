@@ -13,6 +13,7 @@ from sequitur.base.program import command_of
 from sequitur.cli.console import EXAMPLES
 from sequitur.cli.main import app
 from sequitur.kafka.identity import Identity
+from sequitur.pipelines.jars import main as jars_main
 from sequitur.producer.daemon.cli import _EXAMPLES as PRODUCE_EXAMPLES
 from sequitur.producer.daemon.cli import _app as produce_app
 from sequitur.producer.journal.frames import Position, Renewal
@@ -38,7 +39,7 @@ def _help(command: typer.Typer, *words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "words", "most_lines"),
-    [(app, ("reorder",), 150), (app, ("run",), 195), (produce_app, (), 200)],
+    [(app, ("reorder",), 150), (app, ("process",), 195), (produce_app, (), 200)],
 )
 def test_help_fits_a_terminal(
     command: typer.Typer, words: tuple[str, ...], most_lines: int
@@ -58,6 +59,70 @@ def test_help_of_the_reorder_job_shows_the_commands_beside_it(words: tuple[str, 
     (place,) = (number for number, line in enumerate(lines) if " Commands " in line)
     shown = [line.split()[1] for line in lines[place + 1 :] if line.startswith("│  ")]
     assert {"run", "inspect"} <= set(shown)
+
+
+@pytest.mark.promise("cli-former-names")
+@pytest.mark.parametrize(
+    ("above", "former", "today"),
+    [((), "run", "process"), (("subscription",), "watch", "maintain")],
+)
+def test_a_former_name_works_is_not_shown_and_names_the_new_one(
+    above: tuple[str, ...], former: str, today: str
+) -> None:
+    words = " ".join(("sequitur", *above))
+    shown = CliRunner().invoke(app, [*above, former, "--help"], prog_name="sequitur")
+    assert shown.exit_code == 0
+    assert shown.stderr.count("\n") == 1
+    assert f"`{words} {former}` is called `{words} {today}` now;" in shown.stderr
+    assert f"Usage: {words} {today} " in shown.stdout
+    assert CliRunner().invoke(app, [*above, today, "--help"]).stderr == ""
+    listed = {line.split()[1] for line in _help(app, *above) if line.startswith("│ ")}
+    assert today in listed
+    assert former not in listed
+
+
+@pytest.mark.promise("cli-former-names")
+def test_a_word_that_was_another_commands_name_stays_unknown() -> None:
+    assert CliRunner().invoke(app, ["watch"]).exit_code == 2
+    refused = CliRunner().invoke(app, ["subscription", "run"])
+    assert refused.exit_code == 2
+    assert "called" not in refused.stderr
+
+
+@pytest.mark.promise("cli-former-names")
+@pytest.mark.parametrize(("words", "archives"), [([], 1), (["--no-archive"], 0)])
+def test_setup_fetches_jars_and_writes_the_archive(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], archives: int
+) -> None:
+    """Those of a checkpoint in S3 and of tests on HDFS are left out; the old line does the same."""
+    fetched: list[str] = []
+    written: list[bool] = []
+
+    def write_none() -> bool:
+        written.append(False)
+        return False
+
+    monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", fetched.append)
+    monkeypatch.setattr("sequitur.pipelines.spark_classes.write_archive", write_none)
+    done = CliRunner().invoke(app, ["setup", *words])
+    assert done.exit_code == 0
+    assert (fetched, len(written)) == (["broker", "spark"], archives)
+    assert done.stderr.count("jobs start without it") == archives  # none was written
+
+
+@pytest.mark.promise("cli-former-names")
+def test_the_line_that_setup_replaces_works_and_names_setup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", fetched.append)
+    assert jars_main(["fetch"]) == 0
+    assert fetched == ["broker", "spark"]
+    told = "`python -m sequitur.pipelines.jars fetch` is called `sequitur setup` now;"
+    assert capsys.readouterr().err.startswith(told)
+    with pytest.raises(SystemExit):
+        jars_main(["--help"])
+    assert "fetch" not in capsys.readouterr().out
 
 
 def test_flags_are_grouped_by_what_they_are_about() -> None:

@@ -1,4 +1,4 @@
-"""What `sequitur run` and `sequitur reorder` give to spark-submit."""
+"""What `sequitur process` and `sequitur reorder` give to spark-submit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         file.write_text(text)
         words = ["--input-topics", "in", "--output-topic", "out", "--event-time", "json:at"]
         words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
-        told = CliRunner().invoke(app, ["run", str(file), *words, *flags])
+        told = CliRunner().invoke(app, ["process", str(file), *words, *flags])
         assert told.exit_code == 0, told.output
         return commands.pop()
 
@@ -101,6 +101,6 @@ def test_file_of_one_host_is_refused_before_spark_starts(
     words = ["--input-topics", "in", "--output-topic", "out", "--event-time", "json:at"]
     words += ["--bootstrap-servers", "127.0.0.1:1", "--checkpoint", str(tmp_path / "state")]
     example = str(EXAMPLES / "transactional_global_count.py")
-    told = CliRunner().invoke(app, ["run", example, *words])
+    told = CliRunner().invoke(app, ["process", example, *words])
     assert isinstance(told.exception, TopologyFileError)
     assert "master is spark://h:7077" in str(told.exception)

@@ -118,7 +118,7 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     "words",
     [
         ["-m", "sequitur", "reorder"],
-        ["-m", "sequitur", "run", _TOPOLOGY],
+        ["-m", "sequitur", "process", _TOPOLOGY],
         [reorder.__file__],
         [process.__file__, _TOPOLOGY],
     ],
