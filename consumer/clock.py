@@ -31,7 +31,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from sequitur.base.json_field import cut, documents_of, fields_of, named, value_at
+from sequitur.base.json_field import cut, documents_of, value_at, which_fields, which_names
 from sequitur.base.time_format import TimeFormat
 from sequitur.consumer.event_time import (
     LIKELY_UNITS,
@@ -711,18 +711,16 @@ def _headers(spec: EventTimeSpec, rows: Sequence[UnusableRow]) -> str:
         for name, value in reversed(row.headers):
             if name == spec.path[0] and value is not None:
                 return _example(value.decode(errors="replace"))
-    return named((name for row in rows for name, _ in row.headers), "header")
+    return which_names((name for row in rows for name, _ in row.headers), "header")
 
 
 def _fields(spec: EventTimeSpec, rows: Sequence[UnusableRow]) -> str:
     documents = documents_of(row.value for row in rows)
-    if not documents:
-        return "and their values are no JSON objects"
     for document in documents:
         time = value_at(document, spec.path, is_pointer=spec.is_pointer)
         if time is not None:
             return _example(time if isinstance(time, str) else json.dumps(time))
-    return fields_of(documents)
+    return which_fields(documents)
 
 
 def _example(text: str) -> str:

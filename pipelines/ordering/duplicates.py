@@ -22,7 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, named
+from sequitur.base.json_field import (
+    FieldWatch,
+    JsonField,
+    documents_of,
+    which_fields,
+    which_names,
+)
 from sequitur.base.settings import milliseconds
 from sequitur.consumer import BEFORE_ALL_TIME_MS, LATE
 from sequitur.kafka.partition import KeyPartitioner
@@ -272,9 +278,8 @@ def _instead(task: IdsTask) -> str:
     found = next(RunRows(task.new, None, (task.column,), task.limits).pieces(), None)
     some = [] if found is None else found.slice(0, _LOOKED_AT)[task.column].to_pylist()
     if task.kind == "header":
-        return named((one["key"] for headers in some for one in headers or ()), "header")
-    documents = documents_of(some)
-    return fields_of(documents) if documents else "and their values are no JSON objects"
+        return which_names((one["key"] for headers in some for one in headers or ()), "header")
+    return which_fields(documents_of(some))
 
 
 def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:

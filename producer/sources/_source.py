@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from sequitur.base.json_field import FieldWatch, JsonField, documents_of, fields_of, parse_key
+from sequitur.base.json_field import FieldWatch, JsonField, documents_of, parse_key, which_fields
 from sequitur.base.log import Logger
 from sequitur.base.settings import Section, Words
 from sequitur.base.text import encodable
@@ -218,7 +218,7 @@ _ESCAPE: Final = re.compile(
     rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
 )
 _NO_JSON: Final = (msgspec.DecodeError, RecursionError)
-_LOOKED_AT: Final = 20
+LOOKED_AT: Final = 20
 """Events of which the fields are listed."""
 
 
@@ -233,11 +233,6 @@ def parse_header(text: str) -> tuple[str, JsonField]:
 
 
 _APPENDED: Final = "appended to a line that was taken before it had a newline"
-
-
-def _fields_of(records: Sequence[Record]) -> str:
-    documents = documents_of(one.value for one in records[:_LOOKED_AT])
-    return fields_of(documents) if documents else "and they are no JSON objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +295,16 @@ class EventParser:
 
     def _look(self, records: Sequence[Record]) -> None:
         """Tell of a key or header that no event has had."""
+
+        def which() -> str:
+            return which_fields(documents_of(one.value for one in records[:LOOKED_AT]))
+
         for name, watch in list(self._unseen.items()):
             has = any(
                 one.key is not None if name is None else any(name == own for own, _ in one.headers)
                 for one in records
             )
-            watch.look(len(records), has=has, instead=lambda: _fields_of(records))
+            watch.look(len(records), has=has, instead=which)
             if has:
                 del self._unseen[name]
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pydantic import Field, field_validator
 
-from sequitur.base.json_field import JsonField, documents_of, fields_of, parse_key
+from sequitur.base.json_field import JsonField, documents_of, parse_key, which_fields
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.base.time_format import FORMAT_BEGINS, MILLISECONDS, TimeFormat, split_format
 from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._line_file import require_uncompressed
 from sequitur.producer.sources._source import (
+    LOOKED_AT,
     CommonSettings,
     LineBatch,
     LineSplitter,
@@ -141,8 +142,6 @@ def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
-_LOOKED_AT: Final = 20
-"""Lines of which the fields are listed."""
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10
 
@@ -349,7 +348,7 @@ class ReplaySource:
                     self._hole_bytes += tell_holes(batch, str(self._path))
                 for index, line in enumerate(batch.lines):
                     length = batch.overlong.get(index, len(line))
-                    if len(first) < _LOOKED_AT and line.strip():
+                    if len(first) < LOOKED_AT and line.strip():
                         first.append(line)
                     offset += batch.holes.get(index, 0)
                     offsets.append(offset)
@@ -361,7 +360,8 @@ class ReplaySource:
         strays = astray(times)
         each = zip(times, strays, strict=True)
         believed = array("q", (NO_TIME if is_stray else time_ms for time_ms, is_stray in each))
-        fields = "" if not first or any(one != NO_TIME for one in times) else _fields_of(first)
+        has_no_time = bool(first) and all(one == NO_TIME for one in times)
+        fields = which_fields(documents_of(first)) if has_no_time else ""
         return Recording(
             offsets,
             lengths,
@@ -373,11 +373,6 @@ class ReplaySource:
 
     def _time_ms(self, line: bytes) -> int:
         return recorded_time_ms(line, self._event_time, self._written)
-
-
-def _fields_of(lines: Sequence[bytes]) -> str:
-    documents = documents_of(lines)
-    return fields_of(documents) if documents else "and its lines are no JSON objects"
 
 
 def recorded_time_ms(line: bytes, event_time: JsonField, written: TimeFormat) -> int:

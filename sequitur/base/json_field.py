@@ -22,7 +22,7 @@ import msgspec
 from sequitur.errors import KeySpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Node = TypeVar("Node")
     Members = Callable[[Node, str, int | None], Iterable[Node]]
@@ -273,9 +273,12 @@ def _children(node: Any, name: str, index: int | None) -> tuple[Any, ...]:
     return () if child is None else (child,)
 
 
-def fields_of(documents: Iterable[dict[str, Any]]) -> str:
-    """Say which fields JSON objects have, as `json:` takes them."""
-    return named((str(FieldPath.of(one)) for each in documents for one in _paths(each)), "field")
+def which_fields(documents: Sequence[dict[str, Any]]) -> str:
+    """Say which fields JSON objects have, as `json:` takes them; or that there is no object."""
+    if not documents:
+        return "and their values are no JSON objects"
+    paths = (str(FieldPath.of(one)) for each in documents for one in _paths(each))
+    return which_names(paths, "field")
 
 
 def _paths(
@@ -288,7 +291,7 @@ def _paths(
             yield (*above, name)
 
 
-def named(names: Iterable[str], kind: str) -> str:
+def which_names(names: Iterable[str], kind: str) -> str:
     """Say which names there are, each once and in the order in which they were seen."""
     different = list(dict.fromkeys(names))
     if not different:
