@@ -425,7 +425,7 @@ class LineFileSettings(CommonSettings):
     )
 
 
-class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
+class FilePosition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a file was read."""
 
     name: str  # its name then, for messages and for folders
@@ -446,6 +446,8 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     # the generations of that log which come before it; None in positions of before there was such a
     # list
     older: OlderGenerations | None = None
+    # in a folder: files that were read before, and whose names do not say so yet
+    besides: tuple[FilePosition, ...] = ()
 
     @property
     def is_of_empty_file(self) -> bool:
@@ -672,6 +674,11 @@ class LineFile:
             self._modified_at_end_ns,
         )
 
+    def is_at(self, path: Path) -> bool:
+        """Return whether this name is of the same file."""
+        found = path.stat()
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
     @property
     def unread_bytes(self) -> int:
         """Bytes behind what was read."""
@@ -773,11 +780,15 @@ class LineFileSource:
             line, offset = batch.first_line + refusal.index, batch.offset_of(refusal.index)
             where = f"{file.path} line {line} byte {offset} (inode {file.inode})"
             intake.refuse(refusal.raw, where, refusal.reason)
-        position = file.position().encode()
+        position = self._position(file).encode()
         if records:
             return await intake.accept(records, position)
         await intake.note_position(position)
         return None
+
+    def _position(self, file: LineFile) -> FilePosition:
+        """Return how far all was read, when a file was read so far."""
+        return file.position()
 
     def _lost(self, problem: str) -> None:
         """Tell that a file is gone, or was cut, before it was read to its end."""

@@ -10,10 +10,16 @@ system can rename a file only if it is still the one that was read. So a file is
 first to a name that only this source uses, `.NAME.1.checking`; there it is compared with what
 was read, and only that very file, not written since its end was read, becomes `NAME.done`. Any
 other file that was moved there is read next; so is one that a crash left there.
+
+Files that wait together are made durable together: one sync of the journal has the events of all
+of them, and one sync of the folder their names. A power cut may undo a rename before that sync, so
+until then each position lists the files that were read whole (`besides`): after a crash they are
+renamed, and not read again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import stat
@@ -21,6 +27,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from sequitur.base.log import Logger
 from sequitur.base.process import sync
@@ -58,6 +66,10 @@ _CHECKING: Final = re.compile(r"\.(?P<name>.+)\.[0-9]+\.checking", re.DOTALL)
 _LONGEST_NAME_BYTES: Final = 255
 _ADDED_BYTES: Final = 32
 _WINDOW_BYTES: Final = 32 * CHUNK_BYTES
+_MOST_TOGETHER: Final = 16
+"""So many files share their syncs: each position lists them."""
+_BYTES_TOGETHER: Final = CHUNK_BYTES
+"""After so much no file waits longer for its name."""
 _CLOCK_STANDS_S: Final = 2.0
 """The coarsest time of a file system: that of FAT."""
 _LIST_EVERY_S: Final = 10.0
@@ -72,53 +84,105 @@ class DirectorySource(LineFileSource):
         parser: EventParser,
         *,
         now_s: Callable[[], float] = time.monotonic,
+        most_together: int = _MOST_TOGETHER,
         **options: Unpack[FileOptions],
     ) -> None:
         super().__init__("dir", folder, parser, **options)
+        self._most_together = most_together
         self._folder = WatchedFolder(folder, now_s)
         self._due: deque[str] = deque()
         self._passed_over: dict[str, _PassedOver] = {}
-        self._left: tuple[Path, FilePosition] | None = None
+        self._begun: deque[_Begun] = deque()
+        self._whole: list[_Whole] = []
+        self._window = UnjournaledWindow(_WINDOW_BYTES)
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until no file is left (without `follow`), or the daemon stops."""
-        self._left = None
         self._due.clear()
-        file = None if position is None else self._resume(FilePosition.decode(position))
-        while not intake.stopping.is_set():
-            if file is None:
-                file = self._rest_of_last() or self._next_file()
-            if file is not None:
-                try:
+        self._begun.clear()
+        if position is not None:
+            last = FilePosition.decode(position)
+            self._begun += map(_Begun, last.besides)
+            self._begun.append(_Begun(msgspec.structs.replace(last, besides=())))
+        try:
+            while not intake.stopping.is_set():
+                file = self._next_begun() or self._next_due()
+                if file is None and self._whole:
+                    await self._finish_all(intake)
+                    continue  # what is not renamed would be listed again
+                if file is None and (not self._follow or self._folder.may_have_changed()):
+                    self._due.extend(self._list())
+                    file = self._next_due()
+                if file is not None:
                     await self._read_whole(intake, file)
-                finally:
-                    file.close()
-                file = None
-            elif self._follow:
-                await self._pause(intake.stopping, self._poll_interval_s)
-            else:
-                return
+                elif self._follow:
+                    await self._pause(intake.stopping, self._poll_interval_s)
+                else:
+                    return
+            await self._finish_all(intake)
+        finally:
+            self._close_all()
+
+    def _next_begun(self) -> LineFile | None:
+        """Return the first file that was begun before, and has to be read on."""
+        while self._begun:
+            begun = self._begun.popleft()
+            file = self._resume(begun.position) if begun.path is None else self._rest_of(begun)
+            if file is not None:
+                return file
+        return None
 
     async def _read_whole(self, intake: Intake, file: LineFile) -> None:
-        """Read a file into the intake, and rename it once all of it is durable."""
-        window = UnjournaledWindow(_WINDOW_BYTES)
-        while not intake.stopping.is_set():
-            found = await read_lines(file)
-            if found is ReadEnd.OVERWRITTEN:
-                self._gone(file.position())
-                return  # it is read from its beginning, as another file
-            if isinstance(found, ReadEnd):
-                ticket = await self._hand_over(intake, file, file.finish())
+        """Read a file into the intake. It is renamed with those that are read right after it."""
+        is_whole = False
+        try:
+            while not (is_whole or intake.stopping.is_set()):
+                found = await read_lines(file)
+                if found is ReadEnd.OVERWRITTEN:
+                    self._gone(file.position())
+                    return  # it is read from its beginning, as another file
+                is_whole = isinstance(found, ReadEnd)
+                batch = file.finish() if isinstance(found, ReadEnd) else found
+                ticket = await self._hand_over(intake, file, batch)
                 if ticket is not None:
-                    await window.add(ticket, CHUNK_BYTES)
-                # First, so that one round of the journal has the events and the position.
-                await intake.note_position(file.position(finished=True).encode())
-                await window.drain()
-                self._finish(file)
-                return
-            ticket = await self._hand_over(intake, file, found)
-            if ticket is not None:
-                await window.add(ticket, CHUNK_BYTES)
+                    await self._window.add(ticket, batch.end_offset - batch.first_offset)
+            if is_whole:
+                self._whole.append(_Whole(file, file.position(finished=True)))
+        finally:
+            if not is_whole:
+                file.close()
+        read_bytes = sum(each.position.offset for each in self._whole)
+        if len(self._whole) >= self._most_together or read_bytes >= _BYTES_TOGETHER:
+            await self._finish_all(intake)
+
+    def _position(self, file: LineFile) -> FilePosition:
+        """Return how far all was read: of other files, too, that have no other name yet."""
+        return self._beside(file.position(), self._whole)
+
+    def _beside(self, position: FilePosition, whole: list[_Whole]) -> FilePosition:
+        others = [each.position for each in whole] + [each.position for each in self._begun]
+        return msgspec.structs.replace(position, besides=tuple(others))
+
+    async def _finish_all(self, intake: Intake) -> None:
+        """Rename the files that were read whole, once all of them is durable."""
+        if not self._whole:
+            return
+        *others, last = self._whole
+        # First, so that one round of the journal has the events and the position.
+        await intake.note_position(self._beside(last.position, others).encode())
+        await self._window.drain()
+        done = [path for each in self._whole if (path := self._finish(each.file)) is not None]
+        if done:
+            await asyncio.to_thread(sync, self._path)
+        for path in done:
+            self._count(files_finished=1)
+            _log.info("file done", path=str(path))
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for each in self._whole:
+            each.file.close()
+        self._whole.clear()
 
     def _resume(self, position: FilePosition) -> LineFile | None:
         """Return the file that was being read, or was not renamed yet; None if there is none."""
@@ -149,30 +213,26 @@ class DirectorySource(LineFileSource):
                 if other.startswith(start) and _CHECKING.fullmatch(other):
                     yield self._path / other
 
-    def _rest_of_last(self) -> LineFile | None:
-        """Return the file that was read last, if it was written on while its end was read."""
-        if self._left is None:
-            return None
-        path, position = self._left
-        self._left = None
+    def _rest_of(self, begun: _Begun) -> LineFile | None:
+        """Return a file that was written on while its end was read."""
+        path, position = begun.path, begun.position
+        assert path is not None
         try:
             file = LineFile(path, self._parser.limit_bytes)
         except OSError:
             return None  # logged when the folder is listed
-        if (file.device, file.inode) == (position.device, position.inode) and file.seek(position):
+        if file.inode == position.inode and file.seek(position):
             _log.warning("file was written on after its end was read", path=str(path))
             return file
         file.close()
         self._due.appendleft(path.name)
         return None
 
-    def _next_file(self) -> LineFile | None:
-        """Return the first file, in name order, of those that are there and can be read.
+    def _next_due(self) -> LineFile | None:
+        """Return the first file, in name order, of those that were listed and can be read.
 
         The folder is not listed for each of many files, and not while nothing changes in it.
         """
-        if not self._due and (not self._follow or self._folder.may_have_changed()):
-            self._due.extend(self._list())
         while self._due:
             file = self._open(self._due.popleft())
             if file is not None:
@@ -239,8 +299,11 @@ class DirectorySource(LineFileSource):
         except OSError as error:
             raise SourceError(f"{self._path} cannot be read: {error}") from error
 
-    def _finish(self, file: LineFile) -> None:
-        """Give a file that is durable its `.done` name, if it is still the one that was read."""
+    def _finish(self, file: LineFile) -> Path | None:
+        """Give a file that is durable its `.done` name, if it is still the one that was read.
+
+        Return that name, which the next sync of the folder makes durable.
+        """
         checked = _CHECKING.fullmatch(file.path.name)
         name = _shortened(file.path.name if checked is None else checked["name"])
         path = file.path
@@ -253,18 +316,19 @@ class DirectorySource(LineFileSource):
                     "file is done, and gone before it could be renamed", path=str(file.path)
                 )
                 self._count(files_finished=1)
-                return
+                return None
         if not file.was_read_whole(path):
-            self._left = path, file.position()
+            if file.is_at(path):
+                self._begun.append(_Begun(file.position(), path))
+            else:
+                self._due.appendleft(path.name)
             _log.warning("file was written or replaced after it was read", path=str(file.path))
-            return
+            return None
         target = self._path / (name + _DONE)
         if target.exists():
             target = self._free(f"{name}.", _DONE, first=2)
         path.rename(target)
-        sync(self._path)
-        self._count(files_finished=1)
-        _log.info("file done", path=str(target))
+        return target
 
     def _free(self, before: str, behind: str, first: int) -> Path:
         """Return a name that no file has, with the number after those in use.
@@ -294,6 +358,22 @@ class DirectorySource(LineFileSource):
                 f"{self._path / position.name} (inode {position.inode}) was read to byte "
                 f"{position.offset}, and is gone or was rewritten since"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A file that was read so far, and is to be read on."""
+
+    position: FilePosition
+    path: Path | None = None  # where it is; None if it has to be looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A file that was read whole, and has no other name yet. It is open: none has its inode."""
+
+    file: LineFile
+    position: FilePosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ async def test_a_file_keeps_its_name_until_its_events_are_durable(tmp_path: Path
 async def test_wherever_it_crashes_each_line_is_there_once(tmp_path: Path) -> None:
     """At each step, with everything lost that was not durable, and with nothing lost."""
     lines = [b"%d" % number for number in range(6)]
-    for crash_at in range(1, 16):
+    for crash_at in range(1, 12):
         for kept_share in (0.0, 0.5, 1.0):
             folder = tmp_path / f"{crash_at} {kept_share}"
             folder.mkdir()
@@ -113,6 +113,106 @@ async def test_wherever_it_crashes_each_line_is_there_once(tmp_path: Path) -> No
             await _read(folder, journal)
             assert journal.values == lines
             assert _names(folder) == ["a.done", "b.done", "c.done"]
+
+
+async def test_files_that_wait_share_their_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the journal and one of the folder for sixteen small files; a large one has its own."""
+    for number in range(40):
+        (tmp_path / f"{number:02}").write_bytes(b"%d\n" % number)
+    (tmp_path / "large").write_bytes(b"7\n" * (1 << 17))
+    synced = _count_syncs(monkeypatch)
+    journal = FakeJournal()
+    intake, source = await _read(tmp_path, journal)
+    assert journal.values == [b"%d" % number for number in range(40)] + [b"7"] * (1 << 17)
+    assert source.statistics().files_finished == 41
+    of_positions = sum(not each.records for each in journal.rounds)
+    assert (of_positions, len(synced)) == (3, 3)  # 16, 16, and 8 with the large one
+    assert all(name.endswith(".done") for name in _names(tmp_path))
+    assert intake.refused == []
+
+
+@pytest.mark.promise("in-power-cut-folder")
+@pytest.mark.parametrize("undone", ["all", "every second", "none"])
+async def test_wherever_the_power_is_cut_each_line_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: _Steps, undone: str
+) -> None:
+    """Renames that were not synced may be undone, and rounds of the journal that were not."""
+    lines = [b"%d" % number for number in range(5)]
+    synced = _count_syncs(monkeypatch)
+    cuts = 0
+    for step in range(1, 200):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        for line in lines:
+            (folder / f"f{line.decode()}").write_bytes(line + b"\n")
+        synced[:] = [_inodes(folder)]
+        journal = FakeJournal()
+        steps.count, steps.at = 0, {step: _crash}
+        try:
+            await _run(folder, journal, steps, most_together=2)
+        except CrashedError:
+            cuts += 1
+        else:
+            break
+        finally:
+            steps.at = {}
+        _undo_renames(folder, synced[-1], {"all": 1, "every second": 2, "none": 0}[undone])
+        journal.lose(0.0)
+        await _run(folder, journal, steps)
+        assert journal.values == lines
+        assert _names(folder) == [f"f{line.decode()}.done" for line in lines]
+    assert 40 < cuts < 199
+
+
+@pytest.mark.promise("in-power-cut-folder")
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_a_power_cut_while_names_are_synced_doubles_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: _Steps, is_durable: bool
+) -> None:
+    for number in range(4):
+        (tmp_path / f"f{number}").write_bytes(b"%d\n" % number)
+    before = _inodes(tmp_path)
+    journal = FakeJournal()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: _crash())
+        with pytest.raises(CrashedError):
+            await _run(tmp_path, journal, steps, most_together=3)
+    _undo_renames(tmp_path, before, 0 if is_durable else 1)
+    journal.lose(0.0)
+    await _run(tmp_path, journal, steps)
+    assert journal.values == [b"0", b"1", b"2", b"3"]
+    assert _names(tmp_path) == ["f0.done", "f1.done", "f2.done", "f3.done"]
+
+
+def _crash() -> None:
+    raise CrashedError
+
+
+def _inodes(folder: Path) -> dict[int, str]:
+    """Each file's name, by its inode."""
+    return {path.stat().st_ino: path.name for path in folder.iterdir()}
+
+
+def _count_syncs(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, str]]:
+    """Note the names that a folder had at each of its syncs."""
+    synced: list[dict[int, str]] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(_inodes(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return synced
+
+
+def _undo_renames(folder: Path, synced: dict[int, str], every: int) -> None:
+    """Give files the names that they had at the last sync: all of those, or every second one."""
+    renamed = [path for path in sorted(folder.iterdir()) if synced[path.stat().st_ino] != path.name]
+    for path in renamed[::every] if every else ():
+        path.rename(path.with_name(synced[path.stat().st_ino]))
 
 
 async def test_a_crash_inside_a_file_goes_on_inside_it(tmp_path: Path) -> None:
@@ -470,11 +570,11 @@ def _append(folder: Path) -> None:
             file.write(b"3\n")
 
 
-async def _run(folder: Path, journal: FakeJournal, steps: _Steps) -> FakeIntake:
+async def _run(folder: Path, journal: FakeJournal, steps: _Steps, **options: Any) -> FakeIntake:
     """Read until the folder has nothing left."""
     intake = FakeIntake(journal)
     intake.on_step = steps
-    source = DirectorySource(folder, EventParser(None, 100), follow=False)
+    source = DirectorySource(folder, EventParser(None, 100), follow=False, **options)
     await source.run(intake, journal.position)
     return intake
 
@@ -541,10 +641,6 @@ async def test_a_replacement_and_a_crash_at_any_moment_lose_nothing(
     tmp_path: Path, steps: _Steps, content: bytes
 ) -> None:
     """The crash may come right behind the replacement or some steps later, as in a power cut."""
-
-    def crash() -> None:
-        raise CrashedError
-
     for step in range(1, 34):
         for later in (1, 2, 3, 5, 8):
             folder = tmp_path / f"{step} {later}"
@@ -554,7 +650,7 @@ async def test_a_replacement_and_a_crash_at_any_moment_lose_nothing(
             steps.count = 0
             steps.at = {
                 step: partial(_put, folder, content),
-                step + later: crash,
+                step + later: _crash,
             }
             with contextlib.suppress(CrashedError):
                 await _run(folder, journal, steps)
