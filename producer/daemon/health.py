@@ -56,7 +56,7 @@ COUNTERS: Final = {
     "source_files_finished": "Files read to their end",
     "source_files_lost": "Files gone before they were read to their end",
     "source_files_passed_over": "Files not read: compressed, binary, or rotated out of order",
-    "source_left_behind_bytes": "Bytes written to a rotated file after it was left",
+    "source_left_behind_bytes": "Bytes written to a file after it was left, or done",
     "source_files_unreadable": "Files that could not be opened",
     "source_hole_bytes": "NULs before lines that were passed over",
     "backlog_quota_held": "Calls that waited, since the topic was over its backlog quota",

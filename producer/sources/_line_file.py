@@ -222,8 +222,11 @@ class Rotation:
                 read.append(found)
             elif self._is_beyond(found, current, 1):
                 passed_over.append(PassedOver(found, _MISNUMBERED))
+            elif problem := why_no_lines("", found.head or b"", is_text=True):
+                passed_over.append(PassedOver(found, problem))
             else:
                 unread.append(found)
+        left = [each.generation for each in passed_over]
         waiting = [Listed.of(found) for found in unread]
         before += [*older.listed, *map(Listed.of, read)]
         compressed = []
@@ -238,10 +241,9 @@ class Rotation:
             ):
                 passed_over.append(PassedOver(found, _COMPRESSED_UNREAD))
         misnumbered = [found for found in read if self._is_beyond(found, current, -1)]
-        beyond = [each.generation for each in passed_over if each.reason is _MISNUMBERED]
         return Following(
             unread=tuple(self.in_order(unread)),
-            older=(*read, *beyond, *compressed),
+            older=(*read, *left, *compressed),
             passed_over=tuple(passed_over),
             misnumbered=tuple(misnumbered),
         )
@@ -334,10 +336,10 @@ _ARCHIVE: Final = re.compile(
 )
 _MAGIC: Final = (
     *(b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"),
-    *(b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
+    *(b"]\0\0", b"PK\x03\x04", b"PK\x05\x06", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
 )
-"""How compressed files begin: gzip, compress, xz, zstd, lz4; zip, 7z and rar."""
-_BZIP2: Final = re.compile(rb"BZh[1-9]1AY&SY")
+"""How compressed files begin: gzip, compress, xz, zstd, lz4, lzma; zip (also empty), 7z and rar."""
+_BZIP2: Final = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 _CONTROL: Final = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
 """Control characters of no text; an escape stands in text with colours."""
@@ -364,8 +366,13 @@ def require_uncompressed(path: Path) -> None:
     if not path.is_file():
         return
     with contextlib.suppress(OSError), path.open("rb") as file:
-        if problem := why_no_lines("", head_at(file.fileno())[1], is_text=True):
-            raise SourceError(f"{path} has no lines: {problem}")
+        require_lines(path, head_at(file.fileno())[1])
+
+
+def require_lines(path: Path, head: bytes) -> None:
+    """Refuse a file that has no lines by its first bytes."""
+    if problem := why_no_lines("", head, is_text=True):
+        raise SourceError(f"{path} has no lines: {problem}")
 
 
 def _sample(content: bytes) -> bytes:
@@ -680,6 +687,11 @@ class LineFile:
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     @property
+    def is_removed(self) -> bool:
+        """Whether it has no name any more."""
+        return not os.fstat(self._file).st_nlink
+
+    @property
     def unread_bytes(self) -> int:
         """Bytes behind what was read."""
         return max(0, os.fstat(self._file).st_size - self._read_to)
@@ -796,6 +808,15 @@ class LineFileSource:
         if self._on_lost_file == "fail":
             raise LostFileError(problem)
         _log.error("source file lost", path=str(self._path), problem=problem)
+
+    def _tell_left_behind(self, file: LineFile, what: str) -> bool:
+        """Tell of bytes that were written to a file after it was left; return whether there are."""
+        unread = file.unread_bytes
+        if unread:
+            path = str(file.path)
+            _log.error(what, path=path, inode=file.inode, lost_bytes=unread)
+            self._count(left_behind_bytes=unread)
+        return bool(unread)
 
     def _count(self, **more: int) -> None:
         changed = {name: getattr(self._statistics, name) + count for name, count in more.items()}

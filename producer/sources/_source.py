@@ -454,7 +454,8 @@ class SourceStatistics:
     # rotated files that were compressed before they were read, or whose number contradicts what was
     # read
     files_passed_over: int = 0
-    left_behind_bytes: int = 0  # written to a rotated file after it was left: lost
+    # written to a rotated file after it was left, or to a folder's after it was done: lost
+    left_behind_bytes: int = 0
     files_unreadable: int = 0  # files skipped, since they could not be opened
     hole_bytes: int = 0  # NULs before lines that were passed over
     requests_without_room: int = 0  # HTTP requests answered 503

@@ -20,6 +20,8 @@ renamed, and not read again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -94,10 +96,34 @@ class DirectorySource(LineFileSource):
         self._passed_over: dict[str, _PassedOver] = {}
         self._begun: deque[_Begun] = deque()
         self._whole: list[_Whole] = []
+        self._done: list[LineFile] = []
         self._window = UnjournaledWindow(_WINDOW_BYTES)
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
         """Read until no file is left (without `follow`), or the daemon stops."""
+        with self._alone():
+            await self._run(intake, position)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lock the folder: two daemons would send each file twice."""
+        with self._named_errors():
+            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SourceError(
+                    f"{self._path} is read by another process, and each file would be sent twice: "
+                    "end that one, or give each daemon a folder"
+                ) from None
+            except OSError as error:
+                _log.warning("folder cannot be locked", path=str(self._path), reason=str(error))
+            yield
+        finally:
+            os.close(folder)
+
+    async def _run(self, intake: Intake, position: bytes | None) -> None:
         self._due.clear()
         self._begun.clear()
         if position is not None:
@@ -116,11 +142,13 @@ class DirectorySource(LineFileSource):
                 if file is not None:
                     await self._read_whole(intake, file)
                 elif self._follow:
+                    self._look_at_done()
                     await self._pause(intake.stopping, self._poll_interval_s)
                 else:
                     return
             await self._finish_all(intake)
         finally:
+            self._forget_done()
             self._close_all()
 
     def _next_begun(self) -> LineFile | None:
@@ -171,13 +199,31 @@ class DirectorySource(LineFileSource):
         # First, so that one round of the journal has the events and the position.
         await intake.note_position(self._beside(last.position, others).encode())
         await self._window.drain()
-        done = [path for each in self._whole if (path := self._finish(each.file)) is not None]
-        if done:
-            await asyncio.to_thread(sync, self._path)
-        for path in done:
-            self._count(files_finished=1)
-            _log.info("file done", path=str(path))
+        self._forget_done()
+        for each in self._whole[:]:
+            path = self._finish(each.file)
+            if path is not None:
+                self._whole.remove(each)
+                self._done.append(each.file)
+                _log.info("file done", path=str(path))
         self._close_all()
+        if self._done:
+            await asyncio.to_thread(sync, self._path)
+        self._count(files_finished=len(self._done))
+
+    def _look_at_done(self) -> None:
+        """Tell of what is written to a file that is done: it becomes no event."""
+        for file in self._done[:]:
+            is_written = self._tell_left_behind(file, "a file was written after it was done")
+            if is_written or file.is_removed:
+                file.close()
+                self._done.remove(file)
+
+    def _forget_done(self) -> None:
+        self._look_at_done()
+        for file in self._done:
+            file.close()
+        self._done.clear()
 
     def _close_all(self) -> None:
         for each in self._whole:
@@ -186,7 +232,7 @@ class DirectorySource(LineFileSource):
 
     def _resume(self, position: FilePosition) -> LineFile | None:
         """Return the file that was being read, or was not renamed yet; None if there is none."""
-        for path in self._names_of(position.name):
+        for path in self._paths_of(position):
             try:
                 file = LineFile(path, self._parser.limit_bytes)
             except FileNotFoundError:
@@ -203,15 +249,23 @@ class DirectorySource(LineFileSource):
             self._gone(position)
         return None
 
-    def _names_of(self, name: str) -> Iterator[Path]:
-        """Yield a file's name, and those that it may have while it is checked."""
-        yield self._path / name
-        checked = _CHECKING.fullmatch(name)
-        if checked is None:
-            start = f".{_shortened(name)}."
+    def _paths_of(self, position: FilePosition) -> Iterator[Path]:
+        """Yield the names that a file may have: its own, one of a check, another's choice."""
+        yield self._path / position.name
+        if _CHECKING.fullmatch(position.name) is None:
+            start = f".{_shortened(position.name)}."
             for other in self._names():
                 if other.startswith(start) and _CHECKING.fullmatch(other):
                     yield self._path / other
+        yield from self._paths_with(position.inode)
+
+    def _paths_with(self, inode: int) -> list[Path]:
+        """Return the names of a file that somebody has renamed; none if it is done."""
+        with self._named_errors(), os.scandir(self._path) as entries:
+            names = [entry.name for entry in entries if entry.inode() == inode]
+        if any(name.endswith(_DONE) for name in names):
+            return []
+        return [self._path / name for name in names if _is_read(name)]
 
     def _rest_of(self, begun: _Begun) -> LineFile | None:
         """Return a file that was written on while its end was read."""
@@ -241,11 +295,7 @@ class DirectorySource(LineFileSource):
 
     def _list(self) -> list[str]:
         """Return the names of files to be read; those that are being checked come first."""
-        names = [
-            name
-            for name in self._names()
-            if not name.endswith(_NOT_READ) and (name[0] != "." or _CHECKING.fullmatch(name))
-        ]
+        names = [name for name in self._names() if _is_read(name)]
         # What is gone is told again when it comes again.
         before = self._passed_over
         self._passed_over = {name: before[name] for name in before.keys() & names}
@@ -292,8 +342,13 @@ class DirectorySource(LineFileSource):
         _log.error("file passed over", path=path, problem=problem)
 
     def _names(self) -> list[str]:
-        try:
+        with self._named_errors():
             return os.listdir(self._path)  # noqa: PTH208 - thousands of paths would take longer
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise SourceError(f"{self._path} is not there") from error
         except OSError as error:
@@ -305,18 +360,20 @@ class DirectorySource(LineFileSource):
         Return that name, which the next sync of the folder makes durable.
         """
         checked = _CHECKING.fullmatch(file.path.name)
-        name = _shortened(file.path.name if checked is None else checked["name"])
         path = file.path
         if checked is None:
+            name = _shortened(file.path.name)
             path = self._free(f".{name}.", ".checking", first=1)
-            try:
-                file.path.rename(path)
-            except FileNotFoundError:
+            before = self._moved(file, path)
+            if before is None:
                 _log.warning(
                     "file is done, and gone before it could be renamed", path=str(file.path)
                 )
                 self._count(files_finished=1)
                 return None
+            name = _shortened(before.name)
+        else:
+            name = _shortened(checked["name"])
         if not file.was_read_whole(path):
             if file.is_at(path):
                 self._begun.append(_Begun(file.position(), path))
@@ -325,10 +382,27 @@ class DirectorySource(LineFileSource):
             _log.warning("file was written or replaced after it was read", path=str(file.path))
             return None
         target = self._path / (name + _DONE)
-        if target.exists():
+        if os.path.lexists(target):
             target = self._free(f"{name}.", _DONE, first=2)
         path.rename(target)
         return target
+
+    def _moved(self, file: LineFile, path: Path) -> Path | None:
+        """Rename a file, and return its name before; None if it has none in this folder."""
+        try:
+            file.path.rename(path)
+        except FileNotFoundError:
+            pass
+        else:
+            return file.path
+        for before in self._paths_with(file.inode):
+            with contextlib.suppress(FileNotFoundError):
+                before.rename(path)
+                _log.warning(
+                    "file was renamed while it was read", path=str(file.path), now=before.name
+                )
+                return before
+        return None
 
     def _free(self, before: str, behind: str, first: int) -> Path:
         """Return a name that no file has, with the number after those in use.
@@ -340,12 +414,12 @@ class DirectorySource(LineFileSource):
             return self._path / f"{before}{number}{behind}"
 
         taken, step = first - 1, 1
-        while path(taken + step).exists():
+        while os.path.lexists(path(taken + step)):
             taken, step = taken + step, 2 * step
         free = taken + step
         while free - taken > 1:
             middle = (taken + free) // 2
-            if path(middle).exists():
+            if os.path.lexists(path(middle)):
                 taken = middle
             else:
                 free = middle
@@ -428,10 +502,14 @@ class WatchedFolder:
         return is_due
 
 
+def _is_read(name: str) -> bool:
+    return not name.endswith(_NOT_READ) and (name[0] != "." or bool(_CHECKING.fullmatch(name)))
+
+
 def _shortened(name: str) -> str:
-    """Return a name to which a suffix can be added: a very long one is cut at its end."""
+    """Return a name to which a suffix can be added: a very long one is cut, between characters."""
     room = _LONGEST_NAME_BYTES - _ADDED_BYTES
-    return os.fsdecode(os.fsencode(name)[:room])
+    return os.fsencode(name)[:room].decode(errors="ignore")
 
 
 def _check(settings: LineFileSettings) -> None:

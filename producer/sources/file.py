@@ -51,6 +51,7 @@ from sequitur.producer.sources._line_file import (
     head_at,
     head_of,
     read_lines,
+    require_lines,
     require_uncompressed,
 )
 from sequitur.producer.sources._source import (
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from typing import IO, Unpack
 
     from sequitur.producer.sources._line_file import RotatedNumbers
-    from sequitur.producer.sources._source import EventParser, Intake
+    from sequitur.producer.sources._source import EventParser, Intake, IntakeTicket, LineBatch
 
 _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
     ".gz": cast("Callable[[Path], IO[bytes]]", gzip.open),
@@ -256,6 +257,13 @@ class FileSource(LineFileSource):
                 if open_file is not None:
                     open_file.close()
 
+    async def _hand_over(
+        self, intake: Intake, file: LineFile, batch: LineBatch
+    ) -> IntakeTicket | None:
+        if batch.lines and not batch.first_offset:
+            require_lines(file.path, file.head)
+        return await super()._hand_over(intake, file, batch)
+
     def _begin(self) -> None:
         """Begin with the file as it is now: what rotation has left beside it is not read."""
         self._log = self._log_at(self._target())
@@ -363,14 +371,8 @@ class FileSource(LineFileSource):
         return following
 
     def _look_at_left(self) -> None:
-        if self._left is not None and (unread := self._left.unread_bytes):
-            _log.error(
-                "a rotated file was written after it was left; raise rotate_wait",
-                path=str(self._path),
-                inode=self._left.inode,
-                lost_bytes=unread,
-            )
-            self._count(left_behind_bytes=unread)
+        what = "a rotated file was written after it was left; raise rotate_wait"
+        if self._left is not None and self._tell_left_behind(self._left, what):
             self._left.close()
             self._left = None
 

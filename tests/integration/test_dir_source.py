@@ -360,6 +360,9 @@ _COMPRESSED = {
     "zst": b"\x28\xb5\x2f\xfd\x04\x00\x11\x00\x001\n",
     "lz4": b"\x04\x22\x4d\x18d@",
     "zip": b"PK\x03\x04\n\x00",
+    "ZIP": b"PK\x05\x06" + bytes(18),  # an empty one
+    "BZ2": bz2.compress(b""),
+    "lzma": lzma.compress(b"1\n", format=lzma.FORMAT_ALONE),
     "GZ": "1\n".encode("utf-16"),
 }
 
@@ -386,6 +389,122 @@ async def test_a_compressed_file_is_left_as_it_is(
     told = [Path(entry["path"]).name for entry in logs if entry["event"] == "file passed over"]
     assert told == names
     assert source.statistics().files_passed_over == 3
+
+
+@pytest.mark.promise("in-folder-others-rename")
+async def test_a_file_that_is_renamed_at_any_moment_is_read_once(
+    tmp_path: Path, steps: _Steps
+) -> None:
+    """By its reader's back, while it is read or before a restart."""
+    renamed = 0
+    for is_down in (False, True):
+        for step in range(1, _STEPS):
+            folder = tmp_path / f"{is_down} {step}"
+            folder.mkdir()
+            (folder / "a").write_bytes(b"1\n" + bytes(300_000) + b"2\n")
+            journal = FakeJournal()
+            steps.count, steps.at = 0, {step: _crash if is_down else partial(_take_away, folder)}
+            with contextlib.suppress(CrashedError):
+                await _run(folder, journal, steps)
+            steps.at = {}
+            if is_down:
+                _take_away(folder)
+                journal.lose(0.0)
+            await _run(folder, journal, steps)
+            assert journal.values == [b"1", b"2"]
+            assert _names(folder) in (["a.done"], ["b.done"])
+            renamed += _names(folder) == ["b.done"]
+    assert renamed > 20
+
+
+def _take_away(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "a").rename(folder / "b")
+
+
+@pytest.mark.promise("in-folder-others-rename")
+async def test_no_file_takes_the_name_of_a_link(tmp_path: Path) -> None:
+    """One that points nowhere is an entry, too."""
+    (tmp_path / "a").write_bytes(b"1\n")
+    for name in ("a.done", ".a.1.checking"):
+        (tmp_path / name).symlink_to("nowhere")
+    await _read(tmp_path, FakeJournal())
+    assert _names(tmp_path) == [".a.1.checking", "a.2.done", "a.done"]
+    assert (tmp_path / "a.done").is_symlink()
+
+
+@pytest.mark.promise("in-folder-others-rename")
+async def test_a_long_name_is_cut_between_characters(tmp_path: Path) -> None:
+    """A name that is no UTF-8 could not be noted: the file of a check would never be read."""
+    name = "日" * 85
+    (tmp_path / name).write_bytes(b"1\n")
+    journal = FakeJournal()
+    intake = FakeIntake(journal)
+
+    writes = [b"2\n"]
+
+    def write_on() -> None:
+        if journal.rounds and not journal.rounds[-1].records and writes:
+            with (tmp_path / name).open("ab") as file:
+                file.write(writes.pop())
+
+    intake.on_step = write_on
+    await DirectorySource(tmp_path, EventParser(None, 100), follow=False).run(intake, None)
+    assert journal.values == [b"1", b"2"]
+    assert _names(tmp_path) == ["日" * 74 + ".done"]
+
+
+@pytest.mark.promise("in-folder-written-when-done")
+async def test_what_is_written_to_a_file_that_is_done_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    journal = FakeJournal()
+    with (tmp_path / "a").open("ab", buffering=0) as file, capture_logs() as logs:
+
+        def write_late() -> None:
+            file.write(b"2\n")
+
+        rest = [lambda: None] * 2
+        pause = scripted_pause(*rest, write_late, *rest)
+        _, source = await _read(tmp_path, journal, follow=True, pause=pause)
+    assert journal.values == [b"1"]
+    assert source.statistics().left_behind_bytes == 2
+    assert [entry["lost_bytes"] for entry in logs if entry["log_level"] == "error"] == [2]
+
+
+async def test_a_file_that_is_done_and_removed_takes_no_room_on_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    seen: list[bool] = []
+
+    def look() -> None:
+        found = False
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found |= str(tmp_path / "a.done") in str(link.readlink())
+        seen.append(found)
+
+    pause = scripted_pause(look, (tmp_path / "a.done").unlink, look)
+    await _read(tmp_path, FakeJournal(), follow=True, pause=pause)
+    assert seen == [True, False]
+
+
+@pytest.mark.promise("in-folder-two-readers")
+async def test_a_folder_has_one_reader(tmp_path: Path) -> None:
+    """A second one is refused by name, and may read once the first has ended."""
+    (tmp_path / "a").write_bytes(b"1\n")
+    journal, other = FakeJournal(), FakeJournal()
+    refused: list[str] = []
+
+    async def pause(stopping: asyncio.Event, _: float) -> None:
+        with pytest.raises(SourceError, match="is read by another process") as error:
+            await _read(tmp_path, other)
+        refused.append(str(error.value))
+        stopping.set()
+
+    await _read(tmp_path, journal, follow=True, pause=pause)
+    assert (journal.values, other.values, len(refused)) == ([b"1"], [], 1)
+    (tmp_path / "b").write_bytes(b"2\n")
+    await _read(tmp_path, other)
+    assert other.values == [b"2"]
 
 
 @pytest.mark.promise("in-file-without-lines")
@@ -470,15 +589,15 @@ async def test_a_name_used_thousands_of_times_is_found_a_free_one(tmp_path: Path
         (tmp_path / f"{{a}}{number}.done").touch()
     (tmp_path / "{a}").write_bytes(b"1\n")
     looked = 0
-    stat = os.stat
+    lstat = os.lstat
 
     def counted(path: Any, **options: Any) -> os.stat_result:
         nonlocal looked
         looked += str(path).endswith(".done")
-        return stat(path, **options)
+        return lstat(path, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "stat", counted)
+        patch.setattr(os, "lstat", counted)
         await _read(tmp_path, FakeJournal())
     assert (tmp_path / "{a}.301.done").exists()
     assert 0 < looked < 30

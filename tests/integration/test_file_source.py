@@ -734,6 +734,55 @@ async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
     assert journal.values == numbers(1, 8)
 
 
+@pytest.mark.promise("in-file-without-lines")
+@pytest.mark.parametrize("is_rotated", [False, True])
+async def test_a_compressed_file_that_comes_later_is_refused(
+    tmp_path: Path, is_rotated: bool
+) -> None:
+    """In the place of a missing file, or of one that was rotated: as it is at the start."""
+    path, journal = tmp_path / "app.log", FakeJournal()
+    if is_rotated:
+        path.write_bytes(b"1\n")
+
+    def put() -> None:
+        if is_rotated:
+            path.rename(tmp_path / "app.log.1")
+        path.write_bytes(gzip.compress(b"2\n\n" * 100))
+
+    intake = FakeIntake(journal)
+    pause = scripted_pause(put, quiet=30)
+    source = FileSource(path, TextParser(1_000), pause=pause)
+    with pytest.raises(SourceError, match="has no lines: it is compressed"):
+        await source.run(intake, None)
+    assert (journal.values, intake.refused) == ([b"1"] if is_rotated else [], [])
+
+
+@pytest.mark.promise("in-file-without-lines")
+async def test_a_generation_that_is_compressed_under_a_plain_name_is_passed_over(
+    log: LogFile,
+) -> None:
+    """Told once and counted; what comes after it is read."""
+    log.write(1, 2)
+    journal = FakeJournal()
+
+    def rotate() -> None:
+        log.rotate()
+        log.rotate()
+        log.path.with_name("app.log.1").write_bytes(gzip.compress(b"0\n\n" * 100))
+        log.write(3, 4)
+
+    with capture_logs() as logs:
+        _, source = await follow(log, journal, rotate, *[lambda: None] * 30)
+        log.write(5, 5)
+        await follow(log, journal)
+    assert journal.values == numbers(1, 5)
+    assert source.statistics().files_passed_over == 1
+    told = [each["problem"] for each in logs if each["event"] == "rotated file passed over"]
+    assert [each.partition(": ")[2] for each in told] == [
+        "it is compressed or an archive: unpack it"
+    ]
+
+
 @pytest.mark.promise("in-file-followed-rotated")
 async def test_a_generation_compressed_before_it_was_read_is_told(log: LogFile) -> None:
     journal = FakeJournal()
