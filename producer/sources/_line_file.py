@@ -648,7 +648,12 @@ class LineFile:
             self._head = _sample(self._head[: max(0, seen)] + data[max(0, -seen) :])
 
     def position(self, *, finished: bool = False) -> FilePosition:
-        """Behind the last line that was given out."""
+        """Behind the last line that was given out.
+
+        What came after that line may be half a line, which its writer takes back after a crash.
+        """
+        given = self._splitter.offset
+        head = self._head[: max(0, given - self._head_offset)] if given else self._head
         return FilePosition(
             name=self.path.name,
             device=self.device,
@@ -657,9 +662,9 @@ class LineFile:
             line=self._splitter.line,
             within_line=self._splitter.within_line or msgspec.UNSET,
             modified_ns=self._opened_modified_ns if self._is_blank else self._modified_ns(),
-            head_length=len(self._head),
-            head=digest(self._head),
-            head_offset=(self._head and self._head_offset) or msgspec.UNSET,
+            head_length=len(head),
+            head=digest(head),
+            head_offset=(head and self._head_offset) or msgspec.UNSET,
             tail=digest(self._given_tail),
             finished=finished,
             log=self.log,

@@ -734,6 +734,28 @@ async def test_numbers_that_count_the_other_way_are_told(log: LogFile) -> None:
     assert journal.values == numbers(1, 8)
 
 
+@pytest.mark.promise("in-half-line-taken-back")
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_a_writer_may_take_half_a_line_back(tmp_path: Path, is_down: bool) -> None:
+    """As many do after a crash: they cut the file behind its last whole line, and write on."""
+    log = LogFile(tmp_path / "app.log")
+    log.append(b"1\n2\n34")
+    journal = FakeJournal()
+
+    def take_back() -> None:
+        os.truncate(log.path, 4)
+        log.append(b"5\n")
+
+    if is_down:
+        await read(log, journal)
+        take_back()
+        _, source = await read(log, journal)
+    else:
+        _, source = await follow(log, journal, lambda: None, take_back)
+    assert journal.values == [b"1", b"2", b"5"]
+    assert source.statistics().files_lost == 0
+
+
 @pytest.mark.promise("in-file-without-lines")
 @pytest.mark.parametrize("is_rotated", [False, True])
 async def test_a_compressed_file_that_comes_later_is_refused(
