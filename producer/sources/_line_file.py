@@ -341,6 +341,8 @@ _MAGIC: Final = (
 """How compressed files begin: gzip, compress, xz, zstd, lz4, lzma; zip (also empty), 7z and rar."""
 _BZIP2: Final = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+_WIDE: Final = re.compile(rb"(?:[^\0]\0){4}|(?:[^\0]\0{3}){3}")
+"""How UTF-16 and UTF-32 begin without a mark: letters of ASCII, and NULs between them."""
 _CONTROL: Final = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
 """Control characters of no text; an escape stands in text with colours."""
 
@@ -349,7 +351,7 @@ def why_no_lines(name: str, head: bytes, *, is_text: bool) -> str | None:
     """Return why a file with this name and these first bytes has no lines; None if it may."""
     if _ARCHIVE.search(name) or head.startswith(_MAGIC) or _BZIP2.match(head):
         return "it is compressed or an archive: unpack it"
-    if head.startswith(_UTF_16):
+    if head.startswith(_UTF_16) or _WIDE.match(head):
         return "it is UTF-16 or UTF-32: convert it to UTF-8"
     if is_text or not _CONTROL.search(head):
         return None

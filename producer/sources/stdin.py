@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import SourceError, StoppingError
-from sequitur.producer.sources._line_file import why_no_lines
+from sequitur.producer.sources._line_file import HEAD_BYTES, why_no_lines
 from sequitur.producer.sources._source import (
     CommonSettings,
     LineBatch,
@@ -55,12 +55,13 @@ class StdinSource:
         _require_readable(self._descriptor)
         splitter = LineSplitter(self._parser.limit_bytes)
         reader = _Reader(self._descriptor, intake.stopping)
-        is_first = True
+        head = b""
         try:
             while (data := await reader.read()) is not None:
-                if is_first and (problem := why_no_lines("", data, is_text=True)):
-                    raise SourceError(f"standard input has no lines: {problem}")
-                is_first = False
+                if len(head) < HEAD_BYTES:
+                    head = (head + data).lstrip(b"\0")[:HEAD_BYTES]
+                    if problem := why_no_lines("", head, is_text=True):
+                        raise SourceError(f"standard input has no lines: {problem}")
                 await self._take(intake, splitter.feed(data) if data else splitter.finish())
                 if not data:
                     break

@@ -364,6 +364,8 @@ _COMPRESSED = {
     "BZ2": bz2.compress(b""),
     "lzma": lzma.compress(b"1\n", format=lzma.FORMAT_ALONE),
     "GZ": "1\n".encode("utf-16"),
+    "Z": '{"a": 1}\n'.encode("utf-16-le"),
+    "rar": '{"a": 1}\n'.encode("utf-32-be"),
 }
 
 

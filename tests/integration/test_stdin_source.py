@@ -132,11 +132,24 @@ async def test_holes_are_passed_over(pipe: tuple[int, int]) -> None:
     assert source.statistics().hole_bytes == 5_003
 
 
+_PARTS = {
+    "at once": [gzip.compress(b"1\n")],
+    "a byte first": [b"\x1f", gzip.compress(b"1\n")[1:]],
+    "behind a hole": [bytes(100), bytes(65_000), gzip.compress(b"1\n")],
+}
+
+
 @pytest.mark.promise("in-file-without-lines")
-async def test_compressed_input_is_refused(pipe: tuple[int, int]) -> None:
-    os.write(pipe[1], gzip.compress(b"1\n"))
+@pytest.mark.parametrize("parts", _PARTS.values(), ids=_PARTS)
+async def test_compressed_input_is_refused(pipe: tuple[int, int], parts: list[bytes]) -> None:
+    intake = FakeIntake()
+    run = asyncio.create_task(_source(pipe[0]).run(intake, None))
+    for part in parts:
+        os.write(pipe[1], part)
+        for _ in range(20):  # it is read in several turns of the loop
+            await asyncio.sleep(0)
     with pytest.raises(SourceError, match=r"has no lines: it is compressed .* unpack it"):
-        await _source(pipe[0]).run(intake := FakeIntake(), None)
+        await run
     assert (intake.values, intake.refused) == ([], [])
 
 
