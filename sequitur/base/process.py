@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from sequitur.base.text import encodable
 from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -165,14 +166,21 @@ def user_folder(
     """Return the folder that an XDG variable names, or else one below the user's home.
 
     Raises:
-        SettingsError: There is no home, as for a user that a container was given by number only.
-            The message names what to give instead.
+        SettingsError: There is no home, as for a user that a container was given by number only;
+            or the variable holds a relative path. The message names what to give instead.
     """
-    if given := environ.get(variable):
-        return Path(given)
-    home, user = environ.get("HOME"), os.getuid()
+    for name, below in ((variable, ""), ("HOME", below_home)):
+        given = environ.get(name)
+        if given and not Path(given).is_absolute():
+            raise SettingsError(
+                f"{name} is the relative path {encodable(given)!r}: "
+                f"give an absolute one, or {instead}"
+            )
+        if given:
+            return Path(given, below)
+    user = os.getuid()
     try:
-        return Path(home or pwd.getpwuid(user).pw_dir, below_home)
+        return Path(pwd.getpwuid(user).pw_dir, below_home)
     except KeyError:
         raise SettingsError(
             f"no home folder: HOME is not set, and the user {user} has no entry in /etc/passwd; "

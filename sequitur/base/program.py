@@ -118,6 +118,8 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
     """Return what to tell a user of an exception."""
     if isinstance(error, errors):
         return str(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None and _has_no_folder():
+        return "the working folder was removed: change to one that is there, or give absolute paths"
     if isinstance(error, ModuleNotFoundError) and (told := how_to_install(error)):
         return told
     first_line = str(error).strip().partition("\n")[0]
@@ -126,6 +128,14 @@ def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
         return f"{first_line}{hint}"
     kind = type(error).__name__
     return f"{kind}: {first_line}{hint}" if first_line else f"{kind}{hint}"
+
+
+def _has_no_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - it is what fails
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def command_of(app: typer.Typer, examples: Mapping[str, str]) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.base.process import user_folder
+from sequitur.base.program import sentence
 from sequitur.base.settings import SettingsError, load_settings
 from sequitur.cli.broker import default_directory
 from sequitur.errors import PipelineError
@@ -81,6 +82,30 @@ def test_the_daemon_names_the_setting_that_is_missing() -> None:
 def test_a_job_on_spark_needs_a_user_with_a_name() -> None:
     with pytest.raises(PipelineError, match=r"the user \d+ has no entry in /etc/passwd; add one"):
         require_user_name()
+
+
+@pytest.mark.promise("in-relative-user-folder")
+@pytest.mark.parametrize("variable", ["XDG_X", "HOME"])
+def test_a_relative_folder_is_refused(variable: str) -> None:
+    """Each working folder would have a journal of its own."""
+    with pytest.raises(SettingsError, match=f"^{variable} is the relative path 'state': .*--x$"):
+        user_folder("XDG_X", ".x", environ={variable: "state"}, instead="--x")
+
+
+@pytest.mark.promise("in-relative-user-folder")
+def test_a_working_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError) as error:
+        Path("a").absolute()
+    assert sentence(error.value, errors=()).startswith("the working folder was removed: change to")
+    missing = FileNotFoundError(2, "No such file", "a")
+    assert "a" in sentence(missing, errors=())
+    assert "working folder" not in sentence(missing, errors=())
 
 
 def test_the_variable_goes_before_the_home() -> None:
