@@ -16,6 +16,7 @@ is logged as an error, counted, and with `on_lost_file = "fail"` ends the source
 from __future__ import annotations
 
 import bz2
+import contextlib
 import dataclasses
 import gzip
 import lzma
@@ -546,6 +547,8 @@ def _check(settings: FileSettings) -> None:
     """A file that is not there may still come, but not in the place of what is no file."""
     path = path_of(settings)
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
         parent = next(one for one in path.parents if one.exists())
         if not parent.is_dir():
             raise SourceError(f"{path} cannot be: {parent} is no folder")

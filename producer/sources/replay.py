@@ -53,6 +53,8 @@ NO_TIME: Final = -(2**63)
 _LIKELY_MS: Final = (946_684_800_000, 4_102_444_800_000)
 """The years 2000 to 2099."""
 _LIKELY_SHARE: Final = 0.1
+_NEVER_MS: Final = 1 << 61
+"""No clock gets there; and the time between two events that are within it has 63 bits."""
 _FAR_MS: Final = 365 * 24 * 3_600_000
 _FAR_SPREADS: Final = 10
 """A time that is further than a year, and than so many times the usual distance, from the middle of
@@ -121,7 +123,9 @@ def astray(times_ms: Sequence[int] | array[int]) -> Bools:
     among = likely if len(likely) >= _LIKELY_SHARE * len(known) else known
     middle = np.median(among)
     far = max(_FAR_MS, _FAR_SPREADS * np.median(np.abs(among - middle)))
-    found: Bools = (times != NO_TIME) & (np.abs(times.astype(np.float64) - middle) > far)
+    exact = times.astype(np.float64)
+    is_far = (np.abs(exact - middle) > far) | (np.abs(exact) > _NEVER_MS)
+    found: Bools = (times != NO_TIME) & is_far
     return found
 
 
@@ -142,6 +146,8 @@ def _chances(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 _log: Final = Logger(__name__)
 _READ_BYTES: Final = 1 << 20
+_LEAST_SPEED: Final = 1e-6
+"""At this a second takes eleven days."""
 _MAX_BATCH_EVENTS: Final = 1_000
 _MAX_BATCH_BYTES: Final = 256 << 10
 
@@ -155,7 +161,8 @@ class ReplaySettings(CommonSettings):
         default=1.0,
         ge=0,
         allow_inf_nan=False,
-        description="1 is the speed of the recording, 0 is without pauses (replay)",
+        description="1 is the speed of the recording, 0 is without pauses; or 0.000001 and more "
+        "(replay)",
     )
     replay_event_time: str = Field(
         default="json:occurred_at",
@@ -170,6 +177,13 @@ class ReplaySettings(CommonSettings):
     )
     late_by: Duration = Field(default=timedelta(0), description="By how much they are (replay)")
     seed: int = Field(default=0, ge=0, description="Chooses the random delays (replay)")
+
+    @field_validator("speed")
+    @classmethod
+    def _is_no_standstill(cls, value: float) -> float:
+        if 0 < value < _LEAST_SPEED:
+            raise ValueError(f"expected at least {_LEAST_SPEED:f}, or 0 for no pauses")
+        return value
 
     @field_validator("replay_event_time")
     @classmethod
@@ -304,6 +318,11 @@ class ReplaySource:
             offset, length = recording.offsets[index], recording.lengths[index]
             size += length
             line = os.pread(file, min(length, self._parser.limit_bytes), offset)
+            if len(line) < min(length, self._parser.limit_bytes):
+                raise SourceError(
+                    f"{self._path} was cut while it was replayed: line {index + 1} at byte "
+                    f"{offset} is gone; replay a file that nobody writes to"
+                )
             overlong = {0: length} if length > len(line) else {}
             batch = LineBatch([line], index + 1, offset, offset + length, overlong)
             parsed, refusals = self._parser.parse(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +219,47 @@ async def test_a_long_pause_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert len(journal.values) == len(times_s)
     told = [one for one in caplog.records if "not due yet" in one.getMessage()]
     assert len(told) == 3  # the hour, and of the two minutes after it every fourth pause
+
+
+@pytest.mark.promise("in-source-waits")
+@pytest.mark.parametrize(
+    "times",
+    [
+        [-(2**63) + 1, 2**63 - 1, 5],
+        [9 * 10**18, -9 * 10**18],
+        [0, 2**63 - 1],
+    ],
+)
+async def test_times_at_the_ends_of_all_time_change_no_order(
+    tmp_path: Path, times: list[int]
+) -> None:
+    """Their difference has no 64 bits: no pause is made for them."""
+    path = tmp_path / "recording"
+    path.write_bytes(b"".join(b'{"at":%d}\n' % time for time in times))
+    journal = FakeJournal()
+    clock = _Clock()
+    await _replay(path, journal, speed=1.0, clock=clock)
+    assert journal.values == [b'{"at":%d}' % time for time in times]
+    assert clock.s < 200
+
+
+@pytest.mark.promise("in-recording-cut")
+async def test_a_recording_that_is_cut_while_it_is_replayed_ends_the_replay(
+    recording: Path,
+) -> None:
+    """No part of a line becomes an event or a dead letter."""
+    journal = FakeJournal()
+
+    class Cutting(_Clock):
+        async def pause(self, stopping: asyncio.Event, seconds: float) -> None:
+            await super().pause(stopping, seconds)
+            if len(journal.values) == 20:
+                os.truncate(recording, 1_000)
+
+    with pytest.raises(SourceError, match="was cut while it was replayed: line "):
+        await _replay(recording, journal, speed=1.0, clock=Cutting())
+    assert journal.values == _lines(40)[: len(journal.values)]
+    assert 20 < len(journal.values) < 40
 
 
 @pytest.mark.promise("in-source-waits")

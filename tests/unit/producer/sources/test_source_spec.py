@@ -90,6 +90,8 @@ def test_a_wrong_source_is_refused(text: str, problem: str) -> None:
         ("replay_event_time", "header:at"),
         ("speed", -1),
         ("speed", float("inf")),
+        ("speed", 1e-9),
+        ("speed", 5e-324),
         ("late_share", 1.5),
         ("poll_interval", "0 s"),
         ("on_lost_file", "ignore"),
@@ -138,6 +140,8 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
         ("file:{}/text/app.log", "text is no folder"),
         ("file:{}/text/a/b", "text is no folder"),
         ("file:/dev/null", "is no regular file"),
+        ("file:{}/loop", "cannot be read: .*symbolic links"),
+        ("file:{}/loop/app.log", "cannot be read: .*symbolic links"),
         ("dir:{}/text", "or no folder"),
         ("replay:{}", "or no file"),
         ("replay:{}/pipe", "or no file"),
@@ -147,6 +151,7 @@ def test_what_no_wait_would_make_a_source_is_refused(tmp_path: Path, source: str
     """A file may come into a folder that may come, and nowhere else."""
     (tmp_path / "text").touch()
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(SourceError, match=why):
         check_source(SourceSettings(source=source.format(tmp_path)))
     (tmp_path / "link").symlink_to(tmp_path / "text")
