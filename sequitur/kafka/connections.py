@@ -323,11 +323,13 @@ class Bound:
         """
         task = asyncio.ensure_future(work)
         try:
-            while not task.done() and (left_s := self.left_s) and not self.is_stopping():
-                await asyncio.wait([task], timeout=min(left_s, _LOOK_S))
+            # What ends by itself once no time is left ends first, and gives what was answered.
+            end_s = self.until_s + _LOOK_S
+            while not task.done() and time.monotonic() < end_s and not self.is_stopping():
+                await asyncio.wait([task], timeout=_LOOK_S)
             if task.done():
                 return task.result()
-            raise RetriableError("the job is to stop" if left_s else "no broker answers")
+            raise RetriableError("the job is to stop" if self.left_s else "no broker answers")
         finally:
             if not task.done():
                 task.cancel()
