@@ -47,7 +47,9 @@ class Workers(Protocol):
     def beside_reading(self) -> contextlib.AbstractContextManager[None]:
         """While the block runs, share slots fairly with the tasks that read the next batch."""
 
-    def ended_at(self, is_stopping: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+    def ended_at(
+        self, is_stopping: Callable[[], bool], grace_s: float = ...
+    ) -> contextlib.AbstractContextManager[None]:
         """End what the block runs, some time after the job is asked to stop.
 
         Raises:
@@ -119,7 +121,9 @@ class ThisProcess:
         """See `Workers`."""
         return contextlib.nullcontext()
 
-    def ended_at(self, is_stopping: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+    def ended_at(
+        self, is_stopping: Callable[[], bool], grace_s: float = 0
+    ) -> contextlib.AbstractContextManager[None]:
         """See `Workers`; it ends by itself."""
-        del is_stopping
+        del is_stopping, grace_s
         return contextlib.nullcontext()

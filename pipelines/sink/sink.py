@@ -27,27 +27,29 @@ from sequitur.errors import (
     SinkUnansweredError,
 )
 from sequitur.kafka.admin import TopicTimestamps
-from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.connections import GivesWay, kept_connections
 from sequitur.kafka.error_codes import NO_ERROR, Answer, meaning_of
 from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import following
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.sink.step_plans import (
     ANEW,
     OLDER_COPY,
     SequenceEnds,
     StepPlanner,
+    partitions_of,
     rows_there,
     rows_until,
 )
-from sequitur.pipelines.workers import all_of, blocks_for, is_small
+from sequitur.pipelines.workers import blocks_for, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings, StepDone
-    from sequitur.kafka.connections import Leaders
+    from sequitur.kafka.connections import Connections, Leaders
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.producer_ids import PartitionAnswer
     from sequitur.kafka.settings import KafkaSettings
@@ -70,7 +72,7 @@ def errors_of_sending(workers: Workers, step: int, topics: Iterable[str]) -> Ite
     """Return what a block or its tasks failed of, as an error that says what was to be written."""
     try:
         yield
-    except OutputMismatchError:
+    except (OutputMismatchError, StopRequestedError):
         raise
     except Exception as error:
         names = ", ".join(map(repr, topics))
@@ -390,15 +392,22 @@ class BlockWriter:
     # when the plan was written, epoch seconds, if nothing of the step can be out
     begun_s: float | None
 
-    def write(self, rows: Iterable[Batches]) -> dict[int, int]:
+    def write(self, rows: Iterable[Batches], gives_way: GivesWay | None = None) -> dict[int, int]:
         """Write rows that are not there; how many each partition has, those that were included."""
-        connections = kept_connections(self.kafka)
-        limit = min(self.plan.batch_bytes, connections.batch_bytes(self.topic))
+        gives_way = gives_way or GivesWay(bool)
+        connections = kept_connections(self.kafka, gives_way.bound)
         try:
-            return connections.run(send_block(connections.leaders, rows, limit, self.assignment))
+            sent = self._sent(connections, rows, gives_way.heard)
+            return connections.run(sent, gives_way.bound)
         except SendRefusedError:
             connections.forget_limit(self.topic)
             raise
+
+    async def _sent(
+        self, connections: Connections, rows: Iterable[Batches], heard: Callable[[], None]
+    ) -> dict[int, int]:
+        limit = min(self.plan.batch_bytes, await connections.batch_bytes_of(self.topic))
+        return await send_block(connections.leaders, rows, limit, self.assignment, heard)
 
     def assignment(self, partition: int) -> Assignment:
         """Return what the plan says of a partition."""
@@ -424,9 +433,18 @@ async def send_block(
     rows: Iterable[Batches],
     limit: int,
     assignment: Callable[[int], Assignment],
+    heard: Callable[[], None] = lambda: None,
 ) -> dict[int, int]:
-    """Send rows of several partitions; how many each has in the end."""
-    waiting = _Waiting()
+    """Send rows of several partitions; how many each has in the end.
+
+    Args:
+        leaders: Take the rows.
+        rows: Of each partition.
+        limit: How large a batch may be.
+        assignment: Says what the plan says of a partition.
+        heard: Called each time that it goes on.
+    """
+    waiting = _Waiting(heard)
     running: dict[int, asyncio.Task[int]] = {}
     try:
         async with asyncio.TaskGroup() as group:
@@ -449,12 +467,14 @@ async def send_block(
 class _Waiting:
     """Bytes that are laid out and not acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
         self._size = self._given = 0
         self._has_room = asyncio.Event()
 
     async def add(self, batch: KafkaBatch, sender: PartitionSender) -> None:
         """Count a batch that a sender has got, and wait while there are too many."""
+        self._heard()
         size = len(batch.records)
         self._size += size
         self._given += size
@@ -477,6 +497,7 @@ class _Waiting:
 
     def settled(self, size: int) -> None:
         """Take note that a batch is settled."""
+        self._heard()
         self._size -= size
         self._has_room.set()
 
@@ -585,7 +606,8 @@ class TopicSink:
                 for block in blocks_for(self._workers, count, is_here=is_here)
             ]
             with errors_of_sending(self._workers, step, topics):
-                return [*zip(sends, all_of(self._workers, sends, is_here=is_here), strict=True)]
+                written = self._here(sends) if is_here else self._by_tasks(sends, topics)
+            return [*zip(sends, written, strict=True)]
 
         # What an earlier attempt has written is left out, and counted, as in a step repeated.
         found = self._outages.outlast(attempt, _passes)
@@ -597,6 +619,28 @@ class TopicSink:
                 rows[OutputPartition(send.writer.topic, partition)] = count
         self._plans.written(step, rows)
         return counts
+
+    def _here(self, sends: Sequence[_Send]) -> list[dict[int, int]]:
+        return [send(GivesWay(lambda: self._outages.is_over)) for send in sends]
+
+    def _by_tasks(self, sends: Sequence[_Send], topics: Mapping[str, int]) -> list[dict[int, int]]:
+        # A broker that hangs holds a task for two minutes.
+        with self._workers.ended_at(lambda: self._waits_in_vain(topics), 0):
+            return self._workers.run(sends)
+
+    def _waits_in_vain(self, topics: Mapping[str, int]) -> bool:
+        """Whether the job is to stop, and a leader does not answer that its tasks may send to."""
+        if not self._outages.is_over:
+            return False
+        gives_way = GivesWay(lambda: True)
+        where = partitions_of(topics)
+        try:
+            connections = kept_connections(self._kafka, gives_way.bound)
+            connections.run(connections.leaders.refresh(topics), gives_way.bound)
+            told = connections.run(connections.leaders.ends(where), gives_way.bound)
+        except BrokerError:
+            return True
+        return len(told) < len(where)
 
     def _writer(self, topic: OutputTopic, planned: Planned) -> BlockWriter:
         plan = planned.plan
@@ -636,9 +680,9 @@ class _Send:
     partitions: range
     rule: TimestampRule
 
-    def __call__(self) -> dict[int, int]:
+    def __call__(self, gives_way: GivesWay | None = None) -> dict[int, int]:
         """Send them; how many each partition has."""
-        return self.writer.write(self.rows.each(self.partitions, self.rule))
+        return self.writer.write(self.rows.each(self.partitions, self.rule), gives_way)
 
 
 def _are_small(outgoing: Sequence[Outgoing]) -> bool:

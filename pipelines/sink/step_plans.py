@@ -29,7 +29,7 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.connections import GivesWay, kept_connections
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE, following
@@ -301,7 +301,7 @@ class StepPlanner:
         takes_over: bool = False,
     ) -> None:
         """Compare what the topics hold with the checkpoint, before anything is written."""
-        self._where = where = _partitions_of(topics)
+        self._where = where = partitions_of(topics)
         self._takes_over = takes_over
         self._asked(lambda connections: self._open(connections, topics, where, newest, done))
         self.sent = sent
@@ -453,7 +453,7 @@ class StepPlanner:
         self, connections: Connections, step: int, topics: Mapping[str, int]
     ) -> StepPlan:
         assert self._identity is not None
-        where = _partitions_of(topics)
+        where = partitions_of(topics)
         ends = await _of_all(connections, where, connections.leaders.ends)
         # Behind the question where they end: what is answered of a topic made anew is not taken.
         await self._refresh(connections, topics)
@@ -500,8 +500,9 @@ class StepPlanner:
         """Return what brokers answer; wait while they do not."""
 
         def run() -> Any:
-            connections = kept_connections(self._kafka)
-            return connections.run(ask(connections))
+            bound = GivesWay(lambda: self._outages.is_over).bound
+            connections = kept_connections(self._kafka, bound)
+            return connections.run(ask(connections), bound)
 
         try:
             return self._outages.outlast(run, _passes)
@@ -527,7 +528,8 @@ async def _of_all(
     return found
 
 
-def _partitions_of(topics: Mapping[str, int]) -> list[OutputPartition]:
+def partitions_of(topics: Mapping[str, int]) -> list[OutputPartition]:
+    """Return the partitions of topics that have so many."""
     return [OutputPartition(name, one) for name, count in topics.items() for one in range(count)]
 
 

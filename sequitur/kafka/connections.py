@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import math
 import queue
 import socket
 import threading
@@ -286,7 +287,8 @@ def _fail(answers: Iterable[_Answer], error: Exception) -> None:
             answer.exception()  # retrieved: its batch may have been given up
 
 
-_REQUEST_TIMEOUT: Final = timedelta(seconds=30)
+_REQUEST_TIMEOUT: Final = timedelta(seconds=10)
+"""A broker that hangs is asked again after that, by another connection."""
 _RELIED_ON_S: Final = 60.0
 _KNOWN_FOR_S: Final = 60.0
 _BATCH_BYTES: Final = 256 << 10
@@ -301,6 +303,31 @@ broken."""
 
 
 _LOOK_S: Final = 0.2
+_STOPPING_S: Final = 3.0
+
+
+class GivesWay:
+    """Tells when work of a job that is to stop waits for brokers in vain.
+
+    Brokers that answer are waited for: a job ends once its last rows are there.
+    """
+
+    def __init__(self, is_stopping: Callable[[], bool]) -> None:
+        self._is_stopping = is_stopping
+        self._heard_s = time.monotonic()
+
+    def __call__(self) -> bool:
+        """Return whether the job is to stop, and brokers have said nothing for some seconds."""
+        return self._is_stopping() and time.monotonic() - self._heard_s > _STOPPING_S
+
+    def heard(self) -> None:
+        """Take note that the work goes on."""
+        self._heard_s = time.monotonic()
+
+    @property
+    def bound(self) -> Bound:
+        """What the work is bound by."""
+        return Bound(math.inf, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,12 +403,8 @@ class Connections:
         with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
             self._loop.run_until_complete(interrupted)
 
-    def batch_bytes(self, topic: str) -> int:
-        """Return how large a topic's batch may be before compression; asked for once a minute."""
-        return self.run(self.batch_bytes_of(topic))
-
     async def batch_bytes_of(self, topic: str) -> int:
-        """Return the same in the event loop."""
+        """Return how large a topic's batch may be before compression; asked for once a minute."""
         now_s = time.monotonic()
         known = self._limits.get(topic)
         if known is not None and now_s - known[0] < _KNOWN_FOR_S:

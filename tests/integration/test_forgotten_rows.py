@@ -185,7 +185,7 @@ def test_broker_that_restarts_without_a_record_takes_nothing_of_a_paused_attempt
     kafka = another_process(output.kafka)
     life.planned(0)
     paused, connections = life.task(0, kafka), kept_connections(kafka)
-    connections.batch_bytes(output.topic)
+    connections.run(connections.batch_bytes_of(output.topic))
     is_there = asyncio.Event()
     sender = PartitionSender(
         connections.leaders, paused.assignment(0), lambda _size: is_there.set()

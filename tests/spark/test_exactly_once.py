@@ -29,6 +29,7 @@ from tests.support.spark_cluster import SparkCluster, small_application
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
+    from sequitur.kafka.connections import GivesWay
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job
     from tests.support.brokers import Broker
@@ -82,9 +83,9 @@ class _Failing(BlockWriter):
 
     __slots__ = ()
 
-    def write(self, rows: Any) -> dict[int, int]:
+    def write(self, rows: Any, gives_way: GivesWay | None = None) -> dict[int, int]:
         own = list(rows)
-        written = super().write([one for one in own if one[0] != 3])
+        written = super().write([one for one in own if one[0] != 3], gives_way)
         if any(partition == 3 for partition, _ in own):
             wait_until(self._others_have_theirs)
             raise RuntimeError("this partition cannot be written")

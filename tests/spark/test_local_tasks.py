@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from sequitur.kafka.connections import GivesWay
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job
     from tests.support.brokers import Broker
@@ -50,12 +51,12 @@ class _DyingBefore(BlockWriter):
 
     __slots__ = ()
 
-    def write(self, rows: Any) -> dict[int, int]:
+    def write(self, rows: Any, gives_way: GivesWay | None = None) -> dict[int, int]:
         def until_death() -> Any:
             yield from rows
             _die_at_first()
 
-        return super().write(until_death())
+        return super().write(until_death(), gives_way)
 
 
 class _DyingAfter(BlockWriter):
@@ -63,8 +64,8 @@ class _DyingAfter(BlockWriter):
 
     __slots__ = ()
 
-    def write(self, rows: Any) -> dict[int, int]:
-        told = super().write(rows)
+    def write(self, rows: Any, gives_way: GivesWay | None = None) -> dict[int, int]:
+        told = super().write(rows, gives_way)
         _die_at_first()
         return told
 

@@ -17,6 +17,7 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.sink import sink
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
 from tests.support.events import T0, Event, event, time_of
@@ -191,7 +192,7 @@ def test_an_outage_is_no_silence_of_partitions(job: Job, make_broker: MakeBroker
 
 @pytest.mark.test_all
 @pytest.mark.promise("order-broker-hangs")
-@pytest.mark.parametrize("where", ["a look", "the driver", "tasks"])
+@pytest.mark.parametrize("where", ["a look", "the driver", "tasks", "a send", "a send by tasks"])
 def test_a_broker_that_hangs_keeps_no_job_from_ending(
     job: Job, make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -219,7 +220,11 @@ def test_a_broker_that_hangs_keeps_no_job_from_ending(
         "a look": (KafkaTopics, "high_watermarks"),
         "the driver": (KafkaRanges, "read"),
         "tasks": (SparkSource, "_by_spark"),
+        "a send": (TopicSink, "_here"),
+        "a send by tasks": (TopicSink, "_by_tasks"),
     }[where]
+    if where == "a send by tasks":
+        monkeypatch.setattr(sink, "_are_small", lambda _outgoing: False)
     monkeypatch.setattr(kind, name, hanging(getattr(kind, name)))
     try:
         with job.running():

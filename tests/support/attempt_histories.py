@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from sequitur.kafka.connections import Bound
     from sequitur.pipelines.sink.step_plans import Planned
 
 TOPIC: Final = "out"
@@ -80,7 +81,7 @@ class _Connections:
         self.wire = FakeWire(cluster)
         self.leaders = Leaders(self.wire)  # type: ignore[arg-type]  # stands for it
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any], _bound: Bound) -> Any:
         return self._loop.run_until_complete(work)
 
     async def batch_bytes_of(self, _topic: str) -> int:
@@ -122,7 +123,7 @@ class Run:
     def time(self) -> float:
         return self._loop.time()
 
-    def _connections(self, _kafka: object) -> _Connections:
+    def _connections(self, _kafka: object, _bound: Bound) -> _Connections:
         return _Connections(self._loop, self.cluster)
 
     def go(self) -> None:
