@@ -160,6 +160,27 @@ def test_what_no_wait_would_make_a_source_is_refused(tmp_path: Path, source: str
 
 
 @pytest.mark.promise("in-source-waits")
+@pytest.mark.parametrize(
+    ("source", "lacks", "why"),
+    [
+        ("file:{}/text", os.R_OK, "text may not be read: permission denied"),
+        ("replay:{}/text", os.R_OK, "text may not be read: permission denied"),
+        ("dir:{}", os.R_OK, "may not be read: permission denied"),
+        ("dir:{}", os.W_OK, r"may not be written: files are renamed to NAME\.done there"),
+        ("dir:{}", os.X_OK, r"may not be written: files are renamed to NAME\.done there"),
+    ],
+)
+def test_what_this_user_may_not_use_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, lacks: int, why: str
+) -> None:
+    """The system's answer is made up: root, as which tests may run, may use anything."""
+    (tmp_path / "text").touch()
+    monkeypatch.setattr(os, "access", lambda _path, wanted: not wanted & lacks)
+    with pytest.raises(SourceError, match=why):
+        check_source(SourceSettings(source=source.format(tmp_path)))
+
+
+@pytest.mark.promise("in-source-waits")
 async def test_a_file_that_does_not_come_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
