@@ -144,7 +144,8 @@ def test_deletions_stay_in_the_stream() -> None:
 
 @pytest.mark.parametrize("event_time", ["json:at", "header:at", "json:/at as s"])
 def test_deletions_are_quarantined_by_default(event_time: str) -> None:
-    with ReorderTester(_settings(event_time=event_time, tombstones="quarantine")) as tester:
+    default = ReorderSettings.model_fields["tombstones"].default
+    with ReorderTester(_settings(event_time=event_time, tombstones=default)) as tester:
         tester.run([_row("a", None, 3)])
         tester.drain()
         assert tester.released == []
