@@ -18,6 +18,7 @@ from sequitur.consumer.subscription.dispatch import (
     OrderRule,
 )
 from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
+from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import UnansweredError
 from tests.support.waiting import wait_until
 
@@ -132,6 +133,24 @@ def test_brokers_that_are_away_for_longer_than_a_write_waits_cost_no_ack() -> No
     finally:
         consumption.close()
     assert (owner.written[0], owner.written[-1]) == (1, 2)
+
+
+@pytest.mark.promise("sub-deleted-then-passed-over")
+def test_what_was_deleted_unread_is_lost_when_it_expires(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is told of, as where reading meets it."""
+    owner = _Owner()
+    owner.answers.set()
+    consumption = _consumption(owner, write_interval_s=_LONG_S)
+    consumption.begin()
+    try:
+        consumption.expire(_WHERE, 5, Log(start=4, end=6))
+        counts = consumption.copies()[_WHERE].cursor.counts
+    finally:
+        consumption.close()
+    assert (counts.lost, counts.consumed) == (4, 1)
+    assert "at most 4 messages were deleted before they were acked" in caplog.text
 
 
 @pytest.mark.promise("sub-owner-subscription-idle")

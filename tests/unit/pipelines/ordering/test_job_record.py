@@ -1,4 +1,4 @@
-"""The topics that the registry names for a job's subscription."""
+"""The topics that the registry names for a job's subscription, and what passes over its rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import SourcePartition
+from sequitur.consumer import CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.registry import Registry
+from sequitur.consumer.subscription.stored_records import StoredSubscription, SubscriptionState
+from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import UnansweredError
 from sequitur.pipelines.ordering.job_subscription import JobRecord, JobSubscription
 
@@ -79,3 +82,18 @@ def test_a_job_that_starts_again_keeps_the_topics_that_were_registered() -> None
         record.cover(topics, partition=3, group="sequitur-s")
     assert store.topics() == ("a", "b", "c")
     assert store.registry.require("s").partition == 3
+
+
+@pytest.mark.promise("sub-deleted-then-passed-over")
+def test_what_was_deleted_unread_is_lost_when_a_job_passes_over_it() -> None:
+    """What the job has read it holds itself: that is consumed, as what is there still."""
+    where = SourcePartition("a", 0)
+    held = PartitionCursor.begin(CursorIdentity("s", *where), 0)
+    held.cursor.seek(2, end=20)
+    stored = StoredSubscription(SubscriptionState(), {where: held})
+    unused: Any = None
+    job = JobSubscription("s", stored, unused, unused, unused, record=unused)
+    job.expire(where, 10, Log(start=7, end=20))
+    cursor = job.copies()[where].cursor
+    assert (cursor.counts.lost, cursor.counts.consumed) == (5, 5)
+    assert cursor.committed_offset == 10
