@@ -21,6 +21,8 @@ from sequitur.consumer.topology import (
     TransactionalTopologyBuilder,
     TransactionTester,
 )
+from sequitur.consumer.topology.step.batch import PendingEvent
+from sequitur.consumer.topology.tester.tester import InMemoryBatch
 from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:
@@ -239,6 +241,16 @@ def test_event_is_dead_lettered_whatever_the_text_of_its_error(concurrency: int)
 
 def _last_lines(letters: dict[str, list[str]]) -> dict[str, str]:
     return {key: one.rstrip().splitlines()[-1] for key, (one,) in letters.items()}
+
+
+def test_a_tester_takes_no_text_that_a_job_could_not_write() -> None:
+    """A text that slips by fails the tests of a topology, too, and not its job alone."""
+    batch: Any = object.__new__(InMemoryBatch)
+    failed = PendingEvent((), 1, None, "exception", HALF, "bolt")
+    for write in (batch.write_dead, batch.write_waiting):
+        assert write([failed._replace(detail="text")]) == [failed._replace(detail="text")]
+        with pytest.raises(UnicodeEncodeError):
+            write([failed])
 
 
 class FailsOf(BaseTransactionalBolt):
