@@ -40,6 +40,7 @@ EXAMPLES: Final = {
     "process": "sequitur process wordcount.py --input-topics lines --output-topic words "
     '--event-time json:at --delay "10 s" --checkpoint state',
     "tail": "sequitur tail ordered -n 20 --no-follow",
+    "measure": "sequitur measure readings --event-time json:at --last 1h",
     "verify": "sequitur verify ordered --event-time json:at",
     "setup": "sequitur setup",
     "demo": "sequitur demo --seconds 10 --plot demo.png",
@@ -92,7 +93,7 @@ class RenamedCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the first word names, today or before."""
         former, today = args[0], _NAMES_OF_TODAY.get(args[0])
-        if today in self.commands:
+        if today is not None and today in self.commands:
             complain(renamed(f"{ctx.command_path} {former}", f"{ctx.command_path} {today}"))
             args = [today, *args[1:]]
         return super().resolve_command(ctx, args)

@@ -17,6 +17,7 @@ from sequitur.cli.console import EXAMPLES, KafkaJob, RenamedCommands
 from sequitur.cli.dlq import dlq_app
 from sequitur.cli.jobs import reorder_app, run_topology
 from sequitur.cli.journal import journal_app
+from sequitur.cli.measure import measure
 from sequitur.cli.subscription import subscription_app
 from sequitur.cli.tail import show_tail
 from sequitur.cli.topic import retention_app, topic_app
@@ -48,6 +49,7 @@ app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command("process")(run_topology)
 app.command("tail")(show_tail)
+app.command()(measure)
 
 
 @app.command()

@@ -181,6 +181,7 @@ def _use_base(base: Environment) -> None:
     base.run("-c", _SEND, "0", "rows")
     feed = ("--topic", "fed", "--name", "cpu", "--source", "cpu", "--duration", "1 s")
     base.command("produce", *feed)
+    base.command("measure", "fed", "--event-time", "kafka-timestamp")
     base.run("-c", _RECEIVE)
 
 

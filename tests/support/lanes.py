@@ -65,6 +65,7 @@ LANES: Final = {
         "integration/test_demo.py",
         "integration/test_embedded_broker.py",
         "integration/test_kafka_topics.py",
+        "integration/test_measure_command.py",
         "integration/test_tail_command.py",
         "integration/test_verify_command.py",
         "spark/test_before_house.py",

@@ -42,7 +42,8 @@ def test_bolts_get_events_without_a_delay(row: list[str]) -> None:
     job = ReorderSettings.model_validate(
         {"input_topics": ["in"], "output_topic": "ordered", "checkpoint": "none", **settings}
     )
-    passed, kept_back = [], []
+    passed: list[str] = []
+    kept_back: list[str] = []
     with ReorderTester(job, builder.build(), now_ms=_NOW_MS) as tester:
         for second in (5, 30, 10, 20):
             tester.advance(1)
