@@ -7,6 +7,7 @@ The same settings give the same events.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 4
 FIRST_MS: Final = 1_700_000_000_000
 _CHUNK: Final = 20_000
+MOST_WAITING: Final = 1_000_000
 _PATIENCE_S: Final = 0.02
 _FLUSH_TIMEOUT_S: Final = 60
 
@@ -106,9 +108,27 @@ def fill(bootstrap_servers: str, topic: str, workload: Workload) -> Columns:
     Raises:
         RuntimeError: The broker did not take one.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     drawn = columns(workload)
+    with sending(bootstrap_servers, topic) as producer:
+        for messages in _chunks(drawn):
+            waiting = messages
+            while waiting:
+                producer.produce_batch(topic, waiting)
+                waiting = [one for one in waiting if one.pop("_error", None) is not None]
+                producer.poll(_PATIENCE_S if waiting else 0)
+    return drawn
+
+
+@contextlib.contextmanager
+def sending(bootstrap_servers: str, topic: str) -> Iterator[Producer]:
+    """Make a topic, and give what sends to it; the broker has all that was sent at the end.
+
+    Raises:
+        RuntimeError: The broker did not take one.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    forever = {"retention.ms": "-1"}  # timestamps may be those of the events, which are old
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=forever)])[topic].result()
     failures: list[str] = []
 
     def delivered(error: Any, _message: Any) -> None:
@@ -122,23 +142,17 @@ def fill(bootstrap_servers: str, topic: str, workload: Workload) -> Columns:
             "log_level": 0,  # what fails is raised
             "linger.ms": 20,
             "batch.num.messages": 10_000,
-            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.messages": MOST_WAITING,
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
             "on_delivery": delivered,
             "delivery.report.only.error": True,
         }
     )
-    for messages in _chunks(drawn):
-        waiting = messages
-        while waiting:
-            producer.produce_batch(topic, waiting)
-            waiting = [message for message in waiting if message.pop("_error", None) is not None]
-            producer.poll(_PATIENCE_S if waiting else 0)
+    yield producer
     left = producer.flush(_FLUSH_TIMEOUT_S)
     if failures or left:
         raise RuntimeError(f"{len(failures)} events failed, {left} are not out: {failures[:1]}")
-    return drawn
 
 
 def _chunks(drawn: Columns) -> Iterator[list[dict[str, Any]]]:

@@ -174,10 +174,10 @@ class ReorderSettings(Section):
         description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp; "
         "if it is not in ms, with ' as s', us, ns, auto or a strptime form (json:at as s)"
     )
-    tombstones: Literal["quarantine", "timestamp"] = Field(
+    tombstones: Literal["quarantine", "timestamp", "key"] = Field(
         default="quarantine",
-        description="Deletions (rows without a value): quarantine, or timestamp "
-        "(take the record's)",
+        description="Deletions (rows without a value): quarantine, timestamp (take the record's), "
+        "or key (that, and not before what is held of their key)",
     )
     checkpoint: str = Field(
         min_length=1,

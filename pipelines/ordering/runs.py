@@ -37,6 +37,7 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.layout import MOST_ADDED
 from sequitur.pipelines.rows.release import (
     LAST_RELEASED,
+    HeldRows,
     Part,
     Places,
     RunRows,
@@ -120,8 +121,10 @@ class SortedRuns:
         learns: bool,
         acked: AckedOffsets,
         by: PartitionCounts,
+        holding: Sequence[Run],
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing."""
+        tombstones = self._job.settings.tombstones
         folder = self._checkpoint.new_folder(f"runs/{name}")
         writer = RunWriter(
             folder=folder,
@@ -132,11 +135,16 @@ class SortedRuns:
             limit=self._staging_limit(),
             acked=acked,
             partition_counts=None if by.only else by,
-            dates_tombstones=self._job.settings.tombstones == "timestamp",
+            dates_tombstones=tombstones != "quarantine",
+            held=self._held(holding, clock.frontier_ms) if tombstones == "key" else None,
         )
         found = self._job.source.stage(rows, writer, step=step, spans=spans, partitions=by.newest)
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, sorted(spans), files)
+
+    def _held(self, holding: Sequence[Run], frontier_ms: int) -> HeldRows:
+        live = tuple(run for run in holding if run.is_live(frontier_ms))
+        return HeldRows(self._checkpoint.location("runs"), live, frontier_ms)
 
     def _limit(self) -> RecordLimit | None:
         """Return what the output topic takes of a row; None when no row goes there."""

@@ -458,6 +458,7 @@ class Steps:
                 learns=self._frontier.is_learned,
                 acked=self._acked(clock, planned),
                 by=self.counts,
+                holding=self._log.holding,
             )
         except Exception:
             self._job.checkpoint.drop_run(name)  # the disk may be full

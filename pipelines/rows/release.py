@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer import TimestampRule
+    from sequitur.consumer import Run, TimestampRule
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.layout import Footer, KafkaBatch, SourceRanges
     from sequitur.pipelines.store.storage import Location
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     Batches: TypeAlias = "tuple[int, Callable[[int], Iterator[KafkaBatch]]]"
     """A partition, and what gives its records in batches of not more than so many bytes."""
 
+_OF_KEYS: Final = ("topic", "partition", "key", "event_time_ms")
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it, and
 what was taken for one slice may turn out to be."""
@@ -355,6 +356,33 @@ class RunRows:
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.int64()))
         rows = rows.select(columns)
         return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """The rows that are held while a batch is staged.
+
+    Runs that hold some stay on disk until all steps before that of the batch are done.
+    """
+
+    folder: Location  # where runs are
+    runs: tuple[Run, ...]
+    frontier_ms: int  # all rows up to it come out before those of the batch
+
+    def of_keys(self, keys: pa.BinaryArray, *, after_ms: int) -> Iterator[pa.Table]:
+        """Read source, key and event time of the rows of some keys that are later than a time."""
+        after_ms = max(after_ms, self.frontier_ms)
+        files = tuple(
+            self.folder / run.name / name
+            for run in self.runs
+            if run.is_live(after_ms)
+            for name in run.files
+        )
+        part = Part(files, first_ms=after_ms + 1)
+        for some in RunRows((part,), None, _OF_KEYS).pieces():
+            found = some.filter(pc.is_in(some["key"], keys))
+            if len(found):
+                yield found
 
 
 def _columns_of(

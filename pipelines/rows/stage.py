@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import EventClock, PartitionCounts, TimeBounds
     from sequitur.kafka.record_format import RecordLimit
+    from sequitur.pipelines.rows.release import HeldRows
     from sequitur.pipelines.store.storage import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -394,6 +395,8 @@ class RunWriter:
     partition_counts: PartitionCounts | None = None
     # whether tombstones without an event time have that of their record
     dates_tombstones: bool = False
+    # the rows that tombstones must not come out before; None: those of the batch alone
+    held: HeldRows | None = None
     keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -550,9 +553,11 @@ class RunWriter:
         counts = (reasons == _NO_REASON) & (times >= self.bounds.earliest_ms)
         counts = (counts | is_tombstone) & (known <= self.bounds.latest_ms)
         known[~counts] = _BEFORE_ALL
-        for source, place in sources(rows):
-            own = keys if isinstance(place, slice) else keys.filter(pa.array(place))
-            known[place] = newest.reached(source, own, known[place])
+        if self.held is not None and is_tombstone.any():
+            deleted = keys.filter(pa.array(is_tombstone)).unique()
+            for held in self.held.of_keys(deleted, after_ms=int(stamps[is_tombstone].min())):
+                newest.reached(held, held["event_time_ms"].to_numpy())
+        known = newest.reached(rows, known)
         times[is_tombstone] = np.maximum(stamps, known)[is_tombstone]
         reasons[is_tombstone] = _NO_REASON
 
@@ -580,14 +585,20 @@ class NewestOfKeys:
     def __init__(self) -> None:
         self._known: dict[SourcePartition, tuple[pa.BinaryArray, Longs]] = {}
 
-    def reached(self, source: SourcePartition, keys: pa.BinaryArray, times: Longs) -> Longs:
-        """Return the greatest time of its key that each row stands at or after.
+    def reached(self, rows: pa.Table, times: Longs) -> Longs:
+        """Return the greatest time of its key and source partition that each row is at or after.
 
         Args:
-            source: Where the rows are from; only the order within a partition means anything.
-            keys: Their keys, in the order of their offsets.
+            rows: Those of each source partition in the order of their offsets.
             times: Their times; `_BEFORE_ALL` for rows that do not count.
         """
+        keys, found = rows["key"].combine_chunks(), np.empty_like(times)
+        for source, place in sources(rows):
+            own = keys if isinstance(place, slice) else keys.filter(pa.array(place))
+            found[place] = self._reached(source, own, times[place])
+        return found
+
+    def _reached(self, source: SourcePartition, keys: pa.BinaryArray, times: Longs) -> Longs:
         encoded = keys.dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         no_keys = encoded.dictionary.slice(0, 0)

@@ -180,6 +180,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
         learns=True,
         acked={_PLACES[0]: (offsets, offsets + 1)} if acked else {},
         by=by,
+        holding=(),
     )
     files = tuple(folder / "runs/run" / name for name in found.run.files)
     released = Selection((Part(files),))

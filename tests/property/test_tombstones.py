@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,27 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sequitur import ReorderSettings
-from sequitur.consumer import MISSING, TOO_EARLY, TimeBounds, parse_event_time_spec
+from sequitur.consumer import (
+    EVENT_TIME_HEADER,
+    MISSING,
+    TOO_EARLY,
+    Run,
+    TimeBounds,
+    parse_event_time_spec,
+)
+from sequitur.pipelines.rows.release import HeldRows
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
 from sequitur.testing import ReorderTester
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sequitur.testing import ReorderedRecord
 
 _T = 1_700_000_000_000
 _BOUNDS = TimeBounds(earliest_ms=_T, latest_ms=_T + 100)
@@ -46,9 +58,12 @@ _ROWS = st.lists(
 )
 
 
-def _expected(rows: list[_Row]) -> list[int | None]:
+_Newest = dict[tuple[int, bytes | None], int]
+
+
+def _expected(rows: list[_Row], held: _Newest | None = None) -> list[int | None]:
     """Row by row, with a dict: the event time of each, None without a usable one."""
-    newest: dict[tuple[int, bytes | None], int] = {}
+    newest = dict(held or {})
     found: list[int | None] = []
     for row in rows:
         time = row.time
@@ -175,10 +190,109 @@ def test_a_header_of_its_own_is_a_tombstones_event_time() -> None:
         ]
 
 
-def test_one_that_an_earlier_batch_holds_may_come_out_behind_it() -> None:
-    """The limit that the page tells: only the rows of its batch are looked at."""
-    with ReorderTester(_settings(delay="1 h"), now_ms=_T + 1_000) as tester:
-        tester.run([_row("a", 50, 0)])
+@pytest.mark.promise("order-tombstones")
+@pytest.mark.parametrize(("tombstones", "is_last"), [("timestamp", False), ("key", True)])
+@pytest.mark.parametrize("small_batch_rows", [0, 50_000])
+def test_a_row_that_an_earlier_batch_holds_comes_out_first_with_key(
+    tombstones: str, *, is_last: bool, small_batch_rows: int
+) -> None:
+    """Whether tasks stage the batches or the driver does."""
+    settings = _settings(delay="1 h", tombstones=tombstones, small_batch_rows=small_batch_rows)
+    with ReorderTester(settings, now_ms=_T + 1_000) as tester:
+        tester.run([_row("a", 50, 0), _row("b", 60, 0)])
         tester.run([_row("a", None, 10)])
         tester.drain()
-        assert [one.value for one in tester.released] == [None, _value(50).encode()]
+        expected = [_value(50).encode(), None] if is_last else [None, _value(50).encode()]
+        assert [one.value for one in tester.released if one.key == b"a"] == expected
+
+
+@dataclass(frozen=True)
+class _Batch:
+    rows: list[_Row]
+    restarts: bool = False  # the job, after it; and Spark gives the batch again
+
+
+_BATCHES = st.lists(st.builds(_Batch, _ROWS, st.booleans()), max_size=4)
+_HELD = _Batch([_Row(0, b"a", 50, 0), _Row(0, b"b", 60, 0), _Row(1, b"a", 90, 0)], restarts=True)
+
+
+@pytest.mark.promise("order-tombstones")
+@settings(max_examples=examples(0.5))
+@given(_BATCHES, st.integers(0, 60), st.sampled_from([0, 50_000]))
+@example([_HELD, _Batch([_Row(0, b"a", None, 10)])], 60, 0)
+@example([_HELD, _Batch([_Row(0, b"a", 40, 0), _Row(0, b"a", None, -2)])], 60, 50_000)
+@example([_HELD, _Batch([_Row(1, b"b", None, 10), _Row(0, b"b", None, 103)])], 60, 0)
+@example([_HELD, _Batch([_Row(0, b"a", None, 10)])], 0, 0)
+def test_no_deletion_comes_out_before_a_row_of_its_key(
+    batches: list[_Batch], delay: int, small_batch_rows: int
+) -> None:
+    """Of its partition, whatever its timestamp, in its batch or held of earlier ones."""
+    given_settings = _settings(
+        delay=f"{delay} ms",
+        tombstones="key",
+        small_batch_rows=small_batch_rows,
+        min_event_time=datetime.fromtimestamp(_T / 1000, UTC),
+        max_future_skew="0 ms",
+    )
+    read: list[_Row] = []
+    times: list[int | None] = []
+    with ReorderTester(given_settings, partitions=2, now_ms=_T + 100) as tester:
+        for batch in batches:
+            out_ms = tester.report().frontier_ms - _T
+            times += _expected(batch.rows, _held(read, times, out_ms))
+            tester.run(_numbered(number, row) for number, row in enumerate(batch.rows, len(read)))
+            read += batch.rows
+            if batch.restarts:
+                tester.restart(repeats=True)
+                tester.run()
+        tester.drain()
+        released = {_number(one): one for one in tester.released}
+        aside = {_number(one): one for one in [*tester.late, *tester.quarantined]}
+        found = {number: one.timestamp_ms for number, one in released.items()}
+        for number, one in aside.items():
+            found[number] = int(one.header(EVENT_TIME_HEADER) or -1)
+    assert len(released) + len(aside) == len(read)
+    for number, time in enumerate(times):
+        if time is not None:
+            assert found[number] == _T + time
+        else:
+            assert number in aside
+    places = {number: place for place, number in enumerate(released)}
+    for number in released:
+        if read[number].time is None:
+            before = [
+                places[other]
+                for other in range(number)
+                if other in released
+                and (read[other].partition, read[other].key)
+                == (read[number].partition, read[number].key)
+            ]
+            assert max(before, default=-1) < places[number]
+
+
+def _held(read: list[_Row], times: list[int | None], out_ms: int) -> _Newest:
+    held: _Newest = {}
+    for row, time in zip(read, times, strict=True):
+        where = row.partition, row.key
+        if time is not None and time > out_ms:
+            held[where] = max(time, held.get(where, time))
+    return held
+
+
+def _numbered(number: int, row: _Row) -> dict[str, Any]:
+    named = {"key": row.key, "partition": row.partition, "headers": [("number", str(number))]}
+    return {**_row("", row.time, row.stamp), **named}
+
+
+def _number(found: ReorderedRecord) -> int:
+    return int(found.header("number") or b"")
+
+
+def test_runs_without_rows_later_than_a_deletion_are_not_opened(tmp_path: Path) -> None:
+    """The usual case: a deletion has been written after the rows of its key."""
+    run = Run(0, 1, min_event_time_ms=_T, max_event_time_ms=_T + 9, name="gone", files={"f": 1})
+    keys = pa.array([b"a"], pa.binary())
+    assert list(HeldRows(tmp_path, (run,), _T + 3).of_keys(keys, after_ms=_T + 9)) == []
+    assert list(HeldRows(tmp_path, (run,), _T + 9).of_keys(keys, after_ms=0)) == []
+    with pytest.raises(FileNotFoundError):
+        list(HeldRows(tmp_path, (run,), _T + 3).of_keys(keys, after_ms=_T + 8))

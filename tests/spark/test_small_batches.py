@@ -39,9 +39,10 @@ def _odd_events(now_ms: int, count: int) -> list[Event]:
     for number in range(count):
         at = now_ms - 60_000 + 10 * (number ^ 5) - (30_000 if number % 41 == 0 else 0)
         value: bytes | None = json.dumps({"at": at, "n": number}).encode()
+        timestamp_ms = now_ms - 3 * number
         match number % 29:
             case 3:
-                value = None
+                value, timestamp_ms = None, at - 1_000
             case 7:
                 value = b'{"at": '
             case 11:
@@ -56,7 +57,7 @@ def _odd_events(now_ms: int, count: int) -> list[Event]:
                 key=keys[number % len(keys)],
                 headers=headers[number % len(headers)],
                 partition=number % 3,
-                timestamp_ms=now_ms - 3 * number,
+                timestamp_ms=timestamp_ms,
             )
         )
     return events
@@ -123,7 +124,7 @@ def _seen(records: Sequence[TopicRecord]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.test_all
-@pytest.mark.promise("order-keys-values-headers", "order-small-batches")
+@pytest.mark.promise("order-keys-values-headers", "order-small-batches", "order-tombstones")
 def test_both_ways_put_out_the_same(job: Job) -> None:
     """Of transactions that are committed or aborted, and with a partition that stays empty."""
     now_ms = time.time_ns() // 1_000_000
@@ -135,6 +136,7 @@ def test_both_ways_put_out_the_same(job: Job) -> None:
             max_offsets_per_trigger=60,
             delay="300 ms",
             timestamp_floor="6 h",
+            tombstones="key",
             **way,
         )
         for name, way in (("driver", BY_DRIVER), ("tasks", BY_TASKS))
@@ -154,6 +156,7 @@ def test_both_ways_put_out_the_same(job: Job) -> None:
         assert report.totals.late > 0
     driver, tasks = ways.values()
     assert _seen(driver.released()) == _seen(tasks.released())
+    assert any(one.value is None and one.key is not None for one in driver.released())
     for aside in ("late", "quarantined"):
         found, wanted = getattr(driver, aside)(), getattr(tasks, aside)()
         assert _seen(found) == _seen(wanted)
