@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -36,10 +37,11 @@ from sequitur.consumer.subscription.stored_records import LEASE_S, LONGEST_LEASE
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CumulativeAckError
 from sequitur.kafka.arrivals import headers_of
+from sequitur.kafka.partition import check_topic_name
 from sequitur.kafka.settings import KafkaSettings, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message as KafkaMessage
 
@@ -56,6 +58,15 @@ _ORDER_RULES: Final = {
 _REFILL_SHARE: Final = 4
 
 _logger: Final = logging.getLogger("sequitur.subscription")
+
+
+def _names_of(topics: object) -> tuple[str, ...]:
+    names: list[Any] = [topics]
+    if isinstance(topics, Iterable) and not isinstance(topics, str | bytes):
+        names = [*topics]
+    for one in names:
+        check_topic_name(one)
+    return tuple(dict.fromkeys(names))
 
 
 class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -229,7 +240,8 @@ class Subscription:
             and there is no `position`.
         SubscriptionNameError: The name may not be one.
         TopicError: A topic does not exist, or the brokers do not answer.
-        ValueError: A setting is out of range.
+        TypeError: A topic is no text.
+        ValueError: A setting is out of range, or a topic's name may not be one.
     """
 
     def __init__(
@@ -257,7 +269,10 @@ class Subscription:
         kafka = settings_of(kafka)
         self._name = name
         self._type = SubscriptionType(type)
-        self._topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        self._topics = _names_of(topics)
+        for one in (evicted_topic, dead_letter_topic):
+            if one is not None:
+                check_topic_name(one)
         limits = DispatchLimits(
             receiver_queue=receiver_queue_size,
             unacked=max_unacked_messages,

@@ -92,7 +92,7 @@ def check_name(name: str) -> str:
     It is in the group's id, for which Kafka takes any text, and is the `group.instance.id` of the
     member, for which it takes what it takes as the name of a topic.
     """
-    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise SubscriptionNameError(
             f"subscription {name!r}: expected letters, digits, '.', '_' and '-', at most 249"
         )

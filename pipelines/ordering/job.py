@@ -48,6 +48,7 @@ from sequitur.errors import (
 )
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
+from sequitur.kafka.settings import settings_of
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.job_subscription import checks_of, require_name, subscribe
@@ -75,7 +76,7 @@ from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -318,7 +319,7 @@ def _check_login(kafka: KafkaSettings) -> None:
 
 
 def reorder(
-    kafka: KafkaSettings,
+    kafka: KafkaSettings | str | Iterable[str],
     settings: ReorderSettings,
     *,
     on_step: StepFunction | None = None,
@@ -338,7 +339,7 @@ def reorder(
     `local[2,4]`; it is left running.
 
     Args:
-        kafka: How to reach the brokers.
+        kafka: How to reach the brokers; or only their addresses.
         settings: The job's settings.
         on_step: Given each step, in the driver, one after the other.
         stop: Ends the job once it is set, after the step that is at work. Without one, and called
@@ -354,6 +355,7 @@ def reorder(
         ConservationError: A row is unaccounted for.
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """
+    kafka = settings_of(kafka)
     check_before_start(kafka, settings)
     spark = build_session(f"sequitur {settings.app_name}", checkpoint=settings.checkpoint)
     start_python(spark)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sequitur.errors import SinkError, WrongBatchError
+from sequitur.kafka.partition import check_topic_name
 from sequitur.kafka.settings import KafkaSettings, settings_of
 from sequitur.pipelines.spark_sink.sink_folder import (
     NamedBatch,
@@ -73,7 +74,8 @@ class ExactlyOnceKafka:
 
     Raises:
         ColumnsError: `order_by` is not columns or names.
-        ValueError: `kafka` is no address.
+        TypeError: `topic` is no text.
+        ValueError: `kafka` is no address, or `topic` may be no topic's name.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class ExactlyOnceKafka:
         first_batch: int = 0,
         app: str | None = None,
     ) -> None:
+        check_topic_name(topic)
         self._topic = topic
         self._checkpoint = checkpoint
         self._kafka = settings_of(kafka)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
+from sequitur.consumer import ReorderSettings
+from sequitur.errors import SubscriptionNameError
 from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings, ProduceSettings
-from sequitur.spark import ExactlyOnceKafka
+from sequitur.spark import ExactlyOnceKafka, reorder
 from sequitur.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -71,11 +73,15 @@ def test_addresses_may_be_several(given: Any) -> None:
     assert KafkaSettings(bootstrap_servers={"a:1"}).bootstrap_servers == "a:1"
 
 
+_JOB = ReorderSettings(
+    input_topics=["t"], output_topic="o", event_time="json:at", checkpoint="/nowhere"
+)
 _TAKERS: dict[str, Callable[[Any], object]] = {
     "producer": IdempotentProducer,
     "settings": lambda given: KafkaSettings(bootstrap_servers=given),
     "subscription": lambda given: Subscription(given, "s", "t", position="earliest"),
     "sink": lambda given: ExactlyOnceKafka("t", checkpoint="/nowhere", kafka=given),
+    "job": lambda given: reorder(given, _JOB),
 }
 
 
@@ -100,3 +106,42 @@ def test_what_is_no_address_is_refused_at_the_call(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         take(given)
+
+
+_TAKERS_OF_TOPICS: dict[str, Callable[[Any], object]] = {
+    "subscription": lambda given: Subscription("a:1", "s", given, position="earliest"),
+    "sink": lambda given: ExactlyOnceKafka(given, checkpoint="/nowhere", kafka="a:1"),
+    "dead letters": lambda given: Subscription(
+        "a:1", "s", "t", dead_letter_topic=given, max_redeliver_count=1
+    ),
+}
+
+
+@pytest.mark.parametrize("take", _TAKERS_OF_TOPICS.values(), ids=_TAKERS_OF_TOPICS.keys())
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "topic is int, expected str"),
+        (b"t", "topic is bytes, expected str"),
+        ("a b", "topic 'a b': expected a topic name"),
+        ("half \ud83d", "expected a topic name"),
+    ],
+)
+def test_what_is_no_topic_is_refused_at_the_call(
+    take: Callable[[Any], object], given: Any, message: str
+) -> None:
+    """Before any broker is asked: a byte is no topic, and none of its name ever comes."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        take(given)
+
+
+def test_what_is_no_topic_is_refused_among_several() -> None:
+    for given, kind in ((["t", None], "NoneType"), (None, "NoneType"), (["t", ["u"]], "list")):
+        with pytest.raises(TypeError, match=f"topic is {kind}, expected str"):
+            Subscription("a:1", "s", given, position="earliest")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [None, 5, b"s", ["s"]])
+def test_a_subscription_is_named_by_a_text(name: Any) -> None:
+    with pytest.raises(SubscriptionNameError, match="expected letters, digits"):
+        Subscription("a:1", name, "t", position="earliest")
