@@ -87,7 +87,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(split)]
 """Several texts: a list, or one text with commas."""
 
 
-_MAX_PORT: Final = 65_535
+MAX_PORT: Final = 65_535
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -101,8 +101,8 @@ def parse_address(text: str) -> tuple[str, int]:
         raise ValueError(f"{text!r}: an IPv6 address stands in brackets, [::1]")
     if not host or any(sign in host for sign in "/[] "):
         raise ValueError(f"{text!r}: expected a host, as in 127.0.0.1:8080")
-    if not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise ValueError(f"{text!r}: expected a port from 0 to {_MAX_PORT}")
+    if not (port.isascii() and port.isdigit() and int(port) <= MAX_PORT):
+        raise ValueError(f"{text!r}: expected a port from 0 to {MAX_PORT}")
     return host, int(port)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from sequitur.base.settings import Section
+from sequitur.base.units import MAX_PORT
 from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -111,8 +112,14 @@ class KafkaSettings(Section):
     @field_validator("bootstrap_servers")
     @classmethod
     def _are_addresses(cls, value: str) -> str:
-        if any(_ADDRESS.fullmatch(address) is None for address in value.split(",")):
-            raise ValueError("expected host:port, several separated by commas")
+        for address in value.split(","):
+            if _ADDRESS.fullmatch(address) is None:
+                raise ValueError("expected host:port, several separated by commas")
+            host, _, port = address.rpartition(":")
+            if not 1 <= int(port) <= MAX_PORT:
+                raise ValueError(f"expected a port from 1 to {MAX_PORT}, not {port}")
+            if not _may_be_host(host):
+                raise ValueError(f"{host!r:.80} is no name of a host")
         return value
 
     @field_validator("sasl_token_file", "ssl_ca", "ssl_certificate", "ssl_key")
@@ -271,6 +278,15 @@ class KafkaSettings(Section):
     def _pem_files(self, ca: str, certificate: str, key: str) -> Iterator[tuple[str, Path]]:
         pairs = ((ca, self.ssl_ca), (certificate, self.ssl_certificate), (key, self.ssl_key))
         return ((name, path) for name, path in pairs if path is not None)
+
+
+def _may_be_host(host: str) -> bool:
+    """Return whether a resolver takes a name: some raise for others what stands for no answer."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return host.isprintable()
 
 
 async def _file_token(path: Path) -> str:

@@ -229,11 +229,11 @@ def test_a_command_without_a_broker_is_refused_in_one_line(words: tuple[str, ...
 @pytest.mark.promise("cli-broker-answers")
 def test_each_address_that_refuses_is_named() -> None:
     """Who has several brokers sees what is wrong with each."""
-    kafka = KafkaSettings(bootstrap_servers=f"{_NOWHERE},[::1]:1,127.0.0.1:99999")
+    kafka = KafkaSettings(bootstrap_servers=f"{_NOWHERE},[::1]:1,127.0.0.1:2")
     with pytest.raises(BrokerUnreachableError) as refused:
         require_broker(kafka)
     assert f"{_NOWHERE}: Connection refused; [::1]:1: " in str(refused.value)
-    assert "127.0.0.1:99999: " in str(refused.value)
+    assert "127.0.0.1:2: Connection refused" in str(refused.value)
 
 
 async def _within_a_loop(call: Callable[[], None]) -> None:

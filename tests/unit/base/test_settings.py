@@ -181,6 +181,22 @@ def test_a_wrong_address_is_refused(address: str) -> None:
         _load({**_GIVEN, "KAFKA_BOOTSTRAP_SERVERS": address})
 
 
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("host:0", "expected a port from 1 to 65535, not 0"),
+        ("127.0.0.1:9092,host:99999", "expected a port from 1 to 65535, not 99999"),
+        ("a..b:9092", "'a..b' is no name of a host"),
+        (f"{'a' * 64}:9092", "is no name of a host"),
+        ("a\0b:9092", r"'a\\x00b' is no name of a host"),
+    ],
+)
+def test_an_address_that_can_be_no_brokers_is_refused(address: str, told: str) -> None:
+    """One among good ones ends the first connection to it in an error of a resolver or socket."""
+    with pytest.raises(SettingsError, match=rf"^kafka\.bootstrap_servers = .*: .*{told}"):
+        _load({**_GIVEN, "KAFKA_BOOTSTRAP_SERVERS": address})
+
+
 def test_settings_given_on_as_flags_are_the_same_settings() -> None:
     """A program started by another sees the very same settings, whatever its environment."""
     settings = _load(delay="10 s", buffer="1 MiB", drain=True)
