@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.base.json_field import FieldPath, first_at
+from sequitur.base.text import encodable
 from sequitur.base.time_format import (
     FORMAT_BEGINS,
     MAX_EVENT_TIME_MS,
@@ -212,6 +213,8 @@ class EventTimeSpec:
             EventTimeSpecError: It is none of these, a name in it cannot be used, or the format is
                 none.
         """
+        if encodable(text) != text:  # no field or header is called that
+            raise EventTimeSpecError(f"event time {text!r}: it has half a surrogate pair")
         where, time_format = split_format(text)
         found = cls._at(where)
         if time_format.form is not None and found.source is EventTimeSource.KAFKA_TIMESTAMP:

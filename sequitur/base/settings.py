@@ -17,10 +17,20 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from sequitur.base.text import encodable
 from sequitur.base.units import (
     Address,
     Duration,
@@ -35,7 +45,6 @@ from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -121,10 +130,35 @@ class Section(BaseModel):
                 found[name] = found.pop(former)
         return found
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_utf_8(cls, value: Any, about: ValidationInfo) -> Any:
+        """Refuse text that no broker and no file takes: a byte of another encoding, most often."""
+        may_be_path = Path in {type(value), *_parts(cls.model_fields[str(about.field_name)])}
+        if not may_be_path and any(encodable(text) != text for text in _texts(value)):
+            raise ValueError("expected UTF-8, and no half of a surrogate pair")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, given: Any) -> Any:
         return cls.by_names_of_today(given) if isinstance(given, Mapping) else given
+
+
+def _parts(info: FieldInfo) -> tuple[Any, ...]:
+    """Return the types that a setting may have."""
+    return (info.annotation, *get_args(info.annotation))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value as a file, a variable or a program gives it."""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 class Settings(BaseModel):
@@ -178,7 +212,7 @@ def environment_name(section: str, field: str) -> str:
 
 def is_secret(info: FieldInfo) -> bool:
     """Return whether a setting is secret, and so has no flag: flags show in process lists."""
-    return SecretStr in (info.annotation, *get_args(info.annotation))
+    return SecretStr in _parts(info)
 
 
 def fields_of(model: type[Settings]) -> Iterator[tuple[str, str, FieldInfo]]:

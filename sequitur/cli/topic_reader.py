@@ -23,6 +23,7 @@ from sequitur.errors import (
 from sequitur.kafka.arrivals import Arrivals, headers_of
 from sequitur.kafka.connections import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
+from sequitur.kafka.partition import is_topic_name
 from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
@@ -257,6 +258,8 @@ def _known_partitions(consumer: Consumer, topic: str) -> set[int]:
 
 
 def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    if not is_topic_name(topic):
+        return set()
     try:
         metadata = consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
     except KafkaException as error:

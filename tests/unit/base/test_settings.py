@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import typer
-from pydantic import Field
+from pydantic import Field, SecretStr
 from typer.testing import CliRunner
 
 from sequitur.base.flags import given_flags, with_flags
@@ -25,15 +25,22 @@ from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer.daemon.daemon import ProduceJob
 from tests.support.tree import ROOT
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _ReorderSection(Section):
     topic: str = Field(description="Where to read")
     delay: Duration = Field(default=timedelta(seconds=10), description="How long to wait")
     buffer: Size = Field(default=1024, description="How much to hold")
     drain: bool = Field(default=False, description="Release what is held")
+
+
+class _TextSection(Section):
+    words: tuple[str, ...] = Field(default=(), description="Some texts")
+    secret: SecretStr | None = Field(default=None, description="A password")
+    path: Path | None = Field(default=None, description="A file")
+
+
+class _Texts(Settings):
+    reorder: _TextSection = _TextSection()
 
 
 class _Job(Settings):
@@ -195,6 +202,30 @@ def test_an_address_that_can_be_no_brokers_is_refused(address: str, told: str) -
     """One among good ones ends the first connection to it in an error of a resolver or socket."""
     with pytest.raises(SettingsError, match=rf"^kafka\.bootstrap_servers = .*: .*{told}"):
         _load({**_GIVEN, "KAFKA_BOOTSTRAP_SERVERS": address})
+
+
+@pytest.mark.parametrize("given", ["gr\udcf6sse", ["a", "half \ud83d"]])
+def test_text_that_is_no_utf8_is_refused_by_name(given: object) -> None:
+    """A terminal of another encoding gives it; no broker and no file would take it."""
+    with pytest.raises(SettingsError, match=r"^reorder\.words = .*: expected UTF-8"):
+        load_settings(_Texts, config=None, environ={}, flags={"words": given})
+    with pytest.raises(SettingsError, match=r"^kafka\.bootstrap_servers = .*: expected UTF-8"):
+        _load({**_GIVEN, "KAFKA_BOOTSTRAP_SERVERS": "\udcf6:9092"})
+
+
+def test_a_password_that_is_no_utf8_is_refused_unseen() -> None:
+    """Its name alone is told."""
+    with pytest.raises(SettingsError) as refused:
+        load_settings(
+            _Texts, config=None, environ={"SEQUITUR_REORDER_SECRET": "sesam\udcf6"}, flags={}
+        )
+    assert str(refused.value) == "reorder.secret: expected UTF-8, and no half of a surrogate pair"
+
+
+def test_a_path_may_be_any_bytes() -> None:
+    """The file system takes what is no UTF-8, too."""
+    found = load_settings(_Texts, config=None, environ={}, flags={"path": "gr\udcf6sse"})
+    assert found.reorder.path == Path("gr\udcf6sse")
 
 
 def test_settings_given_on_as_flags_are_the_same_settings() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka import Consumer
 
 from sequitur.cli.tail import ShownRecord, ValueStyle, newest
-from sequitur.cli.topic_reader import TopicRecord
+from sequitur.cli.topic_reader import OpenTopic, TopicRecord
 from sequitur.consumer import parse_event_time_spec
+from sequitur.errors import UnknownTopicError
+from sequitur.kafka.settings import KafkaSettings
 
 T0 = 1_700_000_000_000
 
@@ -120,3 +123,13 @@ def test_the_event_time_is_found_as_the_user_says() -> None:
     assert ShownRecord.of("t", record, spec, ValueStyle.TEXT).event_time_ms == 7
     assert _shown(record).event_time_ms == 5
     assert _shown(_record(headers=(("sequitur-event-time", b"noon"),))).event_time_ms is None
+
+
+@pytest.mark.parametrize("name", ["gr\udcf6sse", "a/b", ""])
+def test_a_name_that_no_topic_can_have_is_of_no_topic(name: str) -> None:
+    """A terminal of another encoding gives bytes that are no UTF-8."""
+    consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(UnknownTopicError, match=r"topic '.*' does not exist"):
+        OpenTopic(consumer, kafka, name)
+    consumer.close()

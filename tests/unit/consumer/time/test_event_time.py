@@ -84,6 +84,13 @@ def test_wrong_spec_is_refused_with_the_forms_expected(text: str) -> None:
     assert repr(text) in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["json:half \ud83d", "json:/a/\udcf6", "header:\udcf6"])
+def test_name_with_half_a_surrogate_pair_is_refused(text: str) -> None:
+    """No record has it: columns could not look for it, and a reader would find nothing."""
+    with pytest.raises(EventTimeSpecError, match="it has half a surrogate pair"):
+        parse_event_time_spec(text)
+
+
 @pytest.mark.parametrize(("value", "expected"), JSON_CASES)
 def test_json_event_time(value: bytes | None, expected: int | str) -> None:
     found = read_event_time(parse_event_time_spec("json:occurred_at"), value=value, bounds=BOUNDS)
