@@ -90,6 +90,9 @@ def separate_output() -> None:
         merged, said = os.dup(_STDERR), os.memfd_create("standard error")
         os.dup2(said, _STDERR)
         try:
+            # What passes our output on has the stream of before.
+            system = _jvm().java.lang.System
+            system.setOut(system.err)
             _relay(_STDERR)
         except BaseException:
             os.dup2(merged, _STDERR)

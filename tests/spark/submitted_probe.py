@@ -68,6 +68,8 @@ if __name__ == "__main__":
         print("printed", flush=True)  # noqa: T201
         subprocess.run(["echo", "said by a child"], check=True)
         sys.stderr.write("an error\n")
+        jvm: Any = SparkContext._jvm
+        jvm.java.lang.System.out.println("said by Java")
         found: dict[str, Any] = {"words": words, "names": {one: _names(one) for one in _PATHS}}
         if words[-2:-1] == [TASK]:
             found |= _in_a_task(words[-1])

@@ -26,7 +26,7 @@ _PROBE = str(Path(__file__).with_name("submitted_probe.py"))
 _TIMEOUT_S = 300
 _WORDS = ["/tmp/prüfung", "json:größe", "日本 語", "plain"]
 _USUAL = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
-_SAID = ("UserWarning: a warning", "printed", "said by a child", "an error")
+_SAID = ("UserWarning: a warning", "printed", "said by a child", "an error", "said by Java")
 
 
 class _Run(NamedTuple):
