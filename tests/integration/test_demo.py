@@ -18,6 +18,7 @@ import pytest
 from sequitur.cli.demo import run_demo
 from sequitur.errors import DemoError
 from tests.support.installed import install_wheel
+from tests.support.readme import blocks, is_shown
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def test_the_demo_loses_nothing_and_restores_the_order(tmp_path: Path) -> None:
     }
     assert plot.read_bytes().startswith(PNG_SIGNATURE)
     assert "nothing lost, nothing duplicated" in run.stdout
+    (shown,) = blocks("See it")
+    assert is_shown(shown.output, run.stdout), run.stdout
     said = [*run.stdout.splitlines(), *run.stderr.splitlines()]
     assert sum(line.startswith("step ") for line in said) >= 2
     assert sum(line.startswith("demo: ") for line in said) == 4

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _TIMEOUT_S = 8 * PATIENCE_S
-_SECTIONS = (
-    "Measure your own topic",
-    "Reorder a topic",
-    "Send from Python",
-    "Run code on each event",
-)
+_SECTIONS = ("Measure your own topic", "Reorder a topic", "Send from Python")
 _END = "--- end of a block ---"
 
 
@@ -40,7 +35,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.test_all
 @pytest.mark.promise("cli-new-user-pastes", "cli-readme-md-pasted")
 def test_the_session_runs_as_it_stands(home: Path) -> None:
-    """From a broker to events, the ordered topic, a send and a topology, with the outputs shown."""
+    """From a broker to events, the ordered topic and a send, with the outputs shown."""
     clean = ("SEQUITUR", "KAFKA", "XDG", "PYTHON", "SPARK")
     kept = ("SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS")
     environ = {

@@ -24,14 +24,18 @@ _FILES = {
     "empty_topology_file.py": ("", "has no topology"),
     "other_topology_file.py": ("topology = 3", "has no topology"),
     "json.py": ("", "a module named 'json' is there already"),
-    "colorsys.py": ("", "a module named 'colorsys' is there already"),  # not loaded so far
+    "colorsys.py": ("", "a module named 'colorsys' is there already"),
 }
 
 
 @pytest.mark.promise("process-topology-invalid-file")
 @pytest.mark.parametrize("name", _FILES)
-def test_file_without_a_topology_is_refused(name: str, tmp_path: Path) -> None:
+def test_file_without_a_topology_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, said = _FILES[name]
+    # Of Python's own modules, json is loaded, and this one may be by another test.
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     path = tmp_path / name
     if text is not None:
         path.write_text(text)
