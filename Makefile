@@ -122,7 +122,7 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between packages, budg
 pictures: $(INSTALLED) ## Draw docs/pictures
 	@$(BIN)/python -m tests.house.pictures
 
-failures: $(INSTALLED) ## Write docs/failures.md, of docs/promises.toml and the marks of the tests
+failures: $(INSTALLED) ## Write build/failures.md: each failure case, what is promised, and the tests that show it
 	@$(BIN)/python -m tests.house.promises --write
 
 reference: $(INSTALLED) ## Write docs/settings.md, metrics.md and api.md, of settings, metrics and docstrings
