@@ -434,7 +434,7 @@ class LineFileSettings(CommonSettings):
     )
 
 
-class FilePosition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far a file was read."""
 
     name: str  # its name then, for messages and for folders
@@ -456,7 +456,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     # list
     older: OlderGenerations | None = None
     # in a folder: files that were read before, and whose names do not say so yet
-    besides: tuple[FilePosition, ...] = ()
+    besides: tuple[FilePosition, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_of_empty_file(self) -> bool:

@@ -128,8 +128,8 @@ class DirectorySource(LineFileSource):
         self._begun.clear()
         if position is not None:
             last = FilePosition.decode(position)
-            self._begun += map(_Begun, last.besides)
-            self._begun.append(_Begun(msgspec.structs.replace(last, besides=())))
+            self._begun += map(_Begun, last.besides or ())
+            self._begun.append(_Begun(msgspec.structs.replace(last, besides=msgspec.UNSET)))
         try:
             while not intake.stopping.is_set():
                 file = self._next_begun() or self._next_due()
@@ -189,7 +189,7 @@ class DirectorySource(LineFileSource):
 
     def _beside(self, position: FilePosition, whole: list[_Whole]) -> FilePosition:
         others = [each.position for each in whole] + [each.position for each in self._begun]
-        return msgspec.structs.replace(position, besides=tuple(others))
+        return msgspec.structs.replace(position, besides=tuple(others) or msgspec.UNSET)
 
     async def _finish_all(self, intake: Intake) -> None:
         """Rename the files that were read whole, once all of them is durable."""

@@ -313,13 +313,12 @@ class Disorder:
             self._look({where: Look(0, 0) for where in self._seen}, self._now_ms)
 
     def _frontier(self, seen: _Seen, time_ms: int) -> int:
-        """Return the frontier before a record; no smaller than it is where that makes it late."""
-        known_ms, is_live = self._clock.frontier_ms, self._is_live(seen)
+        """Return the frontier before a record, or an older one if the record is on time anyway."""
+        known_ms = self._clock.frontier_ms
         for one in (seen, self._slowest):
             if one is not None and self._is_live(one):
                 limit_ms = max(known_ms, one.max_ms)
-                # Where its own partition was idle, what the others allowed meanwhile counts.
-                if limit_ms == known_ms or (is_live and time_ms >= limit_ms):
+                if limit_ms == known_ms or time_ms >= limit_ms:
                     return known_ms
         return self._advanced()
 
