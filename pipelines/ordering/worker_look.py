@@ -70,7 +70,7 @@ class Look:
             return str(error)
         return (
             f"{where} is not the folder that the driver has there: give the job a checkpoint that "
-            "the driver and all workers reach by the same name (docs/operations.md)"
+            "the driver and all workers reach by the same name (docs/deploy.md)"
         )
 
 

@@ -394,7 +394,7 @@ def reason_of(error: Exception) -> str:
         return reason
     return (
         f"Python on the workers has no package {missing[1]!r}: install there what the driver has, "
-        "in the same versions, or ship it by --py-files or spark.archives (docs/operations.md)"
+        "in the same versions, or ship it by --py-files or spark.archives (docs/deploy.md)"
     )
 
 

@@ -367,7 +367,7 @@ def test_workers_without_the_package_are_told_of_in_one_sentence(
     wanted = (
         "sequitur: Spark gave up: Python on the workers has no package 'sequitur': install there "
         "what the driver has, in the same versions, or ship it by --py-files or spark.archives "
-        "(docs/operations.md)"
+        "(docs/deploy.md)"
     )
     assert [one for one in said.splitlines() if not one.startswith(others)] == [wanted]
 

@@ -207,7 +207,7 @@ def test_command_line_wins_over_the_file_and_over_ours(conf: Path) -> None:
 
 @pytest.mark.test_all
 def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
-    """As docs/operations.md says, which names what to do instead."""
+    """As docs/deploy.md says, which names what to do instead."""
     words = ("--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", "--supervise")
     run = subprocess.run(
         [str(spark_home() / "bin" / "spark-submit"), *words, str(_PROBE)],
@@ -220,7 +220,7 @@ def test_spark_has_no_cluster_mode_for_python_on_a_master_of_its_own() -> None:
     said = "Cluster deploy mode is currently not supported for python applications on standalone"
     assert run.returncode != 0
     assert said in run.stderr
-    assert said in (ROOT / "docs" / "operations.md").read_text()
+    assert said in (ROOT / "docs" / "deploy.md").read_text()
 
 
 class _TimeoutError(BaseException):

@@ -37,7 +37,7 @@ def test_the_image_is_the_one_the_tests_use() -> None:
     """KAFKA_IMAGE chooses it, and without that it is Apache's, of the lock's version."""
     assert _broker({})["image"] == default_image()
     version = default_image().partition(":")[2]
-    assert f"| Apache Kafka {version} |" in (ROOT / "docs" / "operations.md").read_text()
+    assert f"| Apache Kafka {version} |" in (ROOT / "docs" / "deploy.md").read_text()
     assert _broker({"KAFKA_IMAGE": "own:1"})["image"] == "own:1"
 
 

@@ -48,7 +48,7 @@ def test_the_installation_can_be_pasted(tmp_path: Path) -> None:
     assert list(tmp_path.glob("sequitur/lib/python3*/site-packages/sequitur/cli/main.py"))
 
 
-@pytest.mark.parametrize("page", ["operations.md", "troubleshooting.md", "sequitur-alerts.yml"])
+@pytest.mark.parametrize("page", ["operate.md", "troubleshooting.md", "sequitur-alerts.yml"])
 def test_each_named_metric_exists(page: str) -> None:
     """An alert on a metric that was renamed would never fire."""
     metric = re.compile(r"\bsequitur_(?:producer|reorder|process)_\w+")
