@@ -80,7 +80,7 @@ def test_entry_and_mark_survive_json() -> None:
 
 
 def test_frontier_of_a_step_can_be_read_off_its_document() -> None:
-    """It is the clock's, and stands beside it for those who query checkpoints (docs/reorder.md)."""
+    """It is the clock's, and stands beside it for those who query checkpoints."""
     document = _entry().to_document()
     assert (document["frontier_ms"], document["clock"]["frontier_ms"]) == (50, 50)
 

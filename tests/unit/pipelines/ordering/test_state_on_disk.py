@@ -32,7 +32,7 @@ def _two_steps(job: ListJob) -> None:
 
 
 def test_pandas_reads_runs_and_keys(job: ListJob) -> None:
-    """As docs/reorder.md shows it: what is held, and how far each key has been released."""
+    """As docs/inside/checkpoint.md shows it: held rows, and how far each key is released."""
     _two_steps(job)
     checkpoint = job.folder
     for file in [*checkpoint.glob("runs/*/*.parquet"), *checkpoint.glob("keys/*/*.parquet")]:
@@ -53,7 +53,7 @@ def test_pandas_reads_runs_and_keys(job: ListJob) -> None:
 
 
 def test_duckdb_reads_runs_and_keys(job: ListJob) -> None:
-    """As docs/reorder.md shows it, in SQL; the log of steps, too."""
+    """As docs/inside/checkpoint.md shows it, in SQL; the log of steps, too."""
     _two_steps(job)
     checkpoint = job.folder
     held = duckdb.execute(
