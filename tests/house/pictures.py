@@ -1,6 +1,6 @@
-"""`make pictures`: those of docs/pictures.md, of a small stream and the job's rules.
+"""`make pictures`: those of docs/concepts.md, of a small stream and the job's rules.
 
-Each event goes by what docs/reorder.md says: a clock for each partition, a frontier behind the
+Each event goes by what docs/concepts.md says: a clock for each partition, a frontier behind the
 slowest of them, and for each key the last event time that was released.
 """
 
