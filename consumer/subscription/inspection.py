@@ -126,7 +126,7 @@ def await_no_owner(
 #
 # `stats` is what Pulsar's `topics stats` says of a topic, `stats-internal` what `topics
 # stats-internal` says. A partition stands where Pulsar has a ledger, so a position is
-# partition:offset. What has no counterpart in Kafka is absent; docs/subscriptions.md lists it.
+# partition:offset. What has no counterpart in Kafka is absent; docs/inside/cursors.md lists it.
 
 
 _OPEN: Final = "Open"
