@@ -1,4 +1,4 @@
-"""The samples of docs/topologies.md run, and its tutorial prints what the page shows."""
+"""The samples of the pages on topologies run; the tutorial prints what the page shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sequitur import TopologyBuilder, TopologyTester
 from sequitur.pipelines.topology.topology_file import load_topology
 from tests.support.pages import run, samples, section
-from tests.support.tree import ROOT
+from tests.support.tree import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,13 @@ def test_the_windows_of_the_page_close_at_a_tick(monkeypatch: pytest.MonkeyPatch
     tester.run()
     assert tester.records("counts") == [(b"0", b"2")]
     tester.close()
+
+
+def test_the_tester_of_the_page_on_transactions_counts_a_word(tmp_path: Path) -> None:
+    load_topology(EXAMPLES / "transactional_words.py")
+    sample = samples("transactions.md")[0]
+    assert "sqlite:////tmp/" in sample
+    run("words_on_a_list", sample.replace("/tmp/", f"{tmp_path}/"))
 
 
 def test_the_samples_of_the_second_page_run() -> None:
