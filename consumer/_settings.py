@@ -123,86 +123,91 @@ class ReorderSettings(Section):
     input_pattern: str | None = Field(
         default=None,
         min_length=1,
-        description="Read all topics whose whole name this (Java) regular expression matches, "
-        "those created later, too; instead of input_topics",
+        description="Instead of input_topics: read each topic whose whole name this Java "
+        "regular expression matches. Topics created later are included",
     )
     output_topic: Topic = Field(description="Topic for the rows in event-time order")
     late_topic: Topic | None = Field(
         default=None,
-        description="Topic for rows behind the frontier; by default the output topic + .late",
+        description="Topic for late rows. Default: output topic + .late",
     )
     mode: ReorderMode = Field(
         default=ReorderMode.ORDERED,
-        description="ordered, or latest: hold nothing, and pass a row that is newer than what is "
-        "out of its key",
+        description="ordered, or latest: hold nothing, and release a row only if it is newer "
+        "than the last released row of its key",
     )
     stale_topic: Topic | None = Field(
         default=None,
-        description="In latest mode, topic for rows that are not; by default + .stale",
+        description="Topic for stale rows in latest mode. Default: output topic + .stale",
     )
     late_policy: LatePolicy = Field(
         default=LatePolicy.TOPIC,
-        description="What becomes of late rows: topic, emit (into the output topic, flagged), "
-        "drop, or fail (end the job)",
+        description="What the job does with late rows: topic (write them to the late topic), "
+        "emit (write them to the output topic, flagged), drop, or fail (end the job)",
     )
     rescue: bool = Field(
         default=True,
-        description="Release a row behind the frontier after all when it is not older than what "
-        "was released of its key",
+        description="Release a row that is older than the frontier if it is not older than the "
+        "last released row of its key",
     )
     key_ttl: Duration = Field(
         default=timedelta(days=1),
         gt=timedelta(0),
-        description="How long a silent key is remembered, in event time; rows older than that are "
-        "late whatever their key",
+        description="How long the job remembers a key after its last event, in event time. Rows "
+        "older than that are late, whatever their key",
     )
     duplicates: str = Field(
         default="keep",
         pattern="^(keep|event-id|header:.+|json:.+)$",
-        description="Drop duplicates of rows: keep (none), event-id, or header:NAME or json:PATH "
-        "for the ids of other producers",
+        description="Which duplicates to drop: keep (none), event-id (rows with the same event "
+        "id of a Sequitur producer), or header:NAME or json:PATH (rows with the same id "
+        "of another producer)",
     )
     duplicate_window: Duration = Field(
         default=timedelta(minutes=1),
-        description="How far behind the frontier the original of a duplicate is looked for",
+        description="How much older than the frontier the original of a duplicate may be",
     )
     quarantine_topic: Topic | None = Field(
         default=None,
-        description="Topic for rows without a usable event time; by default + .quarantine",
+        description="Topic for rows without a usable event time. Default: output topic + "
+        ".quarantine",
     )
     event_time: Spec = Field(
-        description="Where the event time stands: json:PATH, header:NAME or kafka-timestamp; "
-        "if it is not in ms, with ' as s', us, ns, auto or a strptime form (json:at as s)"
+        description="Where the event time is: json:PATH, header:NAME or kafka-timestamp. If it "
+        "is not in ms, add ' as s', us, ns, auto or a strptime form (json:at as s)"
     )
     tombstones: Literal["quarantine", "timestamp", "key"] = Field(
         default="quarantine",
-        description="Deletions (rows without a value): quarantine, timestamp (take the record's), "
-        "or key (that, and not before what is held of their key)",
+        description="Where a deletion (a row without a value) goes: quarantine, timestamp (its "
+        "event time is the record's timestamp), or key (the same, but after all held rows "
+        "of its key)",
     )
     checkpoint: str = Field(
         min_length=1,
-        description="Folder of the job's state: a path that all machines of the job share, s3a://, "
-        "gs:// or abfs:// (extra s3), or hdfs:// without Kerberos (extra hdfs)",
+        description="Folder of the job's state: a path that all machines of the job share, "
+        "s3a://, gs:// or abfs:// (extra s3), or hdfs:// without Kerberos (extra hdfs)",
     )
     subscription: Topic | None = Field(
         default=None,
-        description="Keep what is processed as this subscription's cursor in Kafka: a consumer "
-        "group of that name shows the lag, and without its checkpoint the job goes on from there",
+        description="Store the job's progress in Kafka, as the cursor of this subscription. A "
+        "job that lost its checkpoint resumes from it. The lag of the consumer group "
+        "shows the backlog",
     )
     evicted_topic: Topic | None = Field(
         default=None,
-        description="With a subscription: copy messages here before a backlog quota evicts them",
+        description="With a subscription: topic that messages are copied to before a backlog "
+        "quota evicts them",
     )
     delay: Delay = Field(
         default=timedelta(seconds=10),
-        description="How far behind the newest event of its partition an event may be; auto: "
-        "learned from how late events are",
+        description="How much older than the newest event of its partition an event may be. "
+        "auto: the job learns it from how late events are",
     )
     late_target: float = Field(
         default=0.001,
         gt=0,
         lt=1,
-        description="With delay auto: the share of late rows to stay under",
+        description="With delay auto: the share of late rows that the job aims to stay below",
     )
     delay_min: Duration = Field(
         default=timedelta(milliseconds=100), description="With delay auto: the shortest delay"
@@ -215,87 +220,99 @@ class ReorderSettings(Section):
     delay_half_life: Duration = Field(
         default=timedelta(minutes=1),
         ge=timedelta(milliseconds=1),
-        description="With delay auto: event time in which what was learned loses half its weight",
+        description="With delay auto: after this much event time, an observation has half its "
+        "weight",
     )
     idle_timeout: Duration = Field(
         default=timedelta(seconds=30),
-        description="Wait for a partition that has nothing new so long, then go on without it",
+        description="How long the frontier waits for a partition that has nothing new",
     )
     max_future_skew: Duration = Field(
         default=timedelta(minutes=10),
-        description="An event time further ahead of now than this goes to quarantine",
+        description="A row whose event time is further in the future than this goes to quarantine",
     )
     min_event_time: Moment = Field(
         default=datetime(2000, 1, 1, tzinfo=UTC),
         ge=datetime(1970, 1, 1, tzinfo=UTC),
-        description="An event time before this goes to quarantine: its unit is likely another",
+        description="A row whose event time is before this goes to quarantine, since the unit "
+        "is probably wrong",
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"
     )
     max_offsets_per_trigger: int | None = Field(
-        default=2_000_000, gt=0, description="Most rows of one batch"
+        default=2_000_000, gt=0, description="Most rows that one batch reads"
     )
     small_batch_rows: int = Field(
         default=50_000,
         ge=0,
-        description="Batches of so few rows need no Spark job; 0: all need one",
+        description="The driver reads batches of at most this many rows itself, without a Spark "
+        "job. 0: Spark reads all",
     )
-    small_batch_bytes: int = Field(default=32 << 20, gt=0, description="Most unpacked bytes of one")
+    small_batch_bytes: int = Field(
+        default=32 << 20,
+        gt=0,
+        description="Most uncompressed bytes of a batch that the driver reads itself",
+    )
     trigger_interval: Duration = Field(
-        default=timedelta(0), description="Time between the beginnings of two batches, at least"
+        default=timedelta(0), description="Shortest time between the starts of two batches"
     )
     output_partitions: int | None = Field(
         default=None,
         gt=0,
         le=10_000,
-        description="Partitions of output topics we create; by default as many as the input",
+        description="Partitions of the output topics that the job creates. Default: as many as "
+        "the input has",
     )
     on_data_loss: DataLoss = Field(
         default=DataLoss.FAIL,
-        description="When rows are gone unread, with their topic or before: fail, or continue "
-        "and count them",
+        description="What to do when Kafka deleted rows, or their topic, before the job read "
+        "them: fail, or continue and count them",
     )
     patience: Duration = Field(
         default=timedelta(minutes=15),
-        description="Wait so long for brokers that do not answer and partitions without a leader",
+        description="How long the job waits for brokers that do not answer and for partitions "
+        "without a leader",
     )
     restarts: int = Field(
         default=10,
         ge=0,
-        description="Restart the query so often once patience is over; a finished step resets "
-        "the count",
+        description="How often a run restarts its query when patience is over. A finished step "
+        "resets the count",
     )
     max_held_bytes: int = Field(
         default=16 << 30,
         gt=0,
-        description="From so many bytes of held rows on the frontier does without the partitions "
-        "that are furthest behind in event time",
+        description="When held rows reach this size, the frontier stops waiting for the slowest "
+        "partitions",
     )
     metrics: Address | None = Field(
         default=None,
-        description="HOST:PORT to serve Prometheus metrics at, under /metrics; without it, nowhere",
+        description="HOST:PORT at which the job serves Prometheus metrics, under /metrics. "
+        "Default: nowhere",
     )
     output_timestamp: OutputTimestamp = Field(
         default=OutputTimestamp.EVENT_TIME,
-        description="Timestamps of the ordered topic's records: event-time, source (the record's "
-        "own in its source topic) or now",
+        description="Timestamps of the records in the output topic: event-time, source (as in "
+        "the source topic) or now",
     )
     timestamp_floor: Duration = Field(
         default=timedelta(hours=6),
         gt=timedelta(0),
         le=_DEEPEST_FLOOR,
-        description="No output timestamp is further behind now: retention would delete a backfill "
-        "at once; the event time is then in a header",
+        description="No output timestamp is older than this, so that retention does not delete "
+        "a backfill at once. The event time of such a row is in a header",
     )
     replication_factor: int = Field(
-        default=-1, ge=-1, description="Replicas of topics we create; -1: the broker's default"
+        default=-1,
+        ge=-1,
+        description="Replicas of the topics that the job creates. -1: the broker's default",
     )
 
     app: App | None = Field(
         default=None,
-        description="Name of this job in Kafka, which its producer id belongs to; "
-        "by default reorder. + the output topic",
+        description="Name of this job in Kafka, which owns its producer id. Default: reorder. + "
+        "output topic",
     )
 
     @property

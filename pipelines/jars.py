@@ -425,7 +425,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("fetch")  # until 0.1.0
     listing = commands.add_parser("list", help="print the paths of a group's jars")
     listing.add_argument("group", choices=GROUPS)
-    locking = commands.add_parser("lock", help="write the lock anew, by what can be had now")
+    locking = commands.add_parser(
+        "lock", help="write the lock again, from the jars that are available now"
+    )
     locking.add_argument(
         "moved",
         nargs="*",

@@ -45,14 +45,14 @@ class RunOptions:
     """What a single run is told beside its settings; what each field means says its help."""
 
     available_now: bool = field(
-        default=False, metadata={"help": "End when what is there now is read"}
+        default=False, metadata={"help": "End when all rows that are there at the start are read"}
     )
-    drain: bool = field(default=False, metadata={"help": "At the end release what is held, too"})
+    drain: bool = field(default=False, metadata={"help": "At the end, release all held rows"})
     reset_input: bool = field(
         default=False,
         metadata={
-            "help": "Once, when the job says so: read on where its log has got to, and recreated "
-            "topics from their beginning"
+            "help": "Only when the job asks for it: read on from the end of its log, and read "
+            "recreated topics from their beginning"
         },
     )
     report: Path | None = field(
@@ -60,7 +60,9 @@ class RunOptions:
     )
     progress: ProgressStyle = field(
         default=ProgressStyle.AUTO,
-        metadata={"help": "live: one line that renews itself; text, json: a line a step"},
+        metadata={
+            "help": "live: one line that is updated in place. text, json: a line for each step"
+        },
     )
 
     def flags(self) -> list[str]:

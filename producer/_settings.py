@@ -34,44 +34,47 @@ class ProducerSettings(Section):
 
     name: str | None = Field(
         default=None,
-        description="The producer's name, first half of each event id; without it, the journal's",
+        description="Name of the producer, the first half of each event id. Default: the name "
+        "in the journal",
     )
     client_id: str | None = Field(
         default=None,
         min_length=1,
-        description="Client id in the brokers' logs and quotas; without it, the producer's name",
+        description="Client id in the brokers' logs and quotas. Default: the producer's name",
     )
     journal: Path | None = Field(
         default=None,
-        description="Directory of the journal, which keeps name, identity and un-acked events over "
-        "a restart; one producer at a time",
+        description="Directory of the journal, which keeps name, identity and unacknowledged "
+        "events over a restart. One producer at a time can use it",
     )
     durability: Durability | None = Field(
         default=None,
-        description="journal: synced to disk before it is sent; journal-async: written before it "
-        "is sent, synced now and then; none: unacknowledged events are lost with the process. "
-        "By default journal with a directory, none without",
+        description="journal: events are synced to disk before they are sent. journal-async: "
+        "events are written before they are sent, and synced now and then. none: "
+        "unacknowledged events are lost with the process. Default: journal with a "
+        "directory, none without",
     )
     journal_limit: Size = Field(
         default=1 << 30,
         ge=1 << 20,
-        description="Bytes the journal may take on disk, beyond which a sender has to wait; "
-        "a disk with less room is a smaller limit",
+        description="Most bytes of the journal on disk. When they are used up, senders wait. A "
+        "disk with less free space limits it further",
     )
     journal_sync_interval: Duration = Field(
         default=timedelta(milliseconds=100),
         gt=timedelta(0),
-        description="Time between two syncs with journal-async, which is what a power cut may lose",
+        description="Time between two syncs with journal-async. A power cut may lose the events "
+        "of that time",
     )
     accept_new_cluster: bool = Field(
         default=False,
-        description="Go on although the journal belongs to another cluster, as after a move: what "
-        "it holds un-acknowledged is sent to the new one",
+        description="Start although the journal belongs to another cluster, as after a move. "
+        "Its unacknowledged events are sent to the new cluster",
     )
     backlog_quota: bool = Field(
         default=False,
-        description="Keep to backlog quotas: read the topic SYSTEM_PREFIX-subscriptions, "
-        "and hold or refuse events for a topic whose subscriptions are too far behind",
+        description="Obey backlog quotas: sends to a topic wait or fail while a subscription's "
+        "backlog exceeds its quota. Needs the right to read SYSTEM_PREFIX-subscriptions",
     )
     compression: Compression = Field(default="lz4", description="Codec of a batch")
     linger: Duration = Field(
@@ -84,63 +87,63 @@ class ProducerSettings(Section):
     buffer_size: Size = Field(
         default=64 << 20,
         gt=0,
-        description="Bytes of memory for unacknowledged events. Without a journal a sender has to "
-        "wait beyond it; with one, what waits is on disk, up to journal_limit, and memory holds "
-        "a window of it",
+        description="Most bytes of unacknowledged events in memory. Without a journal, senders "
+        "wait when they are used up. With a journal, further events are on disk, up to "
+        "journal_limit",
     )
     max_request_size: Size = Field(
         default=1 << 20,
         gt=0,
         le=1 << 30,
-        description="Bytes of one event beyond which it is refused, whatever the topic allows",
+        description="Most bytes of one event. A larger event is refused, whatever the topic allows",
     )
     max_in_flight: int = Field(
         default=MAX_IN_FLIGHT,
         ge=1,
         le=MAX_IN_FLIGHT,
-        description="Batches of a partition that wait for their answer at the same time",
+        description="Most batches of a partition that wait for their answer at the same time",
     )
     delivery_timeout: Duration = Field(
         default=timedelta(minutes=2),
         gt=timedelta(0),
-        description="When an event's outcome is told at the latest",
+        description="Longest time from accepting an event to its outcome",
     )
     create_topics: bool = Field(
         default=False,
-        description="Create topics that are missing, with the brokers' defaults; the daemon "
-        "creates its own as create_topic says",
+        description="Create missing topics, with the brokers' defaults. For the daemon's own "
+        "topic, create_topic decides",
     )
     topic_timeout: Duration = Field(
         default=timedelta(seconds=5),
         gt=timedelta(0),
-        description="How long a topic that this producer and its journal never saw may be missing "
-        "before events for it are refused. At delivery_timeout or above such a topic is waited for "
-        "as any other, also without the right to write to it",
+        description="How long a topic that the producer and its journal never saw may be "
+        "missing. Then events for it are refused. From delivery_timeout on, the producer "
+        "waits for it as for any other topic, even without the right to write to it",
     )
     request_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="How long an answer of a broker is waited for",
+        description="How long the producer waits for a broker's answer",
     )
     close_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="How long closing waits for the answers to what was sent",
+        description="How long closing waits for the answers to batches that were sent",
     )
     producer_expiry: Duration = Field(
         default=timedelta(hours=24),
         gt=timedelta(0),
-        description="producer.id.expiration.ms of the brokers: a batch without an answer whose "
-        "newest record is older than this less an hour is looked for in the log, by event id, "
-        "before it is sent again",
+        description="producer.id.expiration.ms of the brokers. Before an unanswered batch is "
+        "sent again, the log is searched for its event ids if its newest record is older "
+        "than this minus one hour",
     )
     retry_backoff: Duration = Field(
         default=timedelta(milliseconds=100),
         gt=timedelta(0),
-        description="Wait before the first retry; it doubles from there, 20 % either way",
+        description="Wait before the first retry. It doubles with each retry, 20 % either way",
     )
     retry_backoff_max: Duration = Field(
-        default=timedelta(seconds=1), description="Wait that the doubling ends at"
+        default=timedelta(seconds=1), description="Longest wait before a retry"
     )
 
     @field_validator("name")

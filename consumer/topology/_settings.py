@@ -38,8 +38,8 @@ class ProcessSettings(Section):
     ackers: int | None = Field(
         default=None,
         ge=0,
-        description="Tasks that track tuple trees; by default as many as the ordered stream has "
-        "partitions. 0: no tracking, each event is acked at once, as with Storm's "
+        description="Tasks that track tuple trees. Default: as many as the ordered stream has "
+        "partitions. 0: no tracking. Each event is acked at once, as with Storm's "
         "topology.acker.executors: 0",
     )
     call_timeout: Duration = Field(
@@ -49,8 +49,8 @@ class ProcessSettings(Section):
     )
     ordering: Ordering = Field(
         default=Ordering.KEY,
-        description="key: a failed event holds back the later ones of its key until it is acked "
-        "or dead-lettered; none: it does not",
+        description="key: a failed event blocks later events of its key until it is acked or "
+        "dead-lettered. none: it blocks nothing",
     )
     retry_delay: Duration = Field(
         default=timedelta(milliseconds=100), description="Time before the second attempt"
@@ -59,7 +59,7 @@ class ProcessSettings(Section):
         default=2.0,
         ge=1,
         allow_inf_nan=False,
-        description="Each further delay is so many times the one before",
+        description="Each further delay is the delay before, times this",
     )
     retry_maximum: Duration = Field(
         default=timedelta(minutes=1), description="The longest delay between two attempts"
@@ -70,45 +70,45 @@ class ProcessSettings(Section):
     max_attempts: int = Field(
         default=5,
         ge=0,
-        description="After so many attempts an event is dead-lettered; 0: never, but for one that "
+        description="After this many attempts an event is dead-lettered. 0: never, unless it "
         "kills its process",
     )
     max_crashes: int = Field(
         default=2,
         ge=1,
-        description="When a task's process has died so often on the same events, the one that "
-        "kills it is searched for and dead-lettered",
+        description="When a task's process has died this often on the same events, the job "
+        "finds the event that kills it and dead-letters it",
     )
     max_pending: int = Field(
         default=100_000,
         ge=1,
-        description="While so many events wait for another attempt, or for one of their key, "
-        "no new ones are read",
+        description="Stop reading new events while this many wait for a retry or for an earlier "
+        "event of their key",
     )
     max_spout_pending: int | None = Field(
         default=None,
         ge=1,
-        description="Most tuple trees in flight; by default those of a batch",
+        description="Most tuple trees in flight. Default: those of a batch",
     )
     max_batches_pending: int = Field(
         default=1,
         ge=1,
-        description="Of a transactional topology, how many batches are in work at a time: later "
-        "ones are processed while the first is committed and goes out",
+        description="Transactional topology: how many batches are in work at a time. Later ones "
+        "are processed while the first is committed and written",
     )
     sqlite_on_one_host: bool = Field(
         default=False,
-        description="Of a transactional topology on a cluster: driver and all executors run on one "
-        "host, so that its states may be in SQLite",
+        description="Transactional topology on a cluster: driver and all executors run on one "
+        "host, so its states may be in SQLite",
     )
     outputs: Outputs = Field(
         default=Outputs.FINISHED,
-        description="finished: what a tree emitted goes out once the tree is acked; immediate: "
-        "whatever becomes of it",
+        description="When the outputs of a tree are written. finished: once the tree is acked. "
+        "immediate: at once, even if the tree fails",
     )
     dead_letter_topic: Topic | None = Field(
         default=None,
-        description="Topic for events given up; by default reorder.output_topic + .dead-letter",
+        description="Topic for dead letters. Default: reorder.output_topic + .dead-letter",
     )
 
     @property

@@ -487,9 +487,9 @@ class JobMetrics:
     def collect(self) -> Iterator[Metric]:
         """Return the metrics now; before the first step only those of outages."""
         if self._outages is not None:
-            text = "For how long the job has been waiting for brokers; 0 when it is not"
+            text = "How long the job has been waiting for brokers. 0 when it does not wait"
             yield _gauge("waiting_seconds", text, self._outages.waiting_s)
-            text = "How often this run has started its query anew"
+            text = "How often this run has restarted its query"
             restarts = self._outages.restarted
             yield CounterMetricFamily(f"{PREFIX}_query_restarts", text, value=restarts)
         if self._newest is None:
@@ -514,16 +514,19 @@ class JobMetrics:
                 "The frontier: the event time up to which rows are released",
                 frontier_s,
             )
-            text = "How far the frontier is behind the wall clock"
+            text = "How much older than the wall clock the frontier is"
             yield _gauge("frontier_lag_seconds", text, self._now_s() - frontier_s)
         yield from _partitions(entry.clock)
         if self._cursors is not None:
             yield from _subscription(self._cursors(), entry.clock)
         learned = entry.learned
         if learned is not None and learned.late_target:
-            text = "With delay auto: the share of late rows to stay under"
+            text = "With delay auto: the share of late rows that the job aims to stay below"
             yield _gauge("late_target_ratio", text, learned.late_target)
-            text = "With delay auto: rows behind the frontier, recent ones weighing most"
+            text = (
+                "With delay auto: the share of rows older than the frontier, recent rows "
+                "weighing most"
+            )
             yield _gauge("recent_late_ratio", text, learned.recent_late_share)
 
 
@@ -553,12 +556,19 @@ def _rows(done: StepDone) -> Iterator[Metric]:
     for name, text, value in (
         ("rows_read", "Rows that came from the source topics", totals.read),
         ("rows_released", "Rows in the output topic", totals.released),
-        ("rows_late", "Rows behind the frontier that were not released", totals.late),
+        ("rows_late", "Late rows: older than the frontier, and not released", totals.late),
         ("rows_duplicate", "Rows dropped as duplicates", totals.duplicates),
-        ("rows_skipped", "Rows left out, since the subscription had acked them", totals.skipped),
+        (
+            "rows_skipped",
+            "Rows that the job left out because the subscription had acked them",
+            totals.skipped,
+        ),
         (
             "rows_missing",
-            "Rows deleted before they were read, at most; not among those read",
+            (
+                "Most rows that Kafka can have deleted before the job read them. Rows read do not "
+                "include them"
+            ),
             totals.missing,
         ),
     ):
@@ -569,7 +579,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
     for reason in QUARANTINE_REASONS:
         quarantined.add_metric([reason], totals.quarantined.get(reason, 0))
     yield quarantined
-    yield _gauge("rows_held", "Rows read that are in no output yet", totals.held)
+    yield _gauge("rows_held", "Rows that were read and are in no output yet", totals.held)
 
 
 def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
@@ -586,32 +596,36 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         ("events_replayed", "Dead letters given to the topology again", counts["replayed"]),
         ("events_acked", "Events whose trees are done", counts["acked"]),
         ("events_dead_lettered", "Events that were dead-lettered", counts["dead"]),
-        ("tuples_made", "Tuples that bolts made by themselves", counts.get("made", 0)),
+        (
+            "tuples_made",
+            "Tuples that bolts made by themselves, on a tick or in finish_batch",
+            counts.get("made", 0),
+        ),
         (
             "tuples_replayed",
-            "Tuples that bolts made, given back to the topology",
+            "Dead-lettered tuples of bolts, given to the topology again",
             counts.get("made_replayed", 0),
         ),
         (
             "tuples_acked",
-            "Tuples that bolts made whose trees are done",
+            "Tuples of bolts whose trees are done",
             counts.get("made_acked", 0),
         ),
         (
             "tuples_dead_lettered",
-            "Tuples that bolts made that were dead-lettered",
+            "Tuples of bolts that were dead-lettered",
             counts.get("made_dead", 0),
         ),
         ("attempts_failed", "Attempts that failed", counts["failed"]),
         ("acks_late", "Acks that came too late", counts["late_acks"]),
-        ("outputs", "Output records, those of failed trees included", counts["outputs"]),
+        ("outputs", "Output records, including those of failed trees", counts["outputs"]),
         ("task_crashes", "How often a task's process died", counts["crashes"]),
     ):
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
-    text = "{} that wait for another attempt, or for an earlier event of their key"
+    text = "{} that wait for a retry or for an earlier event of their key"
     for name, told, waiting in (
         ("events_pending", "Events", counts["pending"]),
-        ("tuples_pending", "Tuples that bolts made", counts.get("made_pending", 0)),
+        ("tuples_pending", "Tuples of bolts", counts.get("made_pending", 0)),
     ):
         yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(told), value=waiting)
 
@@ -628,7 +642,7 @@ def _partitions(clock: EventClock) -> Iterator[Metric]:
         ),
         (
             "partition_event_timestamp_seconds",
-            "The partition's clock: the greatest event time seen",
+            "The partition's clock: the greatest event time that the job has read",
             lambda one: None if one.max_event_time_ms is None else one.max_event_time_ms / 1000,
         ),
     )
@@ -651,7 +665,7 @@ def _subscription(
     )
     ranges = GaugeMetricFamily(
         f"{prefix}_acked_ranges",
-        "Acked ranges behind the first row that is not acked",
+        "Acked ranges after the first row that is not acked",
         labels=labels,
     )
     committed = GaugeMetricFamily(
@@ -659,7 +673,7 @@ def _subscription(
     )
     lost = GaugeMetricFamily(
         f"{prefix}_lost_rows",
-        "Rows that Kafka deleted before they were read, at most",
+        "Most rows that Kafka can have deleted before the job read them",
         labels=labels,
     )
     for where, (cursor, *_) in sorted(cursors.items()):

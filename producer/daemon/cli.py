@@ -37,8 +37,8 @@ _app = typer.Typer(name="produce-events", pretty_exceptions_enable=False)
 def produce(settings: ProduceJob) -> None:
     """Send the events of a source to a topic, once and in order.
 
-    Without --journal, the journal of each --name is in the user's state folder; with --durability
-    none there is none.
+    Without --journal, the journal of each --name is in the user's state folder. With --durability
+    none there is no journal.
     """
     report = run_daemon(settings.kafka, settings.producer, settings.produce)
     typer.echo(json.dumps(report.as_json()))

@@ -64,7 +64,7 @@ class ProduceSettings(SourceSettings, Section):
         **SourceSettings.panels,
     }
 
-    topic: str = Field(description="Topic the events go to")
+    topic: str = Field(description="Topic that the daemon sends to")
     create_topic: bool = Field(default=True, description="Create the topic if it does not exist")
     partitions: int = Field(
         default=4, ge=1, le=10_000, description="Partitions of a topic that the daemon creates"
@@ -72,29 +72,30 @@ class ProduceSettings(SourceSettings, Section):
     replication_factor: int = Field(
         default=-1,
         ge=-1,
-        description="Replicas of a topic that the daemon creates; -1: the broker's default",
+        description="Replicas of a topic that the daemon creates. -1: the broker's default",
     )
     drain_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="How long a stopped daemon waits for the answers to what it has sent",
+        description="How long the daemon, when stopped, waits for the answers to what it has sent",
     )
     dead_letter: Path | None = Field(
         default=None,
-        description="File for events that could not be sent, with place and reason; without it, "
-        f"<journal>{_DEAD_LETTERS}",
+        description="File for events that could not be sent, each with its place and the "
+        f"reason. Default: <journal>{_DEAD_LETTERS}",
     )
     dead_letter_limit: Size = Field(
         default=1 << 30,
         gt=0,
-        description="Bytes the dead-letter file may have, beyond which the daemon ends",
+        description="Most bytes of the dead-letter file. Beyond, the daemon ends",
     )
     health: Address | None = Field(
         default=None,
-        description="HOST:PORT to answer /livez, /readyz and /metrics at; without it, nowhere",
+        description="HOST:PORT at which the daemon answers /livez, /readyz and /metrics. "
+        "Default: nowhere",
     )
     log_format: LogFormat = Field(
-        default="console", description="How log lines look on standard error: console or json"
+        default="console", description="Format of log lines on standard error: console or json"
     )
 
     @field_validator("topic")

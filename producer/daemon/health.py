@@ -41,32 +41,34 @@ _SILENCE_S: Final = 10.0
 """How long a connection may be without a request."""
 
 COUNTERS: Final = {
-    "events_accepted": "Events that were given an event id",
+    "events_accepted": "Events that the daemon accepted and gave an event id",
     "events_recovered": "Events that the journal held from an earlier run",
     "events_persisted": "Events that are in the log of all in-sync replicas",
-    "events_not_persisted": "Events that are not in the log, and never will be",
+    "events_not_persisted": "Events that are not in the log and never will be",
     "events_possibly_persisted": "Events that may be in the log",
     "events_refused": "Events put into the dead-letter file",
     "batches_sent": "Attempts to send a batch",
     "batches_retried": "Attempts to send a batch that were not the first",
     "batches_split": "Batches that a broker refused as too large",
     "sent_bytes": "Bytes of batches sent, compressed",
-    "identity_renewals": "How often a partition went on under another producer id or epoch",
+    "identity_renewals": "How often a partition changed to another producer id or epoch",
     "journal_syncs": "Syncs of the journal to disk",
     "source_files_finished": "Files read to their end",
     "source_files_lost": "Files gone before they were read to their end",
     "source_files_passed_over": "Files not read: compressed, binary, or rotated out of order",
-    "source_left_behind_bytes": "Bytes written to a file after it was left, or done",
+    "source_left_behind_bytes": "Bytes that were written to a file after the daemon had left it "
+    "or finished it",
     "source_files_unreadable": "Files that could not be opened",
-    "source_hole_bytes": "NULs before lines that were passed over",
-    "backlog_quota_held": "Calls that waited, since the topic was over its backlog quota",
-    "backlog_quota_refused": "Calls that were refused for it, to be repeated when it is over",
+    "source_hole_bytes": "Bytes of NULs before a line, which the daemon skipped",
+    "backlog_quota_held": "Calls that waited because the topic was over its backlog quota",
+    "backlog_quota_refused": "Calls that were refused because the topic was over its backlog "
+    "quota. Repeat them once the backlog is smaller",
     "http_requests_without_room": "HTTP requests answered 503",
 }
 GAUGES: Final = {
     "buffered_bytes": "Bytes of unacknowledged events",
     "batches_in_flight": "Batches that wait for their answer",
-    "backlog_quota_ratio": "The topic's backlog as a share of its quota, from 0.5 on",
+    "backlog_quota_ratio": "The topic's backlog as a share of its quota, shown from 0.5 on",
     "journal_disk_bytes": "Bytes of the journal's segments",
     "journal_unacked_batches": "Batches in the journal without an ack",
 }
@@ -111,7 +113,9 @@ class DaemonCollector:
                 full = f"{self._prefix}_{name}"
                 yield GaugeMetricFamily(full, text, value=snapshot.counts[name])
         ready = 0 if snapshot.unready else 1
-        yield GaugeMetricFamily(f"{self._prefix}_ready", "Whether events are taken", value=ready)
+        yield GaugeMetricFamily(
+            f"{self._prefix}_ready", "Whether the daemon takes events", value=ready
+        )
 
 
 class Heartbeat:

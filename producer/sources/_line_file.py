@@ -421,16 +421,19 @@ class LineFileSettings(CommonSettings):
 
     follow: bool = Field(
         default=True,
-        description="Wait for more at the end of a file or folder, or stop (file, dir)",
+        description="Wait for more at the end of a file or folder. Otherwise stop there (file, "
+        "dir)",
     )
     poll_interval: Duration = Field(
         default=timedelta(milliseconds=200),
         gt=timedelta(0),
-        description="Time between two looks at a file or folder with nothing new (file, dir)",
+        description="How often the daemon looks at a file or folder that has nothing new (file, "
+        "dir)",
     )
     on_lost_file: Literal["continue", "fail"] = Field(
         default="continue",
-        description="What to do when a file is gone before it was read to its end (file, dir)",
+        description="What to do when a file is gone before the daemon read it to its end (file, "
+        "dir)",
     )
 
 

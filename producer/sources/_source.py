@@ -487,16 +487,16 @@ class CommonSettings(Section):
     source: str = "cpu"  # the registry describes it: it knows the others
     format: Literal["json", "text"] = Field(
         default="json",
-        description="What a line is: json, checked to be one value; or text, taken as it is",
+        description="What a line is: json (it must be one JSON value) or text (any bytes)",
     )
     key: str | None = Field(
         default=None,
-        description="Where an event's key stands: json:<path>; without it, events have no key",
+        description="Where the key of an event is: json:<path>. Default: events have no key",
     )
     header: Words = Field(
         default=(),
-        description="Headers out of the event, as NAME=json:<path>: the file's own ids for "
-        "`duplicates`, say; may be repeated",
+        description="A header taken from the event, as NAME=json:<path>, such as an id of the "
+        "file's own for `duplicates`. May be repeated",
     )
 
     @field_validator("key")

@@ -34,14 +34,17 @@ class CpuSettings(CommonSettings):
     title = "CPU"
 
     rate_hz: float = Field(
-        default=100.0, gt=0, le=10_000, description="Samples a second, each of all cpus (cpu)"
+        default=100.0,
+        gt=0,
+        le=10_000,
+        description="Samples a second. Each has an event for each CPU (cpu)",
     )
     duration: Duration | None = Field(
         default=None,
-        description="Stop by itself after so long; without it, run until a signal (cpu)",
+        description="Stop after this time. Default: run until a signal (cpu)",
     )
     send_delay: Duration = Field(
-        default=timedelta(0), description="Keep each event back so long before sending it (cpu)"
+        default=timedelta(0), description="Delay each event by this before it is sent (cpu)"
     )
 
 

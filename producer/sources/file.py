@@ -83,11 +83,11 @@ class FileSettings(LineFileSettings):
 
     rotate_wait: Duration = Field(
         default=timedelta(seconds=2),
-        description="How long a rotated file must be silent before it is left (file)",
+        description="How long a rotated file must be silent before the daemon leaves it (file)",
     )
     take_last_line: bool = Field(
         default=False,
-        description="With --no-follow, take a last line without a newline, too (file)",
+        description="With --no-follow, send a last line that has no newline (file)",
     )
     rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
         default="higher-is-older",

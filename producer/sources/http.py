@@ -29,22 +29,23 @@ class HttpSettings(CommonSettings):
     http_max_pending: Size = Field(
         default=64 << 20,
         gt=0,
-        description="Bodies held at the same time, beyond which the answer is 503 (http)",
+        description="Most bytes of bodies that are in work at the same time. Beyond, the answer "
+        "is 503 (http)",
     )
     http_body_timeout: Duration = Field(
         default=timedelta(seconds=30),
         gt=timedelta(0),
-        description="How long a body may take to come before the answer is 408 (http)",
+        description="How long a body may take to arrive. Then the answer is 408 (http)",
     )
     http_token: SecretStr | None = Field(
         default=None,
-        description="What a request has to carry as Authorization: Bearer, for all who may send; "
-        "expected where others than this machine can connect; never printed (http)",
+        description="Token that each request must carry, as Authorization: Bearer. Required if "
+        "other machines can connect. Never printed (http)",
     )
     http_room_timeout: Duration = Field(
         default=timedelta(seconds=5),
         gt=timedelta(0),
-        description="How long a request waits for room before the answer is 503 (http)",
+        description="How long a request waits for room. Then the answer is 503 (http)",
     )
 
     @field_validator("http_token")

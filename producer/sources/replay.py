@@ -161,22 +161,27 @@ class ReplaySettings(CommonSettings):
         default=1.0,
         ge=0,
         allow_inf_nan=False,
-        description="1 is the speed of the recording, 0 is without pauses; or 0.000001 and more "
+        description="Speed, as a multiple of the recording's, from 0.000001. 0: without pauses "
         "(replay)",
     )
     replay_event_time: str = Field(
         default="json:occurred_at",
-        description="A recorded event's time: json:PATH, json:PATH as s (replay)",
+        description="Where the time of a recorded event is: json:PATH, json:PATH as s (replay)",
     )
     disorder: Duration = Field(
         default=timedelta(0),
         description="Delay each event by a random time up to this (replay)",
     )
     late_share: float = Field(
-        default=0.0, ge=0, le=1, description="Share of events that are late on top (replay)"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of events that are delayed by late_by as well (replay)",
     )
-    late_by: Duration = Field(default=timedelta(0), description="By how much they are (replay)")
-    seed: int = Field(default=0, ge=0, description="Chooses the random delays (replay)")
+    late_by: Duration = Field(
+        default=timedelta(0), description="Further delay of that share of events (replay)"
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the random delays (replay)")
 
     @field_validator("speed")
     @classmethod

@@ -47,9 +47,9 @@ _BINARY_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LINE_END: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """The end of a line in a paragraph: the terminal's own width says where lines end."""
 _RULE: Final = """\
-A setting is given as a flag, as the variable SEQUITUR_<SECTION>_<FIELD>, or in its section of the \
---config file; the first of these counts. The panel's title names the section. A password \
-or token has no flag, only the variable.
+Give a setting as a flag, as the variable SEQUITUR_<SECTION>_<FIELD>, or in its section of the \
+--config file. The first of these counts. The panel's title names the section. Passwords and \
+tokens have no flag, only the variable.
 """
 
 

@@ -35,13 +35,17 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="The broker's folder ($SEQUITUR_BROKER_DIR, or one in the user's state folder): the "
-        f"embedded broker there is meant, whatever {ADDRESS_VARIABLE} says",
+        help="The folder of the embedded broker (default: $SEQUITUR_BROKER_DIR, or a folder in "
+        f"the user's state folder). The command ignores {ADDRESS_VARIABLE}",
     ),
 ]
 Port = Annotated[
     int,
-    typer.Option(min=0, max=65535, help=f"0: {USUAL_PORT} if it is free, else another, as before"),
+    typer.Option(
+        min=0,
+        max=65535,
+        help=f"0: {USUAL_PORT} if it is free, else the port of the last run, else any",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
@@ -87,7 +91,7 @@ def up(directory: Directory = None, port: Port = 0) -> None:
 
 @broker_app.command()
 def down(directory: Directory = None) -> None:
-    """Stop the embedded broker; its data stays on disk."""
+    """Stop the embedded broker. Its data stays on disk."""
     broker = EmbeddedBroker(directory or default_directory())
     was_running = broker.status().running
     broker.stop()
@@ -97,7 +101,7 @@ def down(directory: Directory = None) -> None:
 
 @broker_app.command()
 def status(directory: Directory = None, as_json: AsJson = False) -> None:
-    """Say whether the broker runs and answers; status 1 when it doesn't answer."""
+    """Say whether the broker runs and answers. Status 1: it does not answer."""
     broker = EmbeddedBroker(directory or default_directory())
     other = None if directory else _other_broker(broker)
     if other is None:

@@ -37,7 +37,7 @@ _NAMED: Final = 10
 
 dlq_app = typer.Typer(
     name="dlq",
-    help="Events that the process job gave up: list them, show one, replay them.",
+    help="Dead letters of the process job: list them, show one, replay them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -54,7 +54,7 @@ def list_letters(
     reason: Reason = None,
     key: Key = None,
     as_json: AsJson = False,
-    limit: Annotated[int, typer.Option(help="Show at most so many, the newest", min=1)] = _SHOWN,
+    limit: Annotated[int, typer.Option(help="Show at most this many, the newest", min=1)] = _SHOWN,
 ) -> None:
     """List dead letters, oldest first, and how many there are of each reason."""
     from sequitur.cli.dead_letters import Selection  # noqa: PLC0415
@@ -112,25 +112,27 @@ def replay(
     key: Key = None,
     record: Annotated[
         list[str] | None,
-        typer.Option(metavar="P:O", help="The one at this partition and offset; may be repeated"),
+        typer.Option(
+            metavar="P:O", help="The letter at this partition and offset. May be repeated"
+        ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also those that were replayed before")
+        bool, typer.Option("--again", help="Include letters that were replayed before")
     ] = False,
 ) -> None:
     """Replay events in the job, as first attempts and in the order of their event time.
 
-    They go straight to the topology, and not through the input topic, where they would be late.
+    They go straight to the topology: in the input topic they would be late.
     The request is a file in the job's checkpoint, on a path, in an object store or in HDFS. The
     job reads it with its next step, or when it starts, and reads no request twice.
 
-    Replayed events stay in the dead-letter topic. A letter that was replayed is passed over,
-    however it is selected; --again replays it once more. An event that was given up several
-    times is replayed once per request. --reason and --key may be combined. Status 1 when nothing
-    is selected, or all of it was replayed.
+    Replayed events stay in the dead-letter topic. The command skips letters that were replayed
+    before, unless --again is given. An event that was dead-lettered several times is replayed once
+    per request. --reason and --key may be combined. Status 1: nothing is selected, or all of it
+    was replayed before.
 
-    A letter whose file in the checkpoint is missing or damaged is named, with status 3: the
-    others are replayed. With --record none of them is.
+    Status 3: the file of a letter in the checkpoint is missing or damaged. The command names the
+    letter and replays the others. With --record it replays none.
     """
     spark_home()
     from sequitur.cli.dead_letters import DeadLetter, Selection  # noqa: PLC0415

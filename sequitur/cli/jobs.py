@@ -53,13 +53,13 @@ class SparkOptions:
     master: str | None = field(
         default=None,
         metadata={
-            "help": f"Spark master (that of spark-defaults.conf, or {DEFAULT_MASTER}; "
-            f"{WAITING_MASTER} with `concurrency`)"
+            "help": f"Spark master (that of spark-defaults.conf, or {DEFAULT_MASTER}, "
+            f"or {WAITING_MASTER} with `concurrency`)"
         },
     )
     # spark settings, as KEY=VALUE
     conf: list[str] | None = field(
-        default=None, metadata={"help": "Spark setting, as KEY=VALUE; may be repeated"}
+        default=None, metadata={"help": "Spark setting, as KEY=VALUE. May be repeated"}
     )
 
     def settings(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ def inspect(
 ) -> None:
     """Show frontier, clocks, held rows, keys and the last steps of a job, running or not.
 
-    Needs no Spark, and only reads.
+    The command only reads, and needs no Spark.
     """
     spark_home()
     from sequitur.pipelines.ordering.inspection import inspect_checkpoint  # noqa: PLC0415

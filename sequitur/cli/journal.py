@@ -34,7 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not tables")]
 
 @journal_app.command()
 def show(directory: Directory, as_json: AsJson = False) -> None:
-    """Show identity, source positions, partitions and segments; status 2 without a journal."""
+    """Show identity, source positions, partitions and segments. Status 2: there is no journal."""
     report = inspect_journal(directory)
     _print(report, as_json=as_json)
     if report.verdict is JournalVerdict.UNREADABLE:
@@ -43,9 +43,9 @@ def show(directory: Directory, as_json: AsJson = False) -> None:
 
 @journal_app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Read every frame; status 1 when one is damaged or missing, 2 without a journal.
+    """Read every frame. Status 1: one is damaged or missing. Status 2: there is no journal.
 
-    A torn tail is sound: it was never known to be on disk, and a producer that starts cuts it off.
+    A torn tail is sound. The producer never counted on it, and cuts it off when it starts.
     """
     report = inspect_journal(directory)
     _print(report, as_json=as_json)

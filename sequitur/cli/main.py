@@ -35,7 +35,7 @@ FOUND_WRONG_EXIT_CODE: Final = 1
 app = typer.Typer(
     name="sequitur",
     cls=RenamedCommands,
-    help="Into Kafka once and in order; out of it in event-time order.",
+    help="Write events to Kafka once and in order, and read them in event-time order.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -65,8 +65,8 @@ def setup(
     """Fetch the jars that jobs and broker need, and write an archive of Spark's classes.
 
     Run it once after an installation, as the user who runs the jobs. The jars take 50 MB, the
-    archive 160 MB, in ~/.cache/sequitur or in the folder that SEQUITUR_CACHE names. What is there
-    already is kept. Ivy fetches the jars, by the settings file that SEQUITUR_IVY_SETTINGS names.
+    archive 160 MB, in ~/.cache/sequitur or in the folder that SEQUITUR_CACHE names. Files that are
+    there are kept. Ivy fetches the jars, with the settings file that SEQUITUR_IVY_SETTINGS names.
     """
     fetch_jars()
     if archive:
@@ -107,21 +107,22 @@ def verify(
     ] = None,
     order: Annotated[
         Order | None,
-        typer.Option(help="event, send or both; by default event with --event-time, else send"),
+        typer.Option(help="event, send or both. Default: event with --event-time, else send"),
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another topic that events of the same producers are in; repeatable"),
+        typer.Option(help="Another topic that has events of the same producers. May be repeated"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table")] = False,
 ) -> None:
-    """Check a topic for order, gaps and duplicates; status 1 when something does not hold.
+    """Check a topic for order, gaps and duplicates. Status 1: the topic has a fault.
 
-    A producer's topic is in the order of sending, the reorder job's in that of event times.
+    A producer's topic is in the order of sending. The reorder job's topic is in the order of event
+    times.
 
-    A producer numbers its events over all topics that it sends to, and a job may have moved late
-    ones to another topic. Name such topics with --also: they are searched for gaps and duplicates,
-    too, but their order is not checked.
+    A producer numbers its events over all topics that it sends to. A job may have moved late events
+    to another topic. Name such topics with --also: the command searches them for gaps and
+    duplicates, but does not check their order.
     """
     spec = parse_event_time_spec(event_time or "kafka-timestamp")
     expected = order or (Order.SEND if event_time is None else Order.EVENT)

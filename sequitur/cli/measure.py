@@ -119,19 +119,19 @@ def measure(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Only the records of so long before now, by their timestamps, such as 1h",
+            help="Only records whose timestamps are at most this old, such as 1h",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how disordered a topic is, and propose the delay of a reorder job.
 
-    The command applies the rules of the job to the records, in the order of their timestamps. It
-    shows how late records are in each partition, how many of them a delay of 1, 5, 10 and 60
-    seconds puts in order, and proposes a delay: the shortest within which all records come but one
-    in a thousand.
+    The command applies the rules of the job to the records, in the order of their timestamps. For
+    each partition it shows how late records are, and how many of them a delay of 1, 5, 10 and 60
+    seconds puts in order. It proposes the shortest delay within which 999 of 1,000 records arrive.
 
-    It only reads, up to where the topic ends at the start. Ctrl-C ends it with the result so far.
+    The command only reads, up to the end that the topic has at the start. After Ctrl-C it shows the
+    result so far.
     """
     job = ReorderSettings(
         input_topics=("measured",),

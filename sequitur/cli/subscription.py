@@ -236,7 +236,7 @@ def _print(table: RenderableType, *, beside: bool = False) -> None:
 Name = Annotated[str, typer.Argument(help="The subscription", show_default=False)]
 OneName = Annotated[
     str | None,
-    typer.Argument(help="The subscription; without one, all of them", show_default=False),
+    typer.Argument(help="The subscription. Default: all", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 OnlyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic")]
@@ -255,13 +255,15 @@ def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartiti
     return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it means, and do nothing")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")
+]
 Fence = Annotated[
     bool,
     typer.Option(
         "--fence",
-        help="Also while it has an owner: that one stops by name, and goes on from the new cursors "
-        "when it is started again",
+        help="Do it even if the subscription has an owner. The owner stops with an error. "
+        "Started again, it resumes from the new cursors",
     ),
 ]
 
@@ -271,7 +273,7 @@ def reset(
     settings: KafkaJob,
     name: Name,
     ago: Annotated[
-        str | None, typer.Option("--time", "-t", help="To so long ago: 30s, 90m, 4h, 3d, 2w")
+        str | None, typer.Option("--time", "-t", help="To this long ago: 30s, 90m, 4h, 3d, 2w")
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(help="To a time: ISO 8601, or milliseconds since 1970")
@@ -279,22 +281,25 @@ def reset(
     to_offset: Annotated[
         list[str] | None,
         typer.Option(
-            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; may be repeated"
+            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET. May be repeated"
         ),
     ] = None,
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="To the first message that is there")
     ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last message")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the last message")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin anew at other messages, with nothing acked behind them: a new epoch.
+    """Move the cursors to other messages, and begin a new epoch.
 
-    The frontier, what is known of keys, and the identity of the job's output begin anew, too. What
-    an earlier epoch acks is refused. Partitions that --to-offset does not name stay where they are.
+    All messages from there on are unacked.
+
+    The job begins with a new frontier, without its memory of keys, and with a new identity of its
+    output. Acks of an earlier epoch are refused. Partitions that --to-offset does not name stay
+    where they are.
     """
     targets: list[ResetTarget] = []
     if ago is not None:
@@ -321,9 +326,11 @@ def skip(
     settings: KafkaJob,
     name: Name,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", help="How many of each partition", min=1)
+        int | None, typer.Option("--count", "-n", help="How many messages of each partition", min=1)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All: clears the backlog")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All messages: this clears the backlog")
+    ] = False,
     topic: OnlyTopic = None,
     partition: OnlyPartition = None,
     dry_run: DryRun = False,
@@ -331,7 +338,7 @@ def skip(
     fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ack the oldest messages that are not acked, unprocessed: so many of each partition."""
+    """Ack the oldest unacked messages of each partition, without processing them."""
     if (count is None) is not everything:
         raise typer.BadParameter("give either --count or --all")
     moves = _moves(settings)
@@ -351,7 +358,10 @@ def expire(
     fence: Fence = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ack messages that are older than a time, unprocessed: up to the first that is not."""
+    """Ack messages that are older than a time, without processing them.
+
+    In each partition it stops at the first message that is younger.
+    """
     older_than_s = parse_time_s(older_than)
     if older_than_s is None:
         raise typer.BadParameter(f"{older_than}: a negative time has not passed")
@@ -405,19 +415,20 @@ def maintain(
     copy_to: Annotated[
         str | None,
         typer.Option(
-            help="Topic that messages are copied to before they are evicted, of subscriptions that "
-            "name none"
+            help="Topic that messages are copied to before they are evicted, for subscriptions "
+            "that name none"
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="End after so many; by default when it is stopped", min=1)
+        int | None,
+        typer.Option(help="End after this many rounds. Default: run until stopped", min=1),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what is to be done, and do nothing")
+        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evict and expire messages, hold producers, and delete unused subscriptions, by the policies.
+    """Apply policies: evict and expire messages, make producers wait, delete unused subscriptions.
 
     A job does so while it runs. This program does so when no job runs: it checks quotas, times to
     live, expirations and thresholds, again and again, and acts on what it finds. If several
@@ -479,8 +490,8 @@ _MOST_PEEKED: Final = 1_000_000
 subscription_app = typer.Typer(
     name="subscription",
     cls=RenamedCommands,
-    help="Subscriptions: their cursors and backlogs; create, delete, reset, skip, expire, peek, "
-    "maintain.",
+    help="Subscriptions with their cursors and backlogs: create, delete, reset, skip, expire, "
+    "peek, maintain.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -511,7 +522,7 @@ def list_subscriptions(settings: KafkaJob, as_json: AsJson = False) -> None:
 def create(
     settings: KafkaJob,
     name: Name,
-    topic: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated")],
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic. May be repeated")],
     position: Annotated[Begin, typer.Option(help="Where its cursors begin: earliest or latest")],
     kind: Annotated[
         SubscriptionType,
@@ -520,18 +531,22 @@ def create(
     expiration_time_minutes: Annotated[
         int | None,
         typer.Option(
-            help="Delete it after so many minutes without a consumer; 0 never; by default as its "
-            "topics say",
+            help="Delete it after this many minutes without a consumer. 0: never. Default: as "
+            "the policy of its topics says",
             min=0,
         ),
     ] = None,
     replication_factor: Annotated[
-        int, typer.Option(help="Of the topics of subscriptions, if they are not there; -1: default")
+        int,
+        typer.Option(
+            help="Replicas of the system topics of subscriptions, if they are "
+            "missing. -1: the broker's default"
+        ),
     ] = -1,
     fence: Annotated[
         bool,
         typer.Option(
-            "--fence", help="Also if a consumer group of that name has offsets or members"
+            "--fence", help="Create it even if a consumer group of that name has offsets or members"
         ),
     ] = False,
 ) -> None:
@@ -568,7 +583,11 @@ def delete(
     yes: Yes = False,
     force: Annotated[
         bool,
-        typer.Option("--force", "--fence", help="Also one with an owner: that one stops by name"),
+        typer.Option(
+            "--force",
+            "--fence",
+            help="Delete it even if it has an owner. The owner stops with an error",
+        ),
     ] = False,
 ) -> None:
     """Delete a subscription: its cursors, its record and the offsets of its consumer group."""
@@ -590,7 +609,7 @@ def stats(
     rates_over: Annotated[
         float,
         typer.Option(
-            help="Look twice, so many seconds apart, and tell rates", min=0, max=_LONGEST_RATES_S
+            help="Look twice, this many seconds apart, and print rates", min=0, max=_LONGEST_RATES_S
         ),
     ] = 0,
     as_json: AsJson = False,
@@ -647,7 +666,7 @@ def peek(
     ] = "kafka-timestamp",
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest messages that are not acked, by event time; nothing is acked by that."""
+    """Show the oldest unacked messages, by event time, without acking them."""
     from sequitur.cli.console import plain  # noqa: PLC0415
     from sequitur.consumer.subscription.inspection import peek as peeked  # noqa: PLC0415
 

@@ -215,46 +215,56 @@ def show_tail(
     topic: Annotated[str, typer.Argument(help="The topic")],
     count: Annotated[
         int | None,
-        typer.Option("-n", help=f"The newest so many, over all partitions ({_NEWEST})", min=1),
+        typer.Option(
+            "-n",
+            help=f"How many of the newest records to show, over all partitions ({_NEWEST})",
+            min=1,
+        ),
     ] = None,
     from_earliest: Annotated[
-        bool, typer.Option("--from-earliest", help="From the first record that is there")
+        bool, typer.Option("--from-earliest", help="Start at the first record that is there")
     ] = False,
     from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Only what comes from now on")
+        bool, typer.Option("--from-latest", help="Show only records that arrive from now on")
     ] = False,
     from_time: Annotated[
         str | None,
-        typer.Option(help="From a timestamp: ISO 8601, or milliseconds since 1970"),
+        typer.Option(help="Start at a timestamp: ISO 8601, or milliseconds since 1970"),
     ] = None,
     from_offset: Annotated[
         list[str] | None,
         typer.Option(
             metavar="P:O",
-            help="From an offset of a partition, which is then the only one; may be repeated",
+            help="Start at an offset of a partition. Only partitions that are named are shown. "
+            "May be repeated",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Go on with what comes, until Ctrl-C")
+        bool, typer.Option("--follow/--no-follow", help="Show records that arrive, until Ctrl-C")
     ] = True,
     value: Annotated[
-        ValueStyle, typer.Option(help="Values as text, json or hex; what is no JSON, as text")
+        ValueStyle,
+        typer.Option(
+            help="Show values as text, json or hex. Values that are not JSON are shown as text"
+        ),
     ] = ValueStyle.TEXT,
     event_time: Annotated[
         str | None,
         typer.Option(
-            help="json:PATH, header:NAME or kafka-timestamp; by default what the jobs say in a "
-            "header where it is not the timestamp"
+            help="json:PATH, header:NAME or kafka-timestamp. Default: the header in which jobs "
+            "store an event time, else the timestamp"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line")] = False,
 ) -> None:
-    """Show the records of a topic: the newest, and those that come.
+    """Show the records of a topic: the newest, then those that arrive.
 
-    Each has its place (PARTITION:OFFSET), timestamp, key and value; below them event time, event
-    id, the reason it is in a side topic for, and its headers. Records of a partition are in its
-    order. Without a --from option the newest are shown, by timestamp. Bytes that are no text are in
-    base64. Partitions that are added later are not seen.
+    A record has a line with its place (PARTITION:OFFSET), timestamp, key and value. The lines below
+    have its event time, its event id, the reason why it is in a side topic, and its headers.
+
+    Records of a partition are shown in offset order. Without a --from option, the command begins
+    with the newest records by timestamp. Bytes that are not text are shown in base64. Partitions
+    that are added while the command runs are not shown.
     """
     starts: list[ResetTarget | int] = []
     if count is not None:

@@ -56,30 +56,31 @@ def run(
     settings: KafkaJob,
     *,
     topic: Annotated[
-        list[str] | None, typer.Argument(help="Topics; without any, all with subscriptions")
+        list[str] | None, typer.Argument(help="Topics. Default: all that have subscriptions")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing")
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing")
     ] = False,
     despite_topic_retention: Annotated[
         bool,
         typer.Option(
             "--despite-topic-retention",
-            help="Also of topics whose own retention deletes messages that are not acked",
+            help="Include topics whose own retention deletes messages that are not acked",
         ),
     ] = False,
     despite_other_groups: Annotated[
         bool,
         typer.Option(
             "--despite-other-groups",
-            help="Also what consumer groups have not committed that are no subscriptions",
+            help="Delete messages even if consumer groups that are not subscriptions have not "
+            "committed them",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete of each partition what lies before the smallest mark-delete position.
+    """Delete the messages of each partition before the smallest mark-delete position.
 
-    Less what the retention of the topic keeps; see `sequitur topic set-retention`. Status 1 when
+    The retention of the topic may keep some of them: see `sequitur topic set-retention`. Status 1:
     something was refused.
     """
     from sequitur.consumer.subscription.retention import run_retention  # noqa: PLC0415
@@ -154,7 +155,7 @@ def _checked(topic: str | None) -> str | None:
 Topic = Annotated[
     str | None,
     typer.Argument(
-        help="The topic; without one, the default for all topics",
+        help="The topic. Without one, the command is about the default for all topics",
         show_default=False,
         callback=_checked,
     ),
@@ -164,7 +165,7 @@ Topic = Annotated[
 @topic_app.command("get")
 @with_flags(KafkaJob)
 def get(settings: KafkaJob, topic: Topic = None, as_json: AsJson = False) -> None:
-    """Show all policies of a topic: what is set, and what holds."""
+    """Show all policies of a topic: those that are set, and those that apply."""
     registry = _store(settings).read()
     own = registry.set_policies(topic)
     default = registry.set_policies(None)
@@ -205,11 +206,11 @@ def set_backlog_quota(
     settings: KafkaJob,
     topic: Topic = None,
     limit: Annotated[
-        str | None, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T; negative: no limit")
+        str | None, typer.Option("--limit", "-l", help="Bytes, or 10M, 16G, 1T. Negative: no limit")
     ] = None,
     limit_time: Annotated[
         str | None,
-        typer.Option("--limitTime", "-lt", help="Seconds, or 4h, 3d, 2w; negative: no limit"),
+        typer.Option("--limitTime", "-lt", help="Seconds, or 4h, 3d, 2w. Negative: no limit"),
     ] = None,
     policy: Annotated[
         BacklogPolicy | None, typer.Option("--policy", "-p", help="What happens at the limit")
@@ -217,9 +218,11 @@ def set_backlog_quota(
 ) -> None:
     """Limit the backlog by size, by the age of its oldest message, or by both.
 
-    What is not given stays as it was set; a quota that is new has no limit and holds producers.
-    producer_request_hold lets producers wait, producer_exception lets sends fail, and
-    consumer_backlog_eviction skips the oldest messages of the slowest subscription.
+    Options that are not given keep their values. A new quota has no limit, and its policy is
+    producer_request_hold.
+
+    With producer_request_hold, producers wait. With producer_exception, sends fail. With
+    consumer_backlog_eviction, the oldest messages of the slowest subscription are skipped.
     """
     given: dict[str, Any] = {}
     if limit is not None:
@@ -240,7 +243,7 @@ def set_backlog_quota(
 @topic_app.command("remove-backlog-quota")
 @with_flags(KafkaJob)
 def remove_backlog_quota(settings: KafkaJob, topic: Topic = None) -> None:
-    """Remove the backlog quota; the default holds then."""
+    """Remove the backlog quota. Then the default applies."""
     _change(settings, topic, lambda own: replace(own, backlog_quota=None))
 
 
@@ -257,10 +260,10 @@ def set_message_ttl(
     settings: KafkaJob,
     topic: Topic = None,
     ttl: Annotated[
-        str, typer.Option("--messageTTL", "-ttl", help="Seconds, or 4h, 3d, 2w; 0: never")
+        str, typer.Option("--messageTTL", "-ttl", help="Seconds, or 4h, 3d, 2w. 0: never")
     ] = ...,  # type: ignore[assignment] # typer's way to say that it is required
 ) -> None:
-    """Ack messages that are older, whoever has not processed them."""
+    """Ack messages that are older than this, even if no consumer has processed them."""
     seconds = _limited(ttl, parse_time_s(ttl))
     _change(settings, topic, lambda own: replace(own, message_ttl_s=seconds))
 
@@ -268,7 +271,7 @@ def set_message_ttl(
 @topic_app.command("remove-message-ttl")
 @with_flags(KafkaJob)
 def remove_message_ttl(settings: KafkaJob, topic: Topic = None) -> None:
-    """Remove the message time to live; the default holds then."""
+    """Remove the message time to live. Then the default applies."""
     _change(settings, topic, lambda own: replace(own, message_ttl_s=None))
 
 
@@ -287,10 +290,10 @@ def set_subscription_expiration(
     settings: KafkaJob,
     topic: Topic = None,
     minutes: Annotated[
-        str, typer.Option("--time", "-t", help="Minutes, or 4h, 3d, 2w; 0: never")
+        str, typer.Option("--time", "-t", help="Minutes, or 4h, 3d, 2w. 0: never")
     ] = ...,  # type: ignore[assignment] # likewise
 ) -> None:
-    """Delete subscriptions that had no consumer for so many MINUTES."""
+    """Delete subscriptions that had no consumer for this time."""
     seconds = _limited(minutes, parse_time_s(minutes, plain_unit="m"))
     if seconds % 60:
         raise typer.BadParameter(f"{minutes!r} is not a whole number of minutes")
@@ -304,7 +307,7 @@ def set_subscription_expiration(
 @topic_app.command("remove-subscription-expiration-time")
 @with_flags(KafkaJob)
 def remove_subscription_expiration(settings: KafkaJob, topic: Topic = None) -> None:
-    """Remove the subscription expiration; the default holds then."""
+    """Remove the subscription expiration. Then the default applies."""
     _change(settings, topic, lambda own: replace(own, subscription_expiration_time_minutes=None))
 
 
@@ -321,15 +324,15 @@ def set_retention(
     settings: KafkaJob,
     topic: Topic = None,
     time: Annotated[
-        str, typer.Option("--time", "-t", help="90m, 4h, 3d, 2w; 0: off; negative: for ever")
+        str, typer.Option("--time", "-t", help="90m, 4h, 3d, 2w. 0: off. Negative: for ever")
     ] = ...,  # type: ignore[assignment] # likewise
     size: Annotated[
-        str, typer.Option("--size", "-s", help="10M, 16G; 0: off; negative: without limit")
+        str, typer.Option("--size", "-s", help="10M, 16G. 0: off. Negative: no limit")
     ] = ...,  # type: ignore[assignment] # likewise
 ) -> None:
     """Keep messages that all subscriptions have acked, for a time and up to a size of a partition.
 
-    What `sequitur retention run` deletes is what is beyond one of the two limits.
+    `sequitur retention run` deletes messages beyond one of the two limits.
     """
     kept = Retention.parse(time=time, size=size)
     _change(settings, topic, lambda own: replace(own, retention=kept))
@@ -338,7 +341,7 @@ def set_retention(
 @topic_app.command("remove-retention")
 @with_flags(KafkaJob)
 def remove_retention(settings: KafkaJob, topic: Topic = None) -> None:
-    """Remove the retention; the default holds then."""
+    """Remove the retention. Then the default applies."""
     _change(settings, topic, lambda own: replace(own, retention=None))
 
 
@@ -349,18 +352,23 @@ def set_thresholds(
     *,
     topic: Topic = None,
     slow_backlog: Annotated[int | None, typer.Option(help="Messages not acked", min=0)] = None,
-    slow_age: Annotated[str | None, typer.Option(help="Age of the oldest of them")] = None,
+    slow_age: Annotated[
+        str | None, typer.Option(help="Age of the oldest message that is not acked")
+    ] = None,
     ack_hole_entries: Annotated[
-        int | None, typer.Option(help="Messages since the first not acked", min=0)
+        int | None, typer.Option(help="Messages from the first that is not acked on", min=0)
     ] = None,
     ack_hole_share: Annotated[
-        float | None, typer.Option(help="Of which so many at most are not acked", min=0, max=1)
+        float | None, typer.Option(help="At most this share of these is not acked", min=0, max=1)
     ] = None,
     unacked_messages: Annotated[
-        int | None, typer.Option(help="Messages read and not acked", min=0)
+        int | None, typer.Option(help="Messages that were read and are not acked", min=0)
     ] = None,
 ) -> None:
-    """Set from where on a subscription is reported; what is not given stays, 0 is never."""
+    """Set from where on a subscription is reported.
+
+    Thresholds that are not given keep their values. 0 means never.
+    """
     slow_age_s = None if slow_age is None else _limited(slow_age, parse_time_s(slow_age))
     given = {
         "slow_backlog": slow_backlog,
@@ -382,7 +390,7 @@ def set_thresholds(
 @topic_app.command("remove-thresholds")
 @with_flags(KafkaJob)
 def remove_thresholds(settings: KafkaJob, topic: Topic = None) -> None:
-    """Remove the thresholds; the default holds then."""
+    """Remove the thresholds. Then the default applies."""
     _change(settings, topic, lambda own: replace(own, thresholds=None))
 
 

@@ -58,7 +58,7 @@ class KafkaSettings(Section):
 
     title = "Brokers"
     bootstrap_servers: str = Field(
-        description="Brokers to ask first, as host:port, separated by commas"
+        description="Brokers to connect to first, as host:port, separated by commas"
     )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         default="PLAINTEXT", description="How the connection is secured"
@@ -68,19 +68,21 @@ class KafkaSettings(Section):
     )
     sasl_username: str | None = Field(default=None, description="User name for SASL")
     sasl_password: SecretStr | None = Field(
-        default=None, description="Password for SASL; never printed"
+        default=None, description="Password for SASL. Never printed"
     )
     sasl_token_file: Path | None = Field(
         default=None,
-        description="File with the token for OAUTHBEARER, read again for each login",
+        description="File with the token for OAUTHBEARER. It is read for each login",
     )
     ssl_ca: Path | None = Field(
         default=None, description="PEM file of the trusted certificate authority"
     )
-    ssl_certificate: Path | None = Field(default=None, description="PEM file of our certificate")
-    ssl_key: Path | None = Field(default=None, description="PEM file of our private key")
+    ssl_certificate: Path | None = Field(
+        default=None, description="PEM file of the client's certificate"
+    )
+    ssl_key: Path | None = Field(default=None, description="PEM file of the client's private key")
     ssl_key_password: SecretStr | None = Field(
-        default=None, description="Password of the private key, if it has one; never printed"
+        default=None, description="Password of the private key, if it has one. Never printed"
     )
     system_prefix: str = Field(
         default=SYSTEM_PREFIX,

@@ -44,6 +44,13 @@ def of_page(text: str) -> Iterator[str]:
                 yield line
 
 
+def of_help(text: str) -> Iterator[str]:
+    """Paragraphs of a help text, and what it says of each option and command."""
+    shown = re.sub(r"^[╭╰].*$", "", text, flags=re.MULTILINE)
+    shown = re.sub(r"^│ {1,6}(?=\S)", "\n\n", shown, flags=re.MULTILINE)
+    yield from re.split(r"\n\s*\n", shown.replace("│", " "))
+
+
 def _texts(node: ast.AST) -> Iterator[str]:
     """What an error or a log line says, with `x` for each value in it."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -72,9 +79,7 @@ def everything() -> Iterator[tuple[str, str]]:
         yield from ((str(page.relative_to(ROOT)), text) for text in of_page(page.read_text()))
     for path in sorted(path for one in _PACKAGES for path in (ROOT / one).rglob("*.py")):
         yield from ((str(path.relative_to(ROOT)), text) for text in of_code(path))
-    yield from (
-        (name, text) for name, shown in face.helps() for text in re.split(r"\n\s*\n", shown)
-    )
+    yield from ((name, text) for name, shown in face.helps() for text in of_help(shown))
 
 
 def faults(text: str) -> Iterator[str]:

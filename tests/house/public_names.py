@@ -45,7 +45,7 @@ def api_page() -> str:
             f"## `{face}`\n",
             *(line for name, one in new.items() for line in _told(name, one)),
         ]
-    lines += [f"## `{_ERRORS}`\n", "| error | |", "|---|---|"]
+    lines += [f"## `{_ERRORS}`\n", "| error | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {_summary(one)} |" for name, one in errors.items()]
     return "\n".join(lines) + "\n"
 

@@ -173,7 +173,7 @@ def test_help_names_no_type_of_a_flag() -> None:
 
 def test_required_settings_are_marked() -> None:
     text = " ".join(" ".join(_help(produce_app)).replace("│", "").split())
-    assert "Topic the events go to (required)" in text
+    assert "Topic that the daemon sends to (required)" in text
 
 
 @pytest.mark.promise("sub-subscription-opened-created")
