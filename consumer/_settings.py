@@ -327,7 +327,7 @@ class ReorderSettings(Section):
 
     @property
     def delay_policy(self) -> DelayPolicy | None:
-        """What a learned delay has to keep to; None of a fixed one, and where nothing is held."""
+        """The limits of a learned delay. None if the delay is fixed or nothing is held."""
         if isinstance(self.delay, timedelta) or self.mode is ReorderMode.LATEST:
             return None
         return DelayPolicy(
@@ -339,7 +339,7 @@ class ReorderSettings(Section):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the job does other than a user of these settings may think, each in a sentence."""
+        """What the job does that a user of these settings may not expect, each in a sentence."""
         is_event_time = self.output_timestamp is OutputTimestamp.EVENT_TIME
         held = self.mode is ReorderMode.ORDERED and self.longest_delay > self.timestamp_floor
         if not (is_event_time and held):
@@ -353,7 +353,7 @@ class ReorderSettings(Section):
         return (warning,)
 
     def bounds(self, now_ms: int) -> TimeBounds:
-        """Return the event times that are believed now.
+        """Return the range of event times that the job accepts now.
 
         Args:
             now_ms: Wall-clock time, epoch ms.
@@ -373,7 +373,7 @@ class ReorderSettings(Section):
 
     @property
     def duplicate_id(self) -> tuple[Literal["header", "json"], str] | None:
-        """Where the id is that duplicates are known by, None when they are kept.
+        """Where the id is that shows duplicates. None if they are kept.
 
         A header by its name, or a field of the JSON value by its path.
         """
@@ -384,7 +384,7 @@ class ReorderSettings(Section):
 
     @property
     def late(self) -> str:
-        """The late topic's name; in latest mode that of the stale topic, in its place."""
+        """The late topic's name, or in latest mode the stale topic's."""
         if self.mode is ReorderMode.LATEST:
             return self.stale_topic or f"{self.output_topic}.stale"
         return self.late_topic or f"{self.output_topic}.late"

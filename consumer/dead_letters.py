@@ -10,14 +10,14 @@ DEAD_REASON_HEADER: Final = "sequitur-dlq-reason"
 DEAD_DETAIL_HEADER: Final = "sequitur-dlq-traceback"
 DEAD_ATTEMPTS_HEADER: Final = "sequitur-dlq-attempts"
 DEAD_PATH_HEADER: Final = "sequitur-dlq-path"
-"""The components that the failed tuple had come through, with `>` between them."""
+"""The components that the failed tuple had passed, with `>` between them."""
 DEAD_TOPOLOGY_HEADER: Final = "sequitur-dlq-topology"
 DEAD_TIME_HEADER: Final = "sequitur-dlq-failed-at-ms"
 DEAD_EVENT_TIME_HEADER: Final = "sequitur-dlq-event-time-ms"
 DEAD_COMPONENT_HEADER: Final = "sequitur-dlq-component"
-"""Of a tuple that a bolt made by itself, at a tick or at the end of a batch: the bolt."""
+"""The bolt that made the tuple by itself, on a tick or at the end of a batch."""
 DEAD_STREAM_HEADER: Final = "sequitur-dlq-stream"
-"""Likewise the stream that it was emitted to."""
+"""The stream that such a tuple was emitted to."""
 DEAD_HEADERS: Final = (
     DEAD_REASON_HEADER,
     DEAD_DETAIL_HEADER,
@@ -27,7 +27,9 @@ DEAD_HEADERS: Final = (
     DEAD_TIME_HEADER,
     DEAD_EVENT_TIME_HEADER,
 )
-"""Those of all events; beside these, the headers of the source's place, as on the late topic."""
+"""Headers of all dead letters. They also have the headers of the source position, as on the late
+topic.
+"""
 
 
 class FailReason(StrEnum):
@@ -40,6 +42,6 @@ class FailReason(StrEnum):
     TIMEOUT = "timeout"
     """A call took longer than `call_timeout`."""
     NEVER_ACKED = "never-acked"
-    """Its batch ended, and a tuple of it was neither acked nor failed."""
+    """Its batch ended while a tuple of it was neither acked nor failed."""
     CRASH = "crash"
     """The process that ran it died."""

@@ -190,14 +190,14 @@ class EventTimeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventTimeSpec:
-    """Where the event time of a record stands.
+    """Where the event time of a record is.
 
     Attributes:
         source: The part of the record.
-        path: Names from the top of the JSON value down to the field, or the one header name; else
-            empty.
+        path: Names from the top of the JSON value down to the field, or the header's name.
+            Otherwise empty.
         format: How it is written there.
-        is_pointer: Whether the path was given as a JSON Pointer: then no names are joined by dots.
+        is_pointer: Whether the path was given as a JSON Pointer, whose names may contain dots.
     """
 
     source: EventTimeSource
@@ -207,7 +207,7 @@ class EventTimeSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `json:<path>`, `header:<name>` or `kafka-timestamp`, and ` as <format>` behind it.
+        """Read `json:<path>`, `header:<name>` or `kafka-timestamp`, with ` as <format>` or without.
 
         Raises:
             EventTimeSpecError: It is none of these, a name in it cannot be used, or the format is
@@ -248,7 +248,7 @@ class EventTimeSpec:
         headers: Sequence[tuple[str, bytes | None]] | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Return the event time of a record in epoch ms; None without a usable one."""
+        """Return the event time of a record in epoch ms, or None if it has no usable one."""
         return read_event_time(
             self, value=value, headers=headers, kafka_timestamp_ms=timestamp_ms
         ).ms
@@ -293,7 +293,7 @@ def current_identity(identity: str) -> str:
 
 
 def parse_event_time_spec(text: str) -> EventTimeSpec:
-    """Read a setting such as `json:occurred_at`; see `EventTimeSpec.parse`."""
+    """Read a setting such as `json:occurred_at`. See `EventTimeSpec.parse`."""
     return EventTimeSpec.parse(text)
 
 

@@ -66,29 +66,31 @@ class IdempotentProducer(Sending):
     """Sends events to Kafka once and in order, per partition.
 
     Args:
-        kafka: How to reach the cluster; a string, or several, are `bootstrap_servers`.
+        kafka: How to reach the cluster. One string or several are `bootstrap_servers`.
         settings: How events are sent.
-        on_given_up: Called with events that are not, or not surely, in the log and that are tried
-            no more, such as those that a broker refused: what must not be lost has to be stored
-            elsewhere before it returns. If it raises, the producer ends, and the journal keeps
-            them. Events that are only not answered yet at `close` are not among them.
-        on_failure: Called with events of `send_nowait` that have no `on_delivery` and ended badly,
-            but for those that `on_given_up` was given, and for those that the journal keeps.
-            Without it, or where it raises, they are counted, logged every second by topic and
-            reason, and `close` raises. The producer, or its next start, sends what the journal
-            keeps; an event of a former life that is given up then goes to `on_given_up` alone.
-        key_serializer: Makes the bytes of each key; None stays None.
-        value_serializer: Makes the bytes of each value; None stays None, and is a tombstone.
-        partitioner: Chooses the partition of each event that names none, as aiokafka's: it is given
-            the key's bytes, all partitions, and those that have a leader. By default a key goes
-            where Java's client puts it.
-        token_provider: Gives the token for OAUTHBEARER at each login; by default the token file.
+        on_given_up: Called with events that are not, or not surely, in the log, and that the
+            producer does not try again: a broker refused them, for example. Store elsewhere what
+            must not be lost before it returns. If it raises, the producer ends, and the journal
+            keeps the events. Events whose answer is only missing at `close` are not among them.
+        on_failure: Called with failed events of `send_nowait` that have no `on_delivery`. It does
+            not get events that `on_given_up` got or that the journal keeps. Without it, or if it
+            raises, the producer counts the events and logs them every second by topic and reason,
+            and `close` raises. The producer, or its next start, sends the events that the journal
+            keeps. If an event of an earlier run fails for good, only `on_given_up` is called.
+        key_serializer: Makes the bytes of each key. It is not called for None.
+        value_serializer: Makes the bytes of each value. It is not called for None, which is a
+            tombstone.
+        partitioner: Chooses the partition of each event that names none, with the signature of
+            aiokafka's: the key's bytes, all partitions, and those that have a leader. By default a
+            key goes to the partition that Java's client chooses.
+        token_provider: Returns the token for OAUTHBEARER at each login. By default the token file
+            is read.
 
     Raises:
         SettingsError: The settings do not fit together, or name a file that cannot be read.
 
-    Any number of tasks of the event loop in which it was started may send. Another loop, or another
-    thread, gets `WrongThreadError`.
+    Any number of tasks of the event loop that started it may send. Another loop or thread gets
+    `WrongThreadError`.
     """
 
     def __init__(
@@ -141,16 +143,16 @@ class IdempotentProducer(Sending):
 
     @property
     def name(self) -> str:
-        """The producer's name; without a journal, that of this life (`<name>~~<digits>`)."""
+        """The producer's name. Without a journal, `<name>~~<digits>` for this run."""
         return self._name
 
     @property
     def generation(self) -> str:
-        """Which life of a producer with a journal this is, in the ids of its events; or empty."""
+        """The generation in the ids of this producer's events. Empty without a journal."""
         return self._generation
 
     async def start(self) -> None:
-        """Take the journal over, reach the cluster, and go on where the last run ended.
+        """Take over the journal, connect to the cluster, and resume where the last run ended.
 
         Tries for as long as `delivery_timeout`; with a journal that has an identity it does not
         wait for Kafka, and events are accepted at once. What the journal holds is sent in the
@@ -251,7 +253,7 @@ class IdempotentProducer(Sending):
     async def accept(
         self, topic: str, records: Sequence[Record], position: Position | None = None
     ) -> Ticket:
-        """Accept events, all or none of them, in one step; waits for room before it.
+        """Accept all events or none, in one step. Wait for room before that.
 
         If the caller is cancelled while it waits, no event was accepted.
 
@@ -285,7 +287,7 @@ class IdempotentProducer(Sending):
         return ticket
 
     async def accept_each(self, topic: str, records: Sequence[Record]) -> list[Delivery]:
-        """Accept events as `accept` does; one delivery each.
+        """Accept events as `accept` does, and return a delivery for each.
 
         Raises:
             ProducerClosedError: The producer is not started, or closed; nothing was accepted.
@@ -321,7 +323,7 @@ class IdempotentProducer(Sending):
             self._accepting()
 
     async def wait_for_topic(self, topic: str) -> None:
-        """Wait while a topic takes no batches, however long: we may not write to it, for example.
+        """Wait, however long, while a topic takes no batches, as without the right to write.
 
         For callers that can wait with their next event for what they sent before.
 
@@ -332,7 +334,7 @@ class IdempotentProducer(Sending):
         self._accepting()
 
     async def note_position(self, position: Position) -> None:
-        """Journal a position after all that was accepted before; return when it is durable.
+        """Journal a position after all events accepted so far. Return when it is durable.
 
         Without a journal it returns when all that was accepted before has its outcome.
 
@@ -348,15 +350,15 @@ class IdempotentProducer(Sending):
             await running.accumulator.flushed()
 
     def recovered_position(self, source: str) -> bytes | None:
-        """Return the last position of a source in the journal at the start; None without one."""
+        """Return the last position of a source that the journal had at the start, or None."""
         return self._former.positions.get(source)
 
     def recovered_topics(self) -> frozenset[str]:
-        """Return the topics that the journal knew at the start: to them it takes events at once."""
+        """Return the topics that the journal knew at the start, which take events at once."""
         return frozenset(topic for topic, _ in self._former.partitions)
 
     async def failure(self) -> Exception:
-        """Wait until the producer fails, as when its journal cannot be written; return the reason.
+        """Wait until the producer fails, as when its disk does, and return the reason.
 
         It then accepts no more events, and each accepted event has its outcome.
 
@@ -369,7 +371,7 @@ class IdempotentProducer(Sending):
         return self._failure
 
     async def flush(self) -> None:
-        """Wait until each event accepted before, in this run or a former, has its outcome.
+        """Wait until each event accepted so far, in any run, has its outcome.
 
         Raises:
             WrongThreadError: See `send`.
@@ -379,7 +381,7 @@ class IdempotentProducer(Sending):
             await self._running.all_completed()
 
     def blocked_reason(self) -> str | None:
-        """Return why no events are taken at the moment, in a sentence; None while they are."""
+        """Return in a sentence why the producer takes no events at the moment, or None."""
         if self._failure is not None:
             return f"it failed: {self._failure}"
         if self._closed or self._running is None:
@@ -391,7 +393,7 @@ class IdempotentProducer(Sending):
         return NOTHING_COUNTED if self._running is None else self._running.statistics()
 
     async def close(self, timeout: timedelta | None = None) -> None:  # noqa: ASYNC109 - the promise
-        """Send what was accepted, set every outcome, and end.
+        """Send all accepted events, set every outcome, and end.
 
         Args:
             timeout: When to return at the latest, whatever Kafka does; `close_timeout` by default.

@@ -35,11 +35,12 @@ class Persisted(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         partition: The partition that holds it.
-        offset: Its offset there; None when the broker confirmed the event but has forgotten where
-            it is (it remembers the offsets of a producer's last five batches only).
+        offset: Its offset there. None if the broker confirmed the event but has forgotten its
+            offset: a broker remembers those of a producer's last five batches.
         topic: The topic that holds it.
-        timestamp_ms: The timestamp of its record, milliseconds since 1970: its sender's, or when it
-            was accepted or sent; with LogAppendTime the broker's, and None if that has forgotten.
+        timestamp_ms: The timestamp of its record, milliseconds since 1970: the sender's, or the
+            time when it was accepted or sent. With LogAppendTime, the broker's, or None if the
+            broker has forgotten it.
     """
 
     partition: int
@@ -49,7 +50,7 @@ class Persisted(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotPersisted(msgspec.Struct, frozen=True, gc=False):
-    """The event is not in the log and will never be; sending it again makes no duplicate.
+    """The event is not in the log and never will be. Sending it again makes no duplicate.
 
     Attributes:
         reason: Why, in a sentence.
@@ -62,7 +63,7 @@ class PossiblyPersisted(msgspec.Struct, frozen=True, gc=False):
     """The event was sent and no answer came: it may be in the log, once, now or later.
 
     Attributes:
-        reason: Why it is unknown, in a sentence.
+        reason: Why the outcome is unknown, in a sentence.
     """
 
     reason: str
@@ -72,7 +73,7 @@ Outcome: TypeAlias = Persisted | NotPersisted | PossiblyPersisted
 
 
 class Delivery(asyncio.Future[Outcome]):
-    """An event on its way; await it for the outcome. Cancelling it does not recall the event."""
+    """An event on its way. Await it for the outcome. Cancelling it does not recall the event."""
 
     # No `__init__`: the future's own, in C, is run for each event of `send`.
     __slots__ = ("keeper", "on_unheard", "timestamp_ms")
@@ -82,11 +83,11 @@ class Delivery(asyncio.Future[Outcome]):
     timestamp_ms: int
     """The timestamp that it was accepted with; its batch may get another before it is sent."""
     on_unheard: Callable[[str], None]
-    """Told of the reason if nobody looks at a bad outcome; set with it."""
+    """Internal hook: called with the reason when a failed delivery is discarded unread."""
 
     @property
     def journaled(self) -> Awaitable[object]:
-        """Done once the event outlives this process: `send` and `kill -9`, and it is sent.
+        """Done once the event outlives this process: after a `kill -9` the next start sends it.
 
         That is when the journal has it, or, without one, when it has its outcome.
 
@@ -104,7 +105,7 @@ class Delivery(asyncio.Future[Outcome]):
             await self.keeper()
 
     async def result_or_raise(self) -> Persisted:
-        """Wait for the outcome, and give it only if the event is in the log.
+        """Wait for the outcome. Return it if the event is in the log, otherwise raise.
 
         Cancelling this wait leaves the delivery as it is.
 
@@ -221,11 +222,11 @@ class TicketResult:
     """The outcomes of the events of one `send_many`.
 
     Attributes:
-        accepted: How many events there were: the sum of the next three.
+        accepted: How many events were accepted: the sum of the next three.
         persisted: In the log.
         not_persisted: Not in the log, now or ever.
-        possibly_persisted: It is unknown whether they are.
-        failures: The first 1,000 that were not surely persisted, by index.
+        possibly_persisted: It is unknown whether they are in the log.
+        failures: The first 1,000 events that were not surely persisted, by index.
     """
 
     accepted: int
@@ -236,9 +237,10 @@ class TicketResult:
 
 
 class Ticket:
-    """The events of one `send_many` on their way; await it for the `TicketResult`.
+    """The events of one `send_many` on their way. Await it for the `TicketResult`.
 
-    Who may be cancelled in `send_many` gives it a ticket of his own, and still has it afterwards.
+    If your call may be cancelled, pass your own `Ticket` to `send_many`. You can still await it
+    afterwards.
     """
 
     __slots__ = (
@@ -268,7 +270,7 @@ class Ticket:
 
     @property
     def journaled(self) -> Awaitable[object]:
-        """Done once the events, and the position they came with, outlive this process.
+        """Done once the events and their position outlive this process.
 
         That is when they are in the journal, or, without one, when each has its outcome.
 
@@ -295,7 +297,7 @@ class Ticket:
         return self.result()
 
     async def result_or_raise(self) -> TicketResult:
-        """Wait until each event has its outcome, and give the result only if all are in the log.
+        """Wait for all outcomes. Return the result if all events are in the log, else raise.
 
         Raises:
             NotAllPersistedError: Some are not, or not surely.
@@ -311,7 +313,7 @@ class Ticket:
         return self.persisted + self.not_persisted + self.possibly_persisted
 
     def result(self) -> TicketResult:
-        """Return the counts as they are now."""
+        """Return the counts at this moment."""
         self._heard = True
         return TicketResult(
             accepted=self.accepted,
@@ -365,7 +367,7 @@ class Ticket:
         topic: str,
         unheard: Unheard | None,
     ) -> None:
-        """Have events that failed counted, if the ticket goes before anybody looks at it."""
+        """Count failed events, if the ticket is discarded unread."""
         if unheard is not None and not self._heard:
             self._unheard.append((unheard, topic, outcome.reason, events))
 

@@ -27,15 +27,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One event.
 
     Attributes:
-        value: Its payload, bytes; None is a tombstone. A bytearray or memoryview, also as a key or
-            a header's value, is copied when the event is accepted.
-        key: Chooses the partition, as in Java; None goes to the sticky partition.
+        value: Its payload, as bytes. None is a tombstone. A bytearray or memoryview is copied when
+            the event is accepted. The same holds for keys and values of headers.
+        key: Chooses the partition, as in Java. None goes to the sticky partition.
         headers: Names and values.
-        partition: The partition, if it is not to be chosen.
-        timestamp_ms: The record's timestamp, milliseconds since 1970; the time of acceptance if
-            None. Leave it so: the broker forgets a producer by its newest record's timestamp, so
-            with old ones duplicates after a restart might not be recognised. Event time belongs
-            into payload or header.
+        partition: The partition. None: it is chosen by the key.
+        timestamp_ms: The record's timestamp, milliseconds since 1970. None, which is recommended:
+            the time of acceptance. A broker forgets a producer by the timestamp of its newest
+            record, so with old timestamps it may miss duplicates after a restart. Put the event
+            time into the payload or a header.
     """
 
     value: bytes | None

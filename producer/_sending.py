@@ -185,7 +185,7 @@ class Sending(ABC):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Accept one event; waits for room while the buffer is full.
+        """Accept one event. Wait for room while the buffer is full.
 
         With `backlog_quota` it also waits while the topic is over its quota and the policy is
         `producer_request_hold`, up to `delivery_timeout`. Cancelled meanwhile, it accepts nothing.
@@ -196,7 +196,7 @@ class Sending(ABC):
                 bytearray or memoryview, also as key or in headers, a copy is taken.
             key: Chooses the partition, as in Java; bytes or what `key_serializer` takes.
             headers: Names and values.
-            partition: The partition, if it is not to be chosen.
+            partition: The partition. None: it is chosen by the key.
             timestamp_ms: See `Record`; usually left out.
 
         Returns:
@@ -241,7 +241,7 @@ class Sending(ABC):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """Accept one event at once, as `send` does where it need not wait.
+        """Accept one event without waiting, or raise `BufferFullError`.
 
             try:
                 producer.send_nowait("events", b"value")
@@ -298,7 +298,7 @@ class Sending(ABC):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Persisted:
-        """`send` one event and wait until it is in the log; its partition and offset.
+        """Send one event, wait until it is in the log, and return its partition and offset.
 
         Raises:
             NotPersistedError: It is not in the log, and never will be.
@@ -320,7 +320,7 @@ class Sending(ABC):
         *,
         ticket: Ticket | None = None,
     ) -> Ticket:
-        """Accept many events; waits for room whenever the buffer is full.
+        """Accept many events. Wait for room whenever the buffer is full.
 
         Args:
             topic: Where they go.
@@ -351,7 +351,7 @@ class Sending(ABC):
         return ticket
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """Return the partitions of a topic; asks the cluster if need be.
+        """Return the partitions of a topic. Ask the cluster if they are unknown.
 
         Raises:
             ProducerClosedError: The producer is not started, or closed.

@@ -153,7 +153,7 @@ class ProducerSettings(Section):
 
     @property
     def waits_for_topics(self) -> bool:
-        """Whether a topic that was never seen is waited for as one that was."""
+        """Whether the producer waits for a topic that it never saw as for others."""
         return self.topic_timeout >= self.delivery_timeout
 
     @property

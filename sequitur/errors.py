@@ -137,7 +137,7 @@ __all__ = [
 
 
 class SequiturError(Exception):
-    """Base of every error that Sequitur raises on purpose."""
+    """Base of all errors that Sequitur raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Say how to pickle it: constructors take what the message is made of, not the message."""
@@ -153,11 +153,11 @@ def _restored(
 
 
 class MissingExtraError(SequiturError, ImportError):
-    """A package is not installed; the message names the extra of `sequitur` that brings it."""
+    """A package is not installed. The message names the extra that installs it."""
 
 
 class ProducerError(SequiturError):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class ControlRecordError(ProducerError, ValueError):
@@ -173,15 +173,15 @@ class ControlRecordError(ProducerError, ValueError):
 
 
 class ProducerClosedError(ProducerError):
-    """The producer was not started, or is closed; the event was not accepted."""
+    """The producer was not started, or is closed. The event was not accepted."""
 
 
 class WrongThreadError(ProducerError, RuntimeError):
-    """The call belongs to the event loop in which the producer was started; nothing was done."""
+    """The call came from another event loop than the producer's. Nothing was done."""
 
 
 class SendManyError(ProducerError):
-    """`send_many` ended before the last event; what ended it is chained as the cause.
+    """`send_many` ended before the last event. The exception's cause says why.
 
     That is what the iterable or a serializer raised, a `TypeError` for an event of a wrong type, or
     a `BacklogQuotaError`.
@@ -201,7 +201,7 @@ class DeliveryError(ProducerError):
 
 
 class NotPersistedError(DeliveryError):
-    """The event is not in the log and will never be; sending it again makes no duplicate."""
+    """The event is not in the log and never will be. Sending it again makes no duplicate."""
 
 
 class PossiblyPersistedError(DeliveryError):
@@ -209,7 +209,7 @@ class PossiblyPersistedError(DeliveryError):
 
 
 class NotAllPersistedError(DeliveryError):
-    """Of a ticket's events, or of those of `send_nowait`, not all are surely in the log.
+    """Some events of a ticket, or of `send_nowait`, are not surely in the log.
 
     Attributes:
         result: How many are, and which are not.
@@ -229,7 +229,7 @@ class BrokerError(ProducerError):
 
 
 class RetriableError(BrokerError):
-    """The request failed and was not carried out; it may succeed later."""
+    """The request failed and was not carried out. It may succeed later."""
 
 
 class BrokerUnreachableError(RetriableError):
@@ -264,23 +264,23 @@ class BufferFullError(RetriableError):
 
 
 class OutcomeUnknownError(BrokerError):
-    """The request got no answer; it may have been carried out."""
+    """The request got no answer. The broker may have carried it out."""
 
 
 class UnreadableHeadersError(BrokerError):
-    """A record has a header whose name is no UTF-8, and was deleted before it was read whole."""
+    """A record has a header whose name is not UTF-8, and was deleted before it was read whole."""
 
 
 class FatalError(BrokerError):
-    """The request failed, and will again until something changes: rights, settings, versions."""
+    """The request failed, and will fail until rights, settings or versions change."""
 
 
 class RequestUnknownError(FatalError):
-    """The broker does not know the request: it is too old for it, or another make."""
+    """The broker does not know the request: it is too old, or not Apache Kafka."""
 
 
 class TakenOverError(FatalError):
-    """Another process has taken over the producer's name: this one may no longer send.
+    """Another process has taken over the producer's name. This one may no longer send.
 
     Attributes:
         transactional_id: The transactional id of the name.
@@ -314,11 +314,11 @@ class WrongClusterError(FatalError):
 
 
 class NameNotAllowedError(FatalError):
-    """The transactional id of the producer's name may not be used."""
+    """The producer has no right to the transactional id of its name."""
 
 
 class LogRangeError(FatalError):
-    """A partition's log does not have the offset it was to be read from: what was there is gone."""
+    """A partition's log no longer has the offset to read from."""
 
 
 class ReadTooLargeError(FatalError):
@@ -334,11 +334,11 @@ class ReadTooLargeError(FatalError):
 
 
 class SettingsError(ProducerError, ValueError):
-    """One or more settings are unknown, missing or wrong; the message names each of them."""
+    """Settings are unknown, missing or wrong. The message names each of them."""
 
 
 class MalformedEventIdError(ProducerError, ValueError):
-    """A header value that is no event id, or a producer name that cannot be part of one."""
+    """A header's value is not an event id, or a producer's name cannot be part of one."""
 
 
 class WrongRecordError(SequiturError, TypeError):
@@ -365,14 +365,14 @@ class JournalClosedError(JournalError):
 
 
 class JournalBusyError(JournalError):
-    """Too many files are open, so the journal cannot be read now; it is not damaged.
+    """Too many files are open, so the journal cannot be read now. It is not damaged.
 
     Files are closed again: try later.
     """
 
 
 class JournalFullError(JournalError):
-    """The round does not fit below the size limit, or the disk has no space left.
+    """The batches do not fit below the size limit, or the disk is full.
 
     Nothing of the round was written. Acks make room: append their marks, call `sync` and
     `reclaim`, try again.
@@ -426,7 +426,7 @@ class JournalVersionError(JournalError):
 
 
 class JournalCorruptError(JournalError):
-    """Bytes that were synced cannot be read, and going on would lose what they or others hold.
+    """Bytes that were synced cannot be read. Continuing would lose events.
 
     Attributes:
         segment: the segment's file name.
@@ -452,19 +452,19 @@ class JournalFailedError(JournalError):
 
 
 class SourceError(ProducerError):
-    """Base of the errors of sources; by itself: a source that cannot be read."""
+    """A source cannot be read. Base of the errors of sources."""
 
 
 class SourceSpecError(SourceError, ValueError):
-    """The setting `source` names no source."""
+    """The setting `source` does not name a source."""
 
 
 class KeySpecError(SourceError, ValueError):
-    """The setting `key` names no place in an event."""
+    """The setting `key` does not name a place in an event."""
 
 
 class PositionError(SourceError):
-    """The journal holds a position that this source cannot go on from."""
+    """The journal has a position that this source cannot resume from."""
 
 
 class LostFileError(SourceError):
@@ -472,31 +472,31 @@ class LostFileError(SourceError):
 
 
 class DeadLettersFullError(SourceError):
-    """The dead-letter file has reached its limit, or its disk fails: no entry can be written."""
+    """No entry can be written: the dead-letter file has reached its limit, or its disk fails."""
 
 
 class NoRoomError(SourceError):
-    """The producer's buffer stayed full; nothing was accepted."""
+    """The producer's buffer stayed full. Nothing was accepted."""
 
 
 class StoppingError(SourceError):
-    """The daemon stops, and there was no room before; nothing was accepted."""
+    """The daemon stops, and had no room before. Nothing was accepted."""
 
 
 class ConsumerError(SequiturError):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class EventTimeSpecError(ConsumerError, ValueError):
-    """An event-time setting is not one of the forms understood."""
+    """An event-time setting does not have a known form."""
 
 
 class StateFormatError(ConsumerError):
-    """A state document was written by something else, or by a newer version."""
+    """A state document was written by another program, or by a newer version."""
 
 
 class ConservationError(ConsumerError):
-    """The rows read are not the rows accounted for. Never expected; stops the job."""
+    """The counts of rows do not add up. This is never expected, and stops the job."""
 
 
 class CursorError(ConsumerError):
@@ -504,19 +504,19 @@ class CursorError(ConsumerError):
 
 
 class AckBeyondEndError(CursorError, ValueError):
-    """An ack, or a read position, lies beyond the end of the partition; nothing was changed."""
+    """An ack or a read position is after the end of the partition. Nothing was changed."""
 
 
 class MarkDeleteBackError(CursorError, ValueError):
-    """A cumulative ack lies before the mark-delete position; nothing was changed."""
+    """A cumulative ack is before the mark-delete position. Nothing was changed."""
 
 
 class CumulativeAckError(CursorError, ValueError):
-    """Subscriptions of the types Shared and Key_Shared take individual acks only; so in Pulsar."""
+    """Subscriptions of the types Shared and Key_Shared take only individual acks, as in Pulsar."""
 
 
 class CursorDamagedError(CursorError, StateFormatError):
-    """The bytes or the text were cut or changed since they were written, or are no cursor."""
+    """The bytes or the text are not a cursor, or were cut or changed since they were written."""
 
 
 class CursorVersionError(CursorError, StateFormatError):
@@ -524,19 +524,19 @@ class CursorVersionError(CursorError, StateFormatError):
 
 
 class ForeignCursorError(CursorError, StateFormatError):
-    """The cursor is whole, and that of another subscription, topic or partition."""
+    """The cursor belongs to another subscription, topic or partition."""
 
 
 class CursorChunksError(CursorError, StateFormatError):
-    """Chunks are missing, there twice, or of another generation than the pointer names."""
+    """Chunks are missing, duplicate, or of another generation than the pointer's."""
 
 
 class PositionFormatError(ConsumerError, ValueError):
-    """A position, or a time to reset to, is not one of the forms understood."""
+    """A position, or a time to reset to, does not have a known form."""
 
 
 class PositionRangeError(ConsumerError, ValueError):
-    """A position is of a topic, a partition or an offset that is not there; nothing was changed."""
+    """A position names a topic, partition or offset that does not exist. Nothing was changed."""
 
 
 class RegistryError(ConsumerError):
@@ -544,15 +544,15 @@ class RegistryError(ConsumerError):
 
 
 class PolicyError(RegistryError, ValueError):
-    """A policy is not one that Pulsar takes, or its text is not understood."""
+    """A policy is not one of Pulsar's, or its text cannot be read."""
 
 
 class SubscriptionNameError(RegistryError, ValueError):
-    """The name cannot be that of a consumer group and of its member."""
+    """The name cannot be the name of a consumer group and its member."""
 
 
 class SubscriptionExistsError(RegistryError):
-    """A subscription of that name is there already."""
+    """A subscription of that name exists already."""
 
 
 class UnknownSubscriptionError(RegistryError):
@@ -560,11 +560,11 @@ class UnknownSubscriptionError(RegistryError):
 
 
 class SubscriptionChangedError(RegistryError):
-    """The subscription was reset or created anew since the caller read it; nothing was changed."""
+    """The subscription was reset or recreated since the caller read it. Nothing was changed."""
 
 
 class SubscriptionConnectedError(RegistryError):
-    """The subscription has a consumer, and was not taken away from it."""
+    """The subscription has a consumer, which keeps it."""
 
 
 class TopologyError(ConsumerError):
@@ -572,15 +572,15 @@ class TopologyError(ConsumerError):
 
 
 class TopologyBuildError(TopologyError):
-    """The topology makes no sense; the message names the component."""
+    """The topology is not valid. The message names the component."""
 
 
 class EmitError(TopologyError):
-    """A bolt emitted to a stream, or with fields, that it has not declared."""
+    """A bolt emitted to a stream, or with fields, that it did not declare."""
 
 
 class UngroupableValueError(TopologyError):
-    """Tuples are grouped by a value of a type of which it is not known which values are equal.
+    """`fields_grouping` got a value of a type that Sequitur cannot compare.
 
     That is so for all events, so it fails none of them, and ends the job.
     """
@@ -606,34 +606,34 @@ class BoltStateError(TopologyError):
 
 
 class TransactionError(TopologyError):
-    """A transaction failed as often as it may; the next start of the job goes on with it."""
+    """A transaction failed too often. The next start of the job repeats it."""
 
 
 class TransactionOrderError(TopologyError):
-    """A transaction was emitted, failed or committed out of its turn; the message names it."""
+    """A transaction was emitted, failed or committed out of turn. The message names it."""
 
 
 class TransactionMetadataError(TopologyError):
-    """A transaction's metadata is damaged, or of a newer version, or JSON has no form for it."""
+    """A transaction's metadata is damaged, of a newer version, or not a JSON value."""
 
 
 class BoltTimeoutError(BaseException):
-    """Raised in a bolt's call that has overrun: not an `Exception`, so that bolts do not catch it.
+    """Raised in a bolt's call that took too long. Not an `Exception`, so no bolt catches it.
 
     Never leaves the executor: the tuple fails, with reason `timeout`.
     """
 
 
 class FailBatch(Exception):  # noqa: N818 - Storm's FailedException; it asks for something
-    """Raised by a bolt to fail this try at its batch, and nothing else: there will be another."""
+    """Raised by a bolt to fail this attempt of its batch. The batch is tried again."""
 
 
 class StateError(TopologyError):
-    """A state, a store or its address makes no sense, or the database refuses it for good."""
+    """A state, a store or its address is not valid, or the database refuses it for good."""
 
 
 class StateOwnerError(StateError):
-    """The database is not the one that this topology's job left.
+    """The database is not as this topology's job left it.
 
     It belongs to another checkpoint, was lost or restored from a backup, or a table is that of
     another topology, component, kind or type.
@@ -641,7 +641,7 @@ class StateOwnerError(StateError):
 
 
 class StateOvertakenError(StateError):
-    """A newer attempt or transaction has committed: this task lives on too long, and must end."""
+    """A newer attempt or transaction has committed. This task is outdated, and must end."""
 
 
 class StateConflictError(StateError):
@@ -649,7 +649,7 @@ class StateConflictError(StateError):
 
 
 class StateValueError(StateError, ValueError):
-    """A key or a value does not fit its type or its column; the message names state and key.
+    """A key or value does not fit its type or column. The message names state and key.
 
     Attributes:
         keys: The keys whose rows are refused, where that is known.
@@ -663,22 +663,22 @@ class StateValueError(StateError, ValueError):
 
 
 class StateUnavailableError(StateError):
-    """The database does not serve just now: worth trying again.
+    """The database is not available now. Trying again may help.
 
     If the answer to a commit was lost, the batch may be written in whole; its repeat settles it.
     """
 
 
 class PipelineError(SequiturError):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class JavaError(PipelineError):
-    """There is no Java on this machine that Kafka and Spark can run on."""
+    """This machine has no Java that can run Kafka and Spark."""
 
 
 class JarError(PipelineError):
-    """The locked jars are not all there."""
+    """Some of the locked jars are missing."""
 
 
 class JarFetchError(JarError):
@@ -690,7 +690,7 @@ class JarHashError(JarError):
 
 
 class ReorderError(PipelineError):
-    """The reorder job cannot go on."""
+    """The reorder job cannot continue."""
 
 
 class ConnectorMissingError(ReorderError):
@@ -698,47 +698,47 @@ class ConnectorMissingError(ReorderError):
 
 
 class TopicError(ReorderError):
-    """A topic is missing, or is not as the job needs it."""
+    """A topic is missing, or does not have the settings that the job needs."""
 
 
 class UnansweredError(TopicError):
-    """The brokers do not answer, for as long as patience goes; later they may."""
+    """The brokers did not answer within `patience`. They may answer later."""
 
 
 class DataLossError(TopicError):
-    """Rows of an input topic are gone, and were never read."""
+    """Kafka deleted rows of an input topic before they were read."""
 
 
 class SinkError(ReorderError):
-    """A step's rows could not be written. The next run writes what is missing of them."""
+    """A step's rows could not be written. The next run writes the missing rows."""
 
 
 class SinkUnansweredError(SinkError):
-    """A step's rows could not be written, since brokers do not answer; later they may."""
+    """A step's rows could not be written: brokers do not answer, but may later."""
 
 
 class SendUnansweredError(SinkUnansweredError):
-    """The brokers do not answer a task, for as long as its patience goes; later they may."""
+    """The brokers did not answer a task within its patience. They may answer later."""
 
 
 class SendRefusedError(SinkUnansweredError):
-    """A topic does not take a row as it is set now: the step waits until it does."""
+    """A topic refuses a row by its present settings. The step waits until it takes it."""
 
 
 class FencedError(SinkError):
-    """A newer life of the job has written where this one was about to."""
+    """A newer process of this job has written where this one was about to."""
 
 
 class ColumnsError(SinkError):
-    """A DataFrame has not the columns, or not the types, that a sink needs."""
+    """A DataFrame lacks columns that a sink needs, or has other types."""
 
 
 class RowRefusedError(SinkError):
-    """A topic does not take a row of a batch; nothing of the batch is out."""
+    """A topic does not take a row of a batch. No row of the batch was written."""
 
 
 class OutputMismatchError(ReorderError):
-    """An output topic does not hold what the checkpoint says, or is not known to."""
+    """An output topic does not hold what the checkpoint says, or nobody knows whether it does."""
 
 
 class LostRowsError(OutputMismatchError):
@@ -746,19 +746,19 @@ class LostRowsError(OutputMismatchError):
 
 
 class LateRowError(ReorderError):
-    """A row is late, and the late policy is to fail. Nothing of its step is out."""
+    """A row is late, and the late policy is `fail`. No row of its step was released."""
 
 
 class StepFunctionError(ReorderError):
-    """A function that is given the steps of a job raised; the next start gives the step again."""
+    """A job's step function raised. The next start calls it with the same step."""
 
 
 class SubscriptionError(ReorderError):
-    """A subscription is another job's, is in use, or its cursors do not fit."""
+    """A subscription belongs to another job, is in use, or its cursors do not fit."""
 
 
 class SubscriptionFencedError(SubscriptionError):
-    """Another process has taken the subscription over: nothing that follows counts any more."""
+    """Another process has taken over the subscription. Acks of this process no longer count."""
 
 
 class SubscriptionClosedError(SubscriptionError):
@@ -766,31 +766,31 @@ class SubscriptionClosedError(SubscriptionError):
 
 
 class BoltCrashError(ReorderError):
-    """The process of a topology's task dies again and again, and no single event does it."""
+    """The process of a task dies again and again, and no single event causes it."""
 
 
 class TopologyTaskError(ReorderError):
-    """A task of a topology cannot go on, for a reason that is no tuple's: a bolt cannot prepare."""
+    """A task cannot continue, for another reason than a tuple: a bolt cannot prepare."""
 
 
 class TopologyFileError(ReorderError):
-    """A topology cannot be had from a file, or does not go with the job's settings."""
+    """A file has no valid topology, or the topology does not fit the job's settings."""
 
 
 class CheckpointError(ReorderError):
-    """A checkpoint is another job's or of a newer version, or its parts do not fit together."""
+    """A checkpoint belongs to another job or a newer version, or its parts do not fit together."""
 
 
 class OwnershipError(CheckpointError):
-    """Another process has the checkpoint, or has taken it over. To try again at once is no use."""
+    """Another process owns the checkpoint. Trying again at once does not help."""
 
 
 class WrongBatchError(CheckpointError):
-    """A sink's checkpoint belongs to another stream, or has got to another batch."""
+    """A sink's checkpoint belongs to another stream, or is at another batch."""
 
 
 class BrokerStartError(SequiturError):
-    """The embedded broker did not come up, or does not run."""
+    """The embedded broker did not start, or does not run."""
 
 
 class PortInUseError(BrokerStartError):
@@ -798,19 +798,19 @@ class PortInUseError(BrokerStartError):
 
 
 class UnknownTopicError(SequiturError):
-    """A topic was named that the brokers do not know."""
+    """The brokers do not know a topic that was named."""
 
 
 class UnknownRecordError(SequiturError):
-    """A place in a topic was named where there is no record, or none any more."""
+    """There is no record at the named place in a topic, or no longer."""
 
 
 class NotADeadLetterError(SequiturError):
-    """A record of the dead-letter topic that the process job did not write."""
+    """A record of the dead-letter topic was not written by the process job."""
 
 
 class DemoError(SequiturError):
-    """A part of the demo ended with an error, or its result does not hold."""
+    """A part of the demo ended with an error, or its result is wrong."""
 
 
 NOT_THE_USERS: Final = (KeyboardInterrupt, BoltTimeoutError)

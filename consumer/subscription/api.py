@@ -70,12 +70,13 @@ def _names_of(topics: object) -> tuple[str, ...]:
 
 
 class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A message that was received; what it holds is read when it is asked for.
+    """A message that was received. Its parts are decoded when they are read.
 
     Attributes:
         offset: Its offset in its partition.
-        redelivery_count: How often it was handed out before. Of the times before the subscription
-            was opened those are left out in which it was taken back behind another one.
+        redelivery_count: How often it was handed out before. Before the subscription was opened,
+            the count leaves out deliveries that were taken back because an earlier message of the
+            key failed.
     """
 
     _where: SourcePartition
@@ -95,7 +96,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def key(self) -> bytes | None:
-        """Its key, None when it has none."""
+        """Its key, or None."""
         return self._record.key()
 
     @property
@@ -131,16 +132,16 @@ class SubscriptionStats:
         name: Its name.
         type: How its messages are handed out.
         cursors: The counts of each partition's cursor, by topic and partition.
-        unacked_messages: Messages that are out and not acked.
-        is_blocked: Whether nothing is handed out since too many are not acked.
+        unacked_messages: Messages that were handed out and are not acked.
+        is_blocked: Whether no message is handed out because too many are not acked.
         messages_out: How many messages were handed out since it was opened.
-        messages_redelivered: How many of them had been out before.
+        messages_redelivered: How many of them had been handed out before.
         negative_acks: How many failed by a negative ack.
-        ack_timeouts: How many failed since no ack came in time.
-        taken_back: How many were out behind a failed one of their key.
-        messages_expired: How many were acked since their time to live was over.
-        messages_evicted: How many were acked since a backlog quota evicts them.
-        dead_letters: How many were acked since they had failed too often.
+        ack_timeouts: How many failed because no ack came in time.
+        taken_back: How many were taken back because an earlier message of their key failed.
+        messages_expired: How many were acked because their time to live was over.
+        messages_evicted: How many were acked because a backlog quota evicted them.
+        dead_letters: How many were acked because they had failed too often.
     """
 
     name: str
@@ -163,7 +164,7 @@ class SubscriptionStats:
         return sum(one.backlog for one in self.cursors.values())
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fields that Pulsar has under its names, and the cursors by position."""
+        """Return the fields that Pulsar has, under its names, and the cursors by position."""
         return {
             "type": self.type.value,
             "msgBacklog": self.backlog,
@@ -182,66 +183,68 @@ class SubscriptionStats:
 class Subscription:
     """Messages of some topics, from where their acks end.
 
-    At least once: acks are written every `write_interval`, by `flush`, and by `close`. What was
-    acked and not written when the process dies comes again.
+    At least once: acks are written every `write_interval`, by `flush`, and by `close`. If the
+    process dies, messages whose acks were not written come again.
 
-    One process has a subscription at a time, and holds it by a lease that it renews. While it is
-    held, `Failover` waits until it is not, and all other types are refused; with `take_over` it is
-    taken over. Whoever opens it goes on from the acks that are stored; one that had it, and did not
-    know, gets `SubscriptionFencedError` from every call, within a third of its lease if it acks
-    nothing. A process that could not renew for a lease hands out nothing until it has. Any number
-    of threads may use one object.
+    One process at a time owns a subscription, by a lease that it renews. Meanwhile a second process
+    with `Failover` waits, and with another type it is refused. With `take_over` it takes the
+    subscription over. A new owner resumes from the stored acks. The former owner gets
+    `SubscriptionFencedError` from every call, after a third of its lease at the latest. An owner
+    that could not renew its lease hands out nothing until it has. Any number of threads may use one
+    object.
 
-    While it is open it acks by itself what is older than the topics' time to live, and what their
-    backlog quota evicts (`sequitur topic set-message-ttl`, `set-backlog-quota`): such a message is
-    not handed out any more, and one that is out was acked before. The logger
-    `sequitur.subscription` tells of each.
+    While it is open, the subscription acks messages that are older than the topics' time to live,
+    and messages that their backlog quota evicts (`sequitur topic set-message-ttl`,
+    `set-backlog-quota`). It does not hand out such a message. If one is out, it counts as acked
+    already. The logger `sequitur.subscription` reports each.
 
-    Order: messages of a key of a partition come in order, and with the types `Exclusive`,
-    `Failover` and `Key_Shared` remain so when one of them fails: no later one is handed out before
-    it. With `Exclusive` and `Failover` several of a key are out at a time, so those behind a failed
-    one come a second time; an ack of one of them that is made meanwhile counts. With `Key_Shared`
-    one of a key is out at a time. With `Shared`, and without keys, there is no order.
+    Order: the messages of a key in a partition come in order. With `Exclusive`, `Failover` and
+    `Key_Shared` they stay in order when one fails: no later message of the key is handed out before
+    it. With `Exclusive` and `Failover` several messages of a key are out at a time, so the messages
+    after a failed one come a second time. An ack of one of them that is made meanwhile counts. With
+    `Key_Shared` one message of a key is out at a time. With `Shared`, and without keys, there is no
+    order.
 
     Args:
         kafka: How to reach the brokers, or their addresses alone.
-        name: The subscription's: letters, digits, '.', '_', '-'. Its consumer group is called
-            `sequitur-` and the name; one that an older version has created, as the subscription.
+        name: The subscription's name: letters, digits, '.', '_', '-'. Its consumer group is
+            `sequitur-` and the name. If an older version created it, the group has the
+            subscription's name.
         topics: The topic, or several.
         type: As in Pulsar. Several receivers are threads of one process.
-        position: Where a new subscription begins: at the first message that is there, or behind
-            the last one. A new one is refused without it; one that is there ignores it, and goes on
-            where it was. Partitions that are added later
-            are read from their beginning.
-        negative_ack_backoff: After how long a message that failed comes again.
-        ack_timeout: A message without an ack for so long has failed; None for never, as in Pulsar.
-        receiver_queue_size: So many messages are read ahead. Messages of a key that wait behind a
-            failed one count, so a large number lets other keys go on meanwhile.
-        max_unacked_messages: No more are handed out while so many are not acked; 0 for no limit.
+        position: Where a new subscription begins: at the first message that is there, or after the
+            last one. A new subscription needs it. An existing one ignores it, and resumes where it
+            was. Partitions that are added later are read from their beginning.
+        negative_ack_backoff: How long a failed message waits before it comes again.
+        ack_timeout: A message without an ack for this time has failed. None: never, as in Pulsar.
+        receiver_queue_size: How many messages are read ahead. Messages that wait for a failed one
+            of their key count, so a larger queue lets other keys continue meanwhile.
+        max_unacked_messages: No message is handed out while this many are not acked. 0: no limit.
         write_interval: How often acks are written.
-        replication_factor: How many replicas the topics of subscriptions get if they are not there
-            yet; -1 for the brokers' default.
-        max_redeliver_count: A message that fails after it was handed out again so often is a dead
-            letter: it is copied to `dead_letter_topic`, and then acked. None for no limit. What was
-            out when the process ended counts, as far as it was stored.
-        dead_letter_topic: Where to. It is none of `topics`; `sequitur dlq` reads it.
-        evicted_topic: Topic that messages are copied to before a backlog quota evicts them; None:
-            they are not. It is none of `topics`.
-        lease: So long a process that died on another machine keeps its successor out. It is renewed
-            each third of it, at most an hour.
-        take_over: Take it from the process that holds it, whatever the type.
+        replication_factor: Replicas of the system topics of subscriptions, if they are missing. -1:
+            the brokers' default.
+        max_redeliver_count: A message that fails after this many redeliveries is a dead letter: it
+            is copied to `dead_letter_topic`, then acked. None: no limit. Deliveries that were out
+            when the process ended count, as far as they were stored.
+        dead_letter_topic: Topic for dead letters. It must not be one of `topics`. `sequitur dlq`
+            reads it.
+        evicted_topic: Topic that messages are copied to before a backlog quota evicts them. None:
+            no copies. It must not be one of `topics`.
+        lease: How long the next owner waits after a process on another machine died. The owner
+            renews the lease after each third of it. The longest lease is an hour.
+        take_over: Take the subscription from its owner, whatever the type.
 
     Raises:
-        CursorError: What is stored was changed, or is of another version.
-        SubscriptionConnectedError: Another process holds it; or it is new, and a consumer group of
+        CursorError: The stored cursor was changed, or is of another version.
+        SubscriptionConnectedError: Another process owns it. Or it is new, and a consumer group of
             its name has a member.
-        SubscriptionExistsError: It is new, and a group of its name is another program's.
-        SubscriptionError: It is on other topics, of another type, or a Spark job's; or it is new,
-            and there is no `position`.
-        SubscriptionNameError: The name may not be one.
+        SubscriptionExistsError: It is new, and a group of its name belongs to another program.
+        SubscriptionError: It is on other topics, has another type, or belongs to a Spark job. Or it
+            is new, and `position` is missing.
+        SubscriptionNameError: The name is not allowed.
         TopicError: A topic does not exist, or the brokers do not answer.
-        TypeError: A topic is no text.
-        ValueError: A setting is out of range, or a topic's name may not be one.
+        TypeError: A topic is not text.
+        ValueError: A setting is out of range, or the name of a topic is not allowed.
     """
 
     def __init__(
@@ -353,7 +356,7 @@ class Subscription:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that it is on."""
+        """The topics of the subscription."""
         return self._topics
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
@@ -375,7 +378,7 @@ class Subscription:
         return messages[0] if messages else None
 
     def receive_many(self, most: int, timeout_s: float | None = None) -> list[Message]:
-        """Return the next messages: those that are there, as soon as there is one.
+        """Return the next messages, as soon as there is one.
 
         Args:
             most: Return no more than so many.
@@ -413,7 +416,7 @@ class Subscription:
         return self.acknowledge_many([message]) > 0
 
     def acknowledge_many(self, messages: Iterable[Acked]) -> int:
-        """Ack messages, of any partitions and in any order: all, or none if one is refused.
+        """Ack messages of any partitions, in any order. If one is refused, none is acked.
 
         Args:
             messages: Messages, or positions.
@@ -459,7 +462,7 @@ class Subscription:
         return self._consumption.ack_cumulative(*self._place(message))
 
     def negative_acknowledge(self, message: Acked) -> bool:
-        """Say that a message failed: it comes again after `negative_ack_backoff`.
+        """Mark a message as failed: it comes again after `negative_ack_backoff`.
 
         Args:
             message: A message, or a position.
@@ -491,7 +494,7 @@ class Subscription:
         self._consumption.flush(timeout_s)
 
     def stats(self) -> SubscriptionStats:
-        """Return the counts of now.
+        """Return the counts at this moment.
 
         Raises:
             SubscriptionClosedError: The subscription was closed.
@@ -516,7 +519,7 @@ class Subscription:
         )
 
     def close(self) -> None:
-        """Write all acks, and end; a second call does nothing.
+        """Write all acks, and end. A second call does nothing.
 
         Raises:
             SubscriptionFencedError: Another process has taken the subscription over, and there are

@@ -28,13 +28,14 @@ class CursorStats:
         mark_delete: The last offset up to which everything is acked.
         read_position: The offset that is read next.
         backlog: How many offsets before the end are not acked.
-        entries_since_first_not_acked: From behind the mark-delete position up to the read position,
-            that one included: 1 for a cursor that has caught up, as in Pulsar.
-        acked_ranges: How many ranges behind the mark-delete position are acked.
+        entries_since_first_not_acked: Number of offsets after the mark-delete position, up to and
+            including the read position. 1 for a cursor that has caught up, as in Pulsar.
+        acked_ranges: How many ranges after the mark-delete position are acked.
         consumed: How many messages were acked.
         absent: How many offsets were acked because Kafka holds nothing there.
-        repeated: How many acks were of what was acked.
-        lost: How many offsets Kafka deleted before they were acked: at most so many messages.
+        repeated: How many acks were of messages that had been acked.
+        lost: How many offsets Kafka deleted before they were acked. They had at most this many
+            messages.
         individually_deleted: The ranges, as `ranges_text` writes them.
     """
 
@@ -51,7 +52,7 @@ class CursorStats:
     individually_deleted: str
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fields that Pulsar has under its names; positions as partition:offset.
+        """Return the fields that Pulsar has, under its names, with positions as partition:offset.
 
         Four have no counterpart there: `committedOffset`, as Kafka's groups count it,
         `absentOffsets`, `repeatedAcks` and `lostAtMost`.
@@ -213,7 +214,7 @@ class Cursor:
 
     @property
     def acked_range_count(self) -> int:
-        """How many ranges behind the mark-delete position are acked."""
+        """How many ranges after the mark-delete position are acked."""
         return len(self._ranges)
 
     def ack(self, offset: int, *, end: int) -> int:

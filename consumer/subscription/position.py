@@ -39,7 +39,7 @@ class Position(NamedTuple):
     Attributes:
         partition: Number of the partition.
         offset: The offset there.
-        topic: The topic; None where only one can be meant.
+        topic: The topic. None if only one topic is possible.
     """
 
     partition: int
@@ -66,7 +66,7 @@ class Position(NamedTuple):
         return cls(int(found[2]), int(found[3]), found[1])
 
     def within(self, topics: Sequence[str]) -> SourcePartition:
-        """Return the partition that is meant.
+        """Return the partition that this place is in.
 
         Args:
             topics: Those of the subscription.
@@ -92,7 +92,7 @@ class Edge(StrEnum):
     EARLIEST = "earliest"
     """The first message that is there."""
     LATEST = "latest"
-    """Behind the last message."""
+    """After the last message."""
 
 
 @dataclass(frozen=True, slots=True)

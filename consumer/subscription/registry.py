@@ -68,7 +68,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 class SubscriptionType(StrEnum):
-    """How the messages of a subscription are given to its consumers."""
+    """How a subscription distributes messages to its consumers."""
 
     EXCLUSIVE = "Exclusive"
     FAILOVER = "Failover"
@@ -77,7 +77,7 @@ class SubscriptionType(StrEnum):
 
     @property
     def takes_cumulative_acks(self) -> bool:
-        """Whether an ack may be for all messages before one, too."""
+        """Whether one ack may ack all messages before it."""
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
 
 

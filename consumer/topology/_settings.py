@@ -15,12 +15,12 @@ from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 
 
 class Outputs(StrEnum):
-    """When what a tree emitted is written."""
+    """When the outputs of a tree are written."""
 
     FINISHED = "finished"
-    """Once the whole tree is acked: each output is there once."""
+    """Once the whole tree is acked, so each output is there once."""
     IMMEDIATE = "immediate"
-    """Whatever becomes of the tree: a tree that is tried again writes its outputs again."""
+    """At once, even if the tree fails. A tree that is tried again writes its outputs again."""
 
 
 class ProcessSettings(Section):

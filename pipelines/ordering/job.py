@@ -330,28 +330,28 @@ def reorder(
 ) -> JobReport:
     """Run the reorder job in this process, and return what it did.
 
-    Rows go to the output topic as with `sequitur reorder`. Beside that `on_step` is given each step
-    that has released rows, once they are in the topic: a function of yours, which may write them
-    elsewhere. A step is given again, as the same rows under the same id, where the process died or
-    the function raised before the job had noted that it returned: write by the id.
+    Rows go to the output topic as with `sequitur reorder`. Your function `on_step` also gets each
+    step that released rows, once they are in the topic. It may write them elsewhere. If the process
+    dies or the function raises before the job has noted that it returned, the function gets the
+    same rows under the same id again. So store the id with the rows.
 
     The Spark session is the one of this process, with the job's options set, or a new one on
-    `local[2,4]`; it is left running.
+    `local[2,4]`. It is left running.
 
     Args:
-        kafka: How to reach the brokers; or only their addresses.
+        kafka: How to reach the brokers, or only their addresses.
         settings: The job's settings.
-        on_step: Given each step, in the driver, one after the other.
-        stop: Ends the job once it is set, after the step that is at work. Without one, and called
-            by the main thread, SIGINT and SIGTERM do that.
-        available_now: End when what was there at the start is read.
-        drain: At the end release what is held, too; rows that come later may then be late.
-        reset_input: Once, when the job says so: read on where its log has got to, and recreated
-            topics from their beginning.
+        on_step: Called with each step, in the driver, one after the other.
+        stop: Once it is set, the job ends after the current step. Without it, SIGINT and SIGTERM do
+            that if the main thread makes the call.
+        available_now: End when all rows that were there at the start are read.
+        drain: At the end, release all held rows. Rows that come later may then be late.
+        reset_input: Only when the job asks for it: read on from the end of its log, and read
+            recreated topics from their beginning.
 
     Raises:
-        StepFunctionError: `on_step` raised; the next start gives the step again.
-        ReorderError: The job cannot go on; the message says why.
+        StepFunctionError: `on_step` raised. The next start calls it with the same step.
+        ReorderError: The job cannot continue. The message says why.
         ConservationError: A row is unaccounted for.
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """

@@ -258,17 +258,18 @@ _DOCUMENT: Final = "given.json"
 
 @dataclass(frozen=True, slots=True)
 class OrderedStep:
-    """The rows that a step has released, in their order.
+    """The rows that a step released, in their order.
 
-    A step is given again, with the same id and the same rows in the same order, unless the job has
-    noted that the function returned. Its number grows from step to step; steps without rows are
+    The job calls the function again with the same id and the same rows in the same order until it
+    has noted that the function returned. Numbers grow from step to step. Steps without rows are
     left out.
 
     Attributes:
-        id: Names the step in whatever it is written to: `<app>/<checkpoint>/<step>`. No other step
-            has it, of this job or of one with another checkpoint.
+        id: Unique name of the step, `<app>/<checkpoint>/<step>`, to store with the rows. No other
+            step has it, in this job or in one with another checkpoint.
         step: Number of the step.
-        frontier_ms: Event time, epoch ms, up to which all rows on time are given with this step.
+        frontier_ms: Event time, epoch ms, up to which all rows on time have been released with this
+            step.
         partitions: How many partitions the output topic has.
     """
 
@@ -279,7 +280,7 @@ class OrderedStep:
     _due: Selection = field(repr=False)
 
     def tables(self, partition: int) -> Iterator[pa.Table]:
-        """Return the rows of a partition of the output topic, some at a time.
+        """Yield the rows of a partition of the output topic, some at a time.
 
         They are read as they are asked for, which has to be within the call, at most 65,536 rows a
         table. From the first table to the last they are in the order of (event_time_ms, topic,

@@ -86,12 +86,12 @@ class ReorderedRecord(NamedTuple):
     timestamp_ms: int
 
     def header(self, name: str) -> bytes | None:
-        """Return the value of the last header with a name; None without one."""
+        """Return the value of the last header with a name, or None."""
         return dict(self.headers).get(name)
 
 
 class ReorderTester:
-    """Runs a reorder job on plain lists, with a topology behind it or without.
+    """Runs a reorder job on plain lists, with a topology after it or without.
 
     Each `run` is a batch of the job::
 
@@ -106,22 +106,22 @@ class ReorderTester:
                 b'{"at": 1700000001000}', b'{"at": 1700000002000}',
             ]
 
-    Rows are staged, judged, held, released and sent as by the job, under the same documents, and
-    tasks run from their pickles. Left out are brokers and Spark, and what depends on them: a
-    process that dies, and a batch that is read in parts. The tester uses no checkpoint of the
-    settings: it keeps the job's state in a temporary folder, which `close` deletes.
+    The tester stages, judges, holds, releases and sends rows as the job does, and runs tasks from
+    their pickles. It leaves out brokers and Spark, and what depends on them: a process that dies,
+    and a batch that is read in parts. It ignores the checkpoint of the settings. The job's state is
+    in a temporary folder, which `close` deletes.
 
     Args:
-        settings: The job's settings, or the section `[reorder]` of its file as a mapping, which
-            may lack `checkpoint`.
-        topology: Given the ordered rows; None without one.
-        process: How it is run.
-        partitions: How many partitions each input topic has, and so those topics that are made.
-        on_step: Given each step that has released rows, as by `sequitur.spark.reorder`.
-        now_ms: What the wall clock says at first, epoch ms; it stands still but for `advance`. By
-            default this machine's.
-        available_now: Whether the job is one that ends when what was there is read: no partition
-            is waited for once all of it is read.
+        settings: The job's settings, or the section `[reorder]` of its file as a mapping.
+            `checkpoint` may be missing.
+        topology: Topology that gets the ordered rows, or None.
+        process: How the topology is run.
+        partitions: How many partitions each input topic and each topic that is made has.
+        on_step: Called with each step that released rows, as in `sequitur.spark.reorder`.
+        now_ms: Start of the wall clock, epoch ms, which only `advance` moves. By default this
+            machine's time.
+        available_now: Whether the job ends when all rows are read. Then the frontier waits for no
+            partition that is read to its end.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ReorderTester:
         self._storage = LocalStorage(self.folder)
 
     def produce(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Put rows into the input topics, of which none is read yet.
+        """Put rows into the input topics, without reading them yet.
 
         Args:
             rows: Each with `value`, and if wanted with `key`, `headers` (names and values),
@@ -162,7 +162,7 @@ class ReorderTester:
             self._topics.append(row, self._settings.input_topics, self.now_ms)
 
     def run(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Put rows into the input topics, and run a batch of all that is not read yet.
+        """Put rows into the input topics, and run a batch of all unread rows.
 
         Without any it is a tick: what has become due is released.
 
@@ -180,12 +180,12 @@ class ReorderTester:
         engine.wait_until_done()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and what has become due by that go out."""
+        """Move the clock, and release the rows that have become due."""
         self.now_ms += round(1000 * seconds)
         self.run()
 
     def drain(self) -> None:
-        """Release all rows that are held, as at the end of a job that is to drain."""
+        """Release all held rows, as at the end of a job with `drain`."""
         self._opened().drain()
 
     def restart(
@@ -210,22 +210,22 @@ class ReorderTester:
         self._opened()
 
     def records(self, topic: str) -> list[ReorderedRecord]:
-        """Return what was written to a topic, partition by partition."""
+        """Return the records of a topic, partition by partition."""
         return [one for several in self._topics.written.get(topic, []) for one in several]
 
     @property
     def released(self) -> list[ReorderedRecord]:
-        """What was written to the output topic, partition by partition."""
+        """Records of the output topic, partition by partition."""
         return self.records(self._settings.output_topic)
 
     @property
     def late(self) -> list[ReorderedRecord]:
-        """What was written to the late topic."""
+        """Records of the late topic."""
         return self.records(self._settings.late)
 
     @property
     def quarantined(self) -> list[ReorderedRecord]:
-        """What was written to the quarantine topic."""
+        """Records of the quarantine topic."""
         return self.records(self._settings.quarantine)
 
     @property
@@ -234,11 +234,11 @@ class ReorderTester:
         return self._opened().totals
 
     def report(self) -> JobReport:
-        """Return what the job would report at its end."""
+        """Return the report that the job would print at its end."""
         return self._opened().report(0, 1.0)
 
     def close(self) -> None:
-        """End the job, and delete what it kept."""
+        """End the job, and delete its state."""
         self._end()
         self._held.close()
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchWritten:
-    """What became of a DataFrame that was written under a name.
+    """The result of writing a DataFrame under a name.
 
     Attributes:
         name: The name.
-        is_repeat: Whether all of it was in the topic before the call: then nothing was done.
-        rows: How many rows were written; None of a repeat.
+        is_repeat: Whether all rows were in the topic before the call. Then nothing was written.
+        rows: How many rows were written. None for a repeat.
     """
 
     name: str
@@ -46,7 +46,7 @@ class BatchWritten:
 
 
 class ExactlyOnceKafka:
-    """A sink that puts each row of a stream, or of a DataFrame, into a topic exactly once.
+    """A sink that writes each row of a stream or a DataFrame to a topic exactly once.
 
     ::
 
@@ -55,27 +55,28 @@ class ExactlyOnceKafka:
         )
         rows.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
-    Rows have the columns that Spark's own sink takes: `value`, and if wanted `key`, `headers` and
-    `partition`; and `timestamp`. Others are passed over, but may be sorted by. Readers of the topic
-    need no setting: there are no transactions.
+    Rows have the columns of Spark's own sink: `value`, and optionally `key`, `headers`, `partition`
+    and `timestamp`. Other columns are not written, but may be sorted by. Readers of the topic need
+    no setting, since there are no transactions.
 
-    Nothing is asked and no folder is made before the first batch. Not for Spark Connect.
+    The sink connects, and makes its folder, with the first batch. It does not work with Spark
+    Connect.
 
     Args:
-        topic: The topic; it is there.
-        checkpoint: A folder of the sink's own, beside Spark's, on a path that all machines reach,
-            in an object store or in HDFS.
-        kafka: How to reach the brokers; or only their addresses.
-        order_by: What rows of a partition are sorted by within a batch: columns, or their names.
-            Others keep the order in which Spark has them.
-        first_batch: Number of the first batch that a new checkpoint is given: of a stream that
-            wrote elsewhere before.
-        app: The sink's name in Kafka, which its producer id belongs to; by default one of its own.
+        topic: The topic. It must exist.
+        checkpoint: A folder for the sink, other than Spark's checkpoint, on a path that all
+            machines reach, in an object store or in HDFS.
+        kafka: How to reach the brokers, or only their addresses.
+        order_by: Columns, or their names, by which rows of a partition are sorted within a batch.
+            Without it, rows keep Spark's order.
+        first_batch: Number of the first batch that a new checkpoint gets, for a stream that wrote
+            elsewhere before.
+        app: The sink's name in Kafka, which owns its producer id. By default one is made up.
 
     Raises:
         ColumnsError: `order_by` is not columns or names.
-        TypeError: `topic` is no text.
-        ValueError: `kafka` is no address, or `topic` may be no topic's name.
+        TypeError: `topic` is not text.
+        ValueError: `kafka` is not an address, or `topic` is not allowed as a topic's name.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class ExactlyOnceKafka:
             self._written = None if batch.run is None else (batch.run, batch_id)
 
     def write(self, rows: DataFrame, *, name: str) -> BatchWritten:
-        """Write a DataFrame once: under a name that was written before nothing is done.
+        """Write a DataFrame once. If the name was written before, nothing is done.
 
         A checkpoint has either a stream or DataFrames with names.
 
@@ -139,7 +140,7 @@ class ExactlyOnceKafka:
             return BatchWritten(name, is_repeat=False, rows=written)
 
     def close(self) -> None:
-        """Let go of the checkpoint, so that another process, or another sink, can have it."""
+        """Release the checkpoint, so that another process or sink can take it."""
         with self._lock:
             if self._steps is not None:
                 self._steps.close()

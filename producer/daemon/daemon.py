@@ -180,7 +180,7 @@ class DaemonReport:
         recovered: Events that the journal held from an earlier run.
         persisted: In the log.
         not_persisted: Not in the log, now or ever.
-        possibly_persisted: It is unknown whether they are.
+        possibly_persisted: It is unknown whether they are in the log.
         kept: Without an answer, and in the journal: the next start sends them.
         dead_lettered: Put into the dead-letter file, before they were accepted or after.
         error: What failed, if something did.

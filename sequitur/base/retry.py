@@ -29,9 +29,9 @@ class Backoff:
 
     Attributes:
         initial_ms: Wait after the first failure.
-        maximum_ms: Wait that is never exceeded, but for the jitter.
-        jitter: Share by which each wait is spread to either side.
-        factor: Each wait is so many times the one before; at least 1.
+        maximum_ms: Longest wait, without the jitter.
+        jitter: Each wait is up to this share shorter or longer.
+        factor: Each wait is the wait before, times this. At least 1.
     """
 
     initial_ms: float = 100

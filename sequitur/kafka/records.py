@@ -48,9 +48,10 @@ class EventId:
     """Which producer accepted the event, and under which sequence.
 
     Attributes:
-        producer: The producer's name; of a life without a journal, `<name>~~<random digits>`.
-        sequence: Counts that producer's events from 0, over all generations; at most 2^63 - 1.
-        generation: Which life of a producer with a journal; empty without one.
+        producer: The producer's name. Without a journal, `<name>~~<random digits>` for each run.
+        sequence: Number of the event among that producer's, from 0 to 2^63 - 1, over all
+            generations.
+        generation: Which life of the journal the producer is in. Empty without a journal.
     """
 
     producer: str

@@ -54,7 +54,7 @@ _TOKEN_LIFE_S: Final = 60.0
 
 
 class KafkaSettings(Section):
-    """How to reach the brokers. The same settings serve every client, each in its own words."""
+    """How to reach the brokers. The same settings serve all clients."""
 
     title = "Brokers"
     bootstrap_servers: str = Field(
@@ -191,7 +191,7 @@ class KafkaSettings(Section):
         return options
 
     def java(self) -> dict[str, str]:
-        """These settings for Kafka's Java client; Spark puts `kafka.` before each name.
+        """These settings for Kafka's Java client. Spark puts `kafka.` before each name.
 
         PEM files are given by content, since Java takes a certificate and its key in one.
 

@@ -34,6 +34,7 @@ _PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "d
 def of_page(text: str) -> Iterator[str]:
     """Paragraphs, items and cells of a page; commands and samples are not prose."""
     text = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"::\n(?:\n| {4}.*\n)+", "\n\n", text)
     text = re.sub(r"^(?:#+ .*|\|[-| :]+\|)$", "", text, flags=re.MULTILINE)
     text = re.sub(r"^\s*(?:[-*>]|\d+\.) ", "\n\n", text, flags=re.MULTILINE)
     for part in re.split(r"\n\s*\n", text):

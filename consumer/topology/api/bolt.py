@@ -94,8 +94,7 @@ class TopologyContext:
         config: The topology's configuration.
         task_counts: How many tasks each component has, this one included.
         now_ms: The batch's time, epoch ms. This and the watermark are new in each batch.
-        watermark_ms: Events up to this event time are all done: none of them comes any more. None
-            as long as nothing is known.
+        watermark_ms: All events up to this event time are done. None: not known yet.
     """
 
     topology: str
@@ -116,16 +115,16 @@ class TopologyContext:
 class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its own
     """What all bolts have in common.
 
-    A task makes its own copy of it, by pickling. `prepare` is called once for each copy, then in
-    each batch `process` for each tuple and `finish_batch` at its end, and at last `cleanup`. A
-    copy goes through many batches, but not for sure: see `snapshot`. A tuple that is
-    neither acked nor failed by the end of `finish_batch` fails as `never-acked`; an exception out
-    of `process` fails its tuple.
+    Each task unpickles its own copy. The engine calls `prepare` once for each copy. In each batch
+    it calls `process` for each tuple, then `finish_batch`. It calls `cleanup` at the end. A copy
+    usually serves many batches, but that is not promised: see `snapshot`. A tuple that is neither
+    acked nor failed by the end of `finish_batch` fails as `never-acked`. An exception from
+    `process` fails its tuple.
 
     Attributes:
         fields: Fields of the default stream.
-        streams: Fields of further streams by name.
-        direct_streams: Those streams whose tuples are emitted to a task by number.
+        streams: Fields of each further stream, by the stream's name.
+        direct_streams: The streams whose emitter names the task.
     """
 
     fields: Sequence[str] = ()
@@ -143,7 +142,7 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         self.collector = collector
 
     def finish_batch(self) -> None:  # noqa: B027 - most bolts hold nothing
-        """All tuples of the batch have been given: ack what is still held, and release it.
+        """Called after the batch's last tuple: ack and release all that the bolt holds.
 
         If it raises, all events of the batch fail that the task was given, acked or not.
         With `max_spout_pending` also in between, each time that so many trees are open.
@@ -153,7 +152,7 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         """Release what `prepare` acquired."""
 
     def snapshot(self) -> Any:
-        """Return the task's state that the next batch begins with; None for none.
+        """Return the state that the next batch of this task begins with, or None.
 
         The next batch may run in another process, with another copy of the bolt.
         It is pickled and kept with the batch's verdicts. State that a failed tree has changed stays
@@ -162,7 +161,7 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
         return None
 
     def restore(self, state: Any) -> None:  # noqa: B027 - most bolts keep nothing
-        """Take back what `snapshot` gave in the batch before; called behind `prepare`.
+        """Take back what `snapshot` returned in the batch before. Called after `prepare`.
 
         Not where the copy that gave it goes on.
         """
@@ -189,13 +188,13 @@ class Bolt(BaseBolt):
 class BatchBolt(Bolt):
     """A bolt that holds tuples across calls, and acks them when its batch is finished.
 
-    Each batch has a copy of its own, so `prepare` begins it with nothing. What is dear to make,
-    such as a connection, belongs into a `Bolt` or `BasicBolt`, which go on from batch to batch.
+    Each batch has a copy of its own, which `prepare` begins with nothing. Make expensive things,
+    such as a connection, in a `Bolt` or `BasicBolt`: these live from batch to batch.
     """
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """All tuples of the batch have been given: emit what they came to, ack and forget them.
+        """Called after the batch's last tuple: emit results, ack and forget the tuples.
 
         With `max_spout_pending` also in between, each time that so many trees are open.
         """
@@ -209,17 +208,17 @@ class BasicBolt(BaseBolt):
 
     @abstractmethod
     def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> Any:  # noqa: A002
-        """Process a tuple; what it yields, or emits by this collector, is anchored to it."""
+        """Process a tuple. What it yields, or emits by the collector, is anchored to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """What a function yields for a stream other than its default one.
+    """A value that a function yields for a stream other than its default one.
 
     Attributes:
         stream: The stream.
         values: The values.
-        task: The task, of a direct stream.
+        task: The task, for a direct stream.
     """
 
     stream: str
@@ -231,10 +230,10 @@ class FunctionBolt(Bolt):
     """A function as a bolt: what it yields is emitted, anchored to its input, which is then acked.
 
     Args:
-        function: Gets a tuple; yields values, or returns an iterator or a list of them, or None.
+        function: Gets a tuple. Yields values, or returns None, a list or an iterator of them.
         fields: Fields of what it yields.
         streams: Fields of further streams, see `To`.
-        direct_streams: Those of them whose tuples are emitted to a task by number.
+        direct_streams: Further streams whose emitter names the task.
     """
 
     def __init__(
@@ -260,7 +259,7 @@ class FunctionBolt(Bolt):
         return self.function(tuple)
 
     def process(self, tuple: Tuple, /) -> Any:  # noqa: A002
-        """See `Bolt`; the executor calls the function itself."""
+        """See `Bolt`. The executor calls the function itself."""
         return self.function(tuple)
 
     def __reduce__(self) -> Any:
@@ -291,12 +290,12 @@ def bolt(
     """Make a function a bolt: `@bolt`, or `@bolt(fields=("word", "count"))`.
 
     Args:
-        function: Gets a tuple and yields values: a tuple or a list of them in the order of the
-            fields, a mapping by field, or of a single field the value itself.
+        function: Gets a tuple and yields values: a tuple or list in the order of the fields, a
+            mapping by field, or the value itself if there is one field.
         fields: Fields of the default stream.
-        streams: Fields of further streams; yield `To(stream, values)` for these.
-        direct_streams: Those of them whose tuples go to a task by number; yield
-            `To(stream, values, task)` for these.
+        streams: Fields of further streams. Yield `To(stream, values)` for these.
+        direct_streams: Further streams whose emitter names the task. Yield `To(stream, values,
+            task)` for these.
     """
 
     def made(decorated: Callable[[Any], Any]) -> FunctionBolt:

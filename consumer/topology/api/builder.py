@@ -46,8 +46,8 @@ class TreeFailure:
 
     Attributes:
         reason: The reason.
-        detail: A traceback, or what is known.
-        path: The components that the failed tuple had come through, the spout first.
+        detail: A traceback, or another description.
+        path: The components that the failed tuple had passed, the spout first.
     """
 
     reason: FailReason
@@ -68,8 +68,8 @@ class AckedEvent:
 
     Attributes:
         event: The event.
-        attempt: Which attempt that was; the first is 1.
-        latency_ms: How long it took from the batch's time on.
+        attempt: Number of that attempt. The first is 1.
+        latency_ms: Time from the batch's time to this outcome.
     """
 
     event: EventValues
@@ -83,8 +83,8 @@ class FailedEvent:
 
     Attributes:
         event: The event.
-        attempt: Which attempt that was; the first is 1.
-        latency_ms: How long it took from the batch's time on.
+        attempt: Number of that attempt. The first is 1.
+        latency_ms: Time from the batch's time to this outcome.
         failure: Why.
         is_dead: Whether it was the last: the event is a dead letter.
     """
@@ -97,10 +97,10 @@ class FailedEvent:
 
 
 class EventHook:
-    """Is notified of what becomes of tracked events, in the tasks of the first stage.
+    """Is notified of the outcomes of tracked events, in the tasks of the first stage.
 
-    It is called once a batch's verdicts are known, before they are written down: again, if the
-    batch is repeated. What it raises is logged, and changes nothing.
+    It is called when the outcomes of a batch are known, before they are stored. If the batch is
+    repeated, it is called again. An exception that it raises is logged, and changes nothing.
     """
 
     def on_ack(self, done: AckedEvent, /) -> None:
@@ -165,15 +165,15 @@ class Component:
     Attributes:
         id: Its name.
         kind: What it is.
-        bolt: Of a bolt, what runs.
-        output: Of an output, where it writes.
-        parallelism: How many tasks; None for as many as what it reads has where it can run there,
-            and otherwise as many as the spout has (`engine.plan`).
+        bolt: For a bolt, the object that runs.
+        output: For an output, where it writes.
+        parallelism: How many tasks. None: as many as its input has if it can run there, otherwise
+            as many as the spout has (`engine.plan`).
         concurrency: How many calls of a task run side by side.
         inputs: What it reads.
-        streams: What it emits, by name.
-        tick_ms: Of a bolt, how often it is given a tick; None for never.
-        tracked: Of the spout: which events have a message id, so that their trees are tracked.
+        streams: Its streams, each under its name.
+        tick_ms: For a bolt, how often it gets a tick. None: never.
+        tracked: For the spout, which events have a message id, so that their trees are tracked.
     """
 
     id: str
@@ -194,9 +194,9 @@ class Topology:
 
     Attributes:
         name: Its name.
-        components: Its components, each behind those it reads.
+        components: Its components, each after those it reads.
         config: The configuration that bolts find in their context.
-        hook: Is notified of acked and failed events; None for no hook.
+        hook: Is notified of acked and failed events. None: no hook.
     """
 
     name: str
@@ -225,17 +225,17 @@ class Topology:
 
     @property
     def bolts(self) -> tuple[Component, ...]:
-        """Its bolts, each behind those it reads."""
+        """Its bolts, each after those it reads."""
         return tuple(one for one in self.components.values() if one.kind is Kind.BOLT)
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether a bolt has calls that run side by side, as those do that wait for a service."""
+        """Whether a bolt has concurrent calls."""
         return any(one.concurrency > 1 for one in self.bolts)
 
     @property
     def tick_intervals_ms(self) -> dict[str, int]:
-        """How often bolts are given a tick, of those that are."""
+        """The tick interval of each bolt that gets ticks."""
         return {one.id: one.tick_ms for one in self.bolts if one.tick_ms is not None}
 
     @property
@@ -253,7 +253,7 @@ class Topology:
         return tuple(dict.fromkeys(named))
 
     def readers(self, component: str, stream: str) -> tuple[tuple[Component, Grouping], ...]:
-        """Who reads a stream, and by which grouping."""
+        """The readers of a stream, each with its grouping."""
         return tuple(
             (reader, one.grouping)
             for reader in self.components.values()
@@ -374,7 +374,7 @@ class ComponentDeclarer:
         return self.grouping(component, GlobalGrouping(), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Let the emitter name the task; the stream has to be one of `direct_streams`."""
+        """Let the emitter name the task. The stream must be one of `direct_streams`."""
         return self.grouping(component, DirectGrouping(), stream)
 
     def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
@@ -386,7 +386,7 @@ class ComponentDeclarer:
     def local_or_shuffle_grouping(
         self, component: str, stream: str = DEFAULT_STREAM
     ) -> ComponentDeclarer:
-        """Keep a tuple in its task if the bolt runs there; else distribute tuples evenly."""
+        """Keep a tuple in its task if the bolt runs there, else distribute tuples evenly."""
         return self.grouping(component, LocalOrShuffleGrouping(), stream)
 
     def partial_key_grouping(
@@ -478,12 +478,12 @@ class TopologyBuilder:
 
     Args:
         name: The topology's name.
-        config: What bolts find in their context; it is pickled.
-        tick_interval: How often bolts are given a tick tuple, but for those that say so themselves:
-            seconds, a `timedelta`, or text such as "10 s". None for never.
+        config: What bolts find in their context. It is pickled.
+        tick_interval: How often bolts without an interval of their own get a tick tuple: seconds, a
+            `timedelta`, or text such as "10 s". None: never.
 
     Raises:
-        TopologyBuildError: The interval is none.
+        TopologyBuildError: The interval is not valid.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class OutputCollector:
         self._runner = runner
 
     def hand_over(self, runner: TaskRunner) -> None:
-        """Emit by another runner from here on: the bolt is kept for another batch."""
+        """Use another runner from now on: the bolt serves another batch."""
         self._runner = runner
 
     def emit(
@@ -95,7 +95,10 @@ class OutputCollector:
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
     ) -> list[list[TaskId]]:
-        """Emit a tuple for each of some values; see `emit`. Behind one that raises none is out."""
+        """Emit a tuple for each of some values. See `emit`.
+
+        If one raises, the values after it are not emitted.
+        """
         return [self.emit(one, anchors, stream, task) for one in values]
 
     def ack(self, tuple: Tuple) -> None:  # noqa: A002 - the field's word
@@ -108,7 +111,7 @@ class OutputCollector:
         self._runner.ack(tuple)
 
     def fail(self, tuple: Tuple, detail: str = "") -> None:  # noqa: A002
-        """The tuple cannot be processed: every tree it belongs to fails, and is tried again.
+        """The tuple cannot be processed. Its trees fail, and their events are tried again.
 
         Args:
             tuple: The tuple.
@@ -138,7 +141,7 @@ class BasicOutputCollector:
     def emit(
         self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
     ) -> list[TaskId]:
-        """Emit a tuple; see `OutputCollector.emit`."""
+        """Emit a tuple. See `OutputCollector.emit`."""
         if not isinstance(stream, str):
             raise EmitError(
                 f"emit({values!r:.100}, {stream!r:.100}): the order is emit(values, stream), and "
@@ -149,5 +152,5 @@ class BasicOutputCollector:
     def emit_many(
         self, values: Iterable[Any], stream: str = DEFAULT_STREAM, task: int | None = None
     ) -> list[list[TaskId]]:
-        """Emit a tuple for each of some values; see `OutputCollector.emit_many`."""
+        """Emit a tuple for each of some values. See `OutputCollector.emit_many`."""
         return [self.emit(one, stream, task) for one in values]

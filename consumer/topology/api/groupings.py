@@ -54,14 +54,14 @@ _INSTANT: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def stable_hash(value: Any) -> int:
-    """Hash a value alike in each process, and as all values that it equals.
+    """Hash a value. The hash is the same in each process, and for equal values.
 
-    Known are None, text, bytes and what is like them, numbers of the standard library and NumPy,
-    dates, times and durations, UUIDs, enumerations, and lists, tuples, sets, mappings and
-    dataclasses of these.
+    It takes None, text, bytes-like values, numbers of the standard library and NumPy, dates, times,
+    durations, UUIDs and enumerations. It takes lists, tuples, sets, mappings and dataclasses of
+    these, too.
 
     Raises:
-        UngroupableValueError: It is of another type.
+        UngroupableValueError: The value is of another type.
     """
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogatepass")
@@ -243,7 +243,7 @@ class GroupingContext:
         stream: Their stream.
         fields: Their fields.
         reader: The bolt among whose tasks it chooses.
-        tasks: How many tasks that bolt has; they are numbered from 0.
+        tasks: How many tasks that bolt has. Their numbers begin at 0.
     """
 
     topology: str
@@ -257,8 +257,8 @@ class GroupingContext:
 class CustomStreamGrouping(ABC):
     """A grouping of the user's.
 
-    Each task that emits makes its own copy of it in each batch, by pickling. So that a batch that
-    is repeated is the same, what it chooses may depend only on what it was given in this batch.
+    Each task that emits unpickles its own copy in each batch. The choice may depend only on the
+    tuples of this batch, so that a repeated batch is the same.
     """
 
     def prepare(self, context: GroupingContext) -> None:  # noqa: B027 - most need nothing
@@ -270,7 +270,7 @@ class CustomStreamGrouping(ABC):
 
     @abstractmethod
     def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """Return the tasks that get a tuple, by number; none if no task is to get it.
+        """Return the numbers of the tasks that get a tuple. The list may be empty.
 
         An exception fails what is being processed, as one of a bolt does.
 
@@ -292,13 +292,13 @@ class Emitter:
 
 
 class Grouping(ABC):
-    """Which tasks of a bolt get a tuple. A new one is one class, and a method of the declarer's.
+    """Which tasks of a bolt get a tuple. A new grouping is a class, and a method of the declarer.
 
     Attributes:
-        title: What messages call it.
+        title: Its name in messages.
         fields: The fields whose values choose the task.
-        is_direct: Whether the emitter names the task; the stream has to say that it does.
-        is_users: Whether user code chooses: that may hang or raise.
+        is_direct: Whether the emitter names the task. The stream has to declare it.
+        is_users: Whether user code chooses, which may hang or raise.
     """
 
     title: ClassVar[str]
@@ -319,11 +319,11 @@ class Grouping(ABC):
 
     @property
     def meets_by(self) -> tuple[str, ...] | None:
-        """The fields whose equal values meet in one task, if it promises that."""
+        """The fields whose equal values go to one task, if the grouping promises that."""
         return None
 
     def keeps_local(self, *, of_spout: bool) -> bool:
-        """Return whether a tuple may stay where it is, in a bolt with as many tasks as its input.
+        """Return whether a tuple may stay in its task, if the bolt has as many tasks as its input.
 
         Args:
             of_spout: Whether the stream is the spout's, whose tasks have all events of a key.

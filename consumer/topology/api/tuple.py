@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class EventValues(NamedTuple):
-    """The values of a spout's tuple; a tuple of these columns will do as well."""
+    """The values of a spout's tuple. A plain tuple of these columns is accepted, too."""
 
     key: bytes | None
     value: bytes | None
@@ -67,9 +67,9 @@ class Stream:
 
 
 class Tuple(msgspec.Struct, eq=False):
-    """What a bolt is given: named values of a stream.
+    """The input of a bolt: named values of a stream.
 
-    `tuple["word"]` gives a value by its field, `tuple[0]` by its index.
+    `tuple["word"]` is a value by its field, `tuple[0]` by its index.
 
     Attributes:
         values: The values, in the order of the stream's fields.
@@ -108,7 +108,7 @@ class Tuple(msgspec.Struct, eq=False):
 
     @property
     def source_task(self) -> int:
-        """Number of the task that emitted it; of an event, its partition of the ordered stream."""
+        """Number of the task that emitted it. For an event, its partition of the ordered stream."""
         return self.declared.task
 
     @property
@@ -124,7 +124,7 @@ class Tuple(msgspec.Struct, eq=False):
     @property
     @abstractmethod
     def place(self) -> Place:
-        """Source position of the event it is derived from; of several, of the first."""
+        """Source position of the event it is derived from, or of the first of several."""
 
     @property
     @abstractmethod
@@ -134,17 +134,17 @@ class Tuple(msgspec.Struct, eq=False):
     @property
     @abstractmethod
     def attempt(self) -> int:
-        """How often its event has been tried, this time included."""
+        """How often its event has been tried, including this attempt."""
 
     @property
     @abstractmethod
     def event_time_ms(self) -> int:
-        """Event time of its event; of several, of the newest."""
+        """Event time of its event, or of the newest of several."""
 
     @property
     @abstractmethod
     def event_key(self) -> bytes | None:
-        """Key of the event it is derived from; of several, of the first."""
+        """Key of the event it is derived from, or of the first of several."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return its values by field."""

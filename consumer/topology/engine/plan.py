@@ -42,7 +42,7 @@ _IDS_AT_ONCE: Final = 1 << 12
 
 
 class Ordering(StrEnum):
-    """Which events a failed event holds back."""
+    """Which events a failed event blocks."""
 
     KEY = "key"
     """Later events of its key."""
@@ -222,7 +222,7 @@ class OutputRecord(NamedTuple):
     """A record that an output bolt wrote.
 
     Attributes:
-        root: The event it came from; of several, the last in order.
+        root: The event it came from, or the last of several in order.
         key: Its key.
         value: Its value.
         headers: Its headers.

@@ -36,7 +36,7 @@ class RetryPolicy:
         factor: Each further delay is so many times the one before.
         maximum_ms: No delay is longer, but for the jitter.
         jitter: A delay is up to this share shorter or longer.
-        max_attempts: After so many the event is dead-lettered; 0 for never.
+        max_attempts: After this many attempts the event is dead-lettered. 0: never.
     """
 
     delay_ms: int = 100
@@ -46,7 +46,7 @@ class RetryPolicy:
     max_attempts: int = 5
 
     def gives_up(self, attempt: int, reason: FailReason) -> bool:
-        """Return whether a failed event is given up. The one rule for it.
+        """Return whether a failed event becomes a dead letter. The one rule for it.
 
         Args:
             attempt: The attempt that failed; the first is 1.

@@ -47,16 +47,16 @@ _logger: Final = logging.getLogger("sequitur.topology.state")
 class MapState:
     """Keys and values, as the batch finds and leaves them.
 
-    Reads see the batch's own updates. Updates are written when the batch commits. A batch that is
-    repeated finds the values that it found the first time, so that its updates give, and the bolt
-    emits, the same again. A row of a transactional state that the batch wrote before is not written
-    again: it stands, and is given as it is stored, whatever a repeat comes to.
+    Reads see the batch's own updates. Updates are written when the batch commits. A repeated batch
+    finds the values that it found the first time, so its updates and the bolt's output are the
+    same. A row of a transactional state that the batch wrote before is not written again. A read
+    returns it as it is stored, whatever the repeat computes.
 
     Args:
         state: Which one.
         session: Where rows are read.
         writer: Whose batch it is.
-        task_of: Returns the task that what keys are grouped by goes to, to check writes by.
+        task_of: Returns the task of the value that keys are grouped by. Writes are checked with it.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class MapState:
         self._written: dict[Key, Any] = {}  # by this batch
 
     def get(self, key: Key) -> Any | None:
-        """Return the value of a key; None if it has none.
+        """Return the value of a key, or None.
 
         Of a key that another task writes in this transaction it is the value before.
 
@@ -92,7 +92,7 @@ class MapState:
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Iterable[Key]) -> list[Any | None]:
-        """Return the value of each key; None where it has none. Raises what `get` does."""
+        """Return the value of each key, or None. Raises what `get` raises."""
         fitted = self._known(keys)
         return [
             copy_of(self._state, self._first[key].value if self._stands(key) else self._value(key))
@@ -121,7 +121,7 @@ class MapState:
         return self.multi_update([key], function)[0]
 
     def multi_update(self, keys: Iterable[Key], function: Update) -> list[tuple[Any | None, Any]]:
-        """Update each key, all or none; one that comes twice is updated twice.
+        """Update all keys or none. A key that is given twice is updated twice.
 
         Returns:
             The values before and after, in the order of the keys.
@@ -168,7 +168,7 @@ class MapState:
         self._written.update(put)
 
     def multi_remove(self, keys: Iterable[Key]) -> None:
-        """Take keys out, all or none, without reading them: they have no value from here on.
+        """Remove all keys or none, without reading them.
 
         Raises:
             StateValueError: A key does not fit.
@@ -263,13 +263,13 @@ def check_session(store: StateStore, session: StateSession, writer: Writer) -> N
 class CommitterStates:
     """All states of one task in one batch. States of one store are committed together.
 
-    Stores are committed one after the other: if one fails, those before it have committed, and
-    the batch is to be repeated.
+    Stores are committed one after the other. If one fails, those before it have committed, and the
+    batch must be repeated.
 
     Args:
-        states: By the name that the bolt asks by.
+        states: States by the name that the bolt uses.
         writer: Whose batch it is.
-        task_of: Returns the task that what keys are grouped by goes to, to check writes by.
+        task_of: Returns the task of the value that keys are grouped by. Writes are checked with it.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class CommitterStates:
         return len(self._sessions)
 
     def check(self) -> None:
-        """Check that each database is the one that the transaction before left.
+        """Check that each database is as the transaction before left it.
 
         To be called before the bolt sees a state: a lost database must not look like an empty one.
 
@@ -319,7 +319,7 @@ class CommitterStates:
         return self._maps[self._states[name]]
 
     def try_out(self) -> AllChanges:
-        """Have each database take what it might refuse, and take it back; return all changes.
+        """Write to each database and roll back, so that it can refuse changes. Return all changes.
 
         Raises:
             StateValueError: One refuses a key or a value.
@@ -331,7 +331,7 @@ class CommitterStates:
         return all_changes
 
     def commit(self) -> None:
-        """Write everything, to each store in turn; that the batch was here, also without changes.
+        """Write all changes to each store in turn. Without changes, only the batch is noted.
 
         Raises:
             StateOwnerError: A topology's rows are another checkpoint's.
@@ -350,7 +350,7 @@ class CommitterStates:
         return all_changes
 
     def close(self) -> None:
-        """Give back the connections, also when one of them cannot be."""
+        """Close all connections, even if closing one fails."""
         with contextlib.ExitStack() as closing:
             for session in self._sessions.values():
                 closing.callback(session.close)

@@ -185,7 +185,7 @@ _RESERVED: Final = ("sequitur_", "sqlite_", "pg_")
 
 
 class StateKind(enum.StrEnum):
-    """By which rule a repeated transaction is told from a new one."""
+    """How a state recognises a repeated transaction."""
 
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
@@ -200,12 +200,13 @@ class State:
         store: The database.
         name: A plain identifier in lower case, unique in the database: the table's name.
         key: `str`, `int` or `bytes`.
-        value: `int`, `float`, `str`, `bytes`, `bool`, or `object` for all that JSON has a form for.
-        grouped_by: Returns for a key the value of the field by which the component's input is
-            grouped, or a tuple of several. Each write is checked by it to be the task's own.
+        value: `int`, `float`, `str`, `bytes`, `bool`, or `object` for all JSON values.
+        grouped_by: Returns, for a key, the value of the field by which the component's input is
+            grouped, or a tuple of several values. Each write is checked with it: a task may only
+            write its own keys.
 
     Raises:
-        StateError: The name is no plain identifier, or a type is none of these.
+        StateError: The name is not a plain identifier, or a type is not one of these.
     """
 
     kind: ClassVar[StateKind]
@@ -434,9 +435,9 @@ class Stored(NamedTuple):
 
     Attributes:
         value: The newest value.
-        previous: The value before transaction `txid`; None if there was none.
+        previous: The value before transaction `txid`, or None.
         txid: The transaction that wrote it last.
-        task: The component's task that did.
+        task: The component's task that wrote it.
     """
 
     value: Any
@@ -518,15 +519,16 @@ class Writer:
 
     Attributes:
         topology: The topology's name.
-        epoch: Its checkpoint's: another checkpoint has another one.
+        epoch: The epoch of its checkpoint. Each checkpoint has another one.
         component: The committer bolt.
         task: Its task's number.
         transaction: Transaction id and attempt id.
-        has_committed: The checkpoint says that this component has committed before.
-        has_task_committed: It says that this task has committed the transaction before.
-        batch: Names what is committed: a repeat with another name is not this transaction. Empty
-            where a repeat may be of another batch.
-        host: Where databases are that are of one host; empty where that is not to be checked.
+        has_committed: Whether this component has committed before, by the checkpoint.
+        has_task_committed: Whether this task has committed the transaction before, by the
+            checkpoint.
+        batch: Name of the committed batch. A repeat with another name is not this transaction.
+            Empty if a repeat may have another batch.
+        host: The host of databases that belong to one host. Empty: not checked.
     """
 
     topology: str
@@ -550,21 +552,21 @@ class Writer:
 
 
 class Change(NamedTuple):
-    """A key and the value it has after the batch; None if it has none any more."""
+    """A key and its value after the batch. None if it was removed."""
 
     key: Key
     value: Any
 
 
 class StateStore(ABC):
-    """A database, described: can be pickled, compared and hashed, and holds no password."""
+    """A description of a database, without its password. It can be pickled and compared."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     @property
     def is_of_one_host(self) -> bool:
@@ -579,7 +581,7 @@ class StateStore(ABC):
         epoch: str,
         least_attempt: int = 0,
     ) -> None:
-        """Make the tables that are not there yet and register whose they are; any number of times.
+        """Create missing tables and register their owners. It may be called repeatedly.
 
         Args:
             owners: The states of each component, all of this store.
@@ -597,7 +599,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def give_up(self, topology: str, epoch: str, last: TransactionAttempt) -> bool:
-        """Refuse from now on what tries at a transaction up to this one have not committed yet.
+        """Refuse later commits by attempts of transactions up to this one.
 
         What is being committed is waited for. If a task has committed, nothing is written: the
         transaction goes on.
@@ -619,7 +621,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def session(self, writer: Writer) -> StateSession:
-        """Return what one task's batch reads and writes by. Connects when it is first used."""
+        """Return the session of one task's batch. It connects when it is first used."""
 
 
 class StateSession(ABC):
@@ -630,11 +632,11 @@ class StateSession(ABC):
     @property
     @abstractmethod
     def is_repeat(self) -> bool:
-        """Whether `check` has found that the task has committed the transaction before."""
+        """Whether `check` found that the task had committed the transaction before."""
 
     @abstractmethod
     def check(self) -> None:
-        """Check that the database is the one that the transaction before left.
+        """Check that the database is as the transaction before left it.
 
         Raises:
             StateOwnerError: It is not.
@@ -644,7 +646,7 @@ class StateSession(ABC):
 
     @abstractmethod
     def read(self, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """Return the rows of keys; those that have none are left out.
+        """Return the rows of keys. Keys without a row are left out.
 
         Raises:
             StateOwnerError: The table is not there.
@@ -653,7 +655,7 @@ class StateSession(ABC):
 
     @abstractmethod
     def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """Have the database take what it might refuse, and take it back: nothing is written.
+        """Write to the database and roll back, so that it can refuse changes.
 
         Raises:
             StateValueError: It refuses a key or a value.
@@ -662,7 +664,7 @@ class StateSession(ABC):
 
     @abstractmethod
     def commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """Write everything in one database transaction, or nothing.
+        """Write all changes in one database transaction, or none.
 
         Args:
             changes: Of each state of the batch, also those without a change.
@@ -677,4 +679,4 @@ class StateSession(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds; any number of times."""
+        """Release its connection. It may be called repeatedly."""

@@ -291,14 +291,14 @@ _running: ContextVar[TopologyTester] = ContextVar("_running")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetteredEvent:
-    """An event that was given up.
+    """An event that was dead-lettered.
 
     Attributes:
         event: The event.
         reason: Why its last attempt failed.
-        detail: A traceback, or what is known.
+        detail: A traceback, or another description.
         attempts: How often it was tried.
-        path: The components that the failed tuple had come through, the spout first.
+        path: The components that the failed tuple had passed, the spout first.
     """
 
     event: EventValues
@@ -319,35 +319,33 @@ class TopologyTester:
         assert tester.records("counts")[-1] == (b"be", b"2")
         print(tester.trees[0].as_text())
 
-    It runs what a job runs: stage after stage, an executor for each task, tuples pickled on their
-    way from one stage to the next, ackers that find out which trees are done. Only Kafka and Spark
-    are left out, and with them what depends on them: the time-out of a call that hangs, calls that
-    run side by side, a process that dies.
+    It runs what a job runs: stage after stage, an executor for each task, tuples pickled between
+    stages, and ackers that find out which trees are done. It leaves out Kafka and Spark, and what
+    depends on them: the time-out of a call that hangs, concurrent calls, and a process that dies.
 
     Args:
         topology: The topology.
-        settings: How it is run.
-        parallelism: Tasks of bolts that are declared without a number of them; or those of some
-            bolts, by name. Without it a bolt has as many as the stage it is in.
+        settings: How the topology is run.
+        parallelism: Number of tasks of bolts that are declared without one, or a mapping from bolts
+            to numbers. Without it, a bolt has as many tasks as its stage.
         partitions: Tasks of the ordered stream: those of the output topic. The stages are those of
             such a job then. Without it there is one task, and the stages are those of a job with
             many, so that what could go wrong between two of them does.
-        seed: Of all that is random: edges, the jitter of retries.
-        ids: The first edges, in the order in which they are drawn; random ones behind them.
+        seed: Seed of all random numbers: edges and the jitter of retries.
+        ids: The first edges, in the order in which they are drawn. Further edges are random.
 
     Attributes:
-        outputs: Records by output, of finished trees, in order; of all trees with
-            `outputs = "immediate"`. Those of a batch are in the order of their events.
-        acked: Events whose trees are done, in the order in which that became known.
-        dead_letters: Events that were given up.
+        outputs: Records of finished trees, by output, in order. With `outputs = "immediate"`,
+            records of all trees. Within a batch they are in the order of their events.
+        acked: Events whose trees are done, in the order in which the tester found out.
+        dead_letters: Events that were dead-lettered.
         trees: The tree of each attempt of each event.
-        made: How many tuples bolts have made by themselves, at ticks and at ends of batches, for
-            other bolts; they are in none of the lists of events but `failed`, `held` and
-            `dead_letters`.
-        made_acked: How many of these are done.
+        made: How many tuples for other bolts were made by bolts themselves, at ticks and ends of
+            batches. Of the lists of events, only `failed`, `held` and `dead_letters` include them.
+        made_acked: How many of these tuples are done.
         late_acks: Acks of tuples whose tree had failed already.
         untracked_failures: Failures of untracked trees.
-        finish_failures: Bolts whose `finish_batch` raised, and what.
+        finish_failures: Bolts whose `finish_batch` raised, each with the exception.
     """
 
     _runs_transactions: ClassVar[bool] = False
@@ -397,7 +395,7 @@ class TopologyTester:
 
     @staticmethod
     def running() -> TopologyTester:
-        """Return the tester whose `run` is going on, for a test's bolt that moves its clock.
+        """Return the tester whose `run` is in progress, for a bolt that moves its clock.
 
         Raises:
             LookupError: None is.
@@ -406,12 +404,12 @@ class TopologyTester:
 
     @property
     def now_s(self) -> float:
-        """What the clock shows, in seconds; it begins at 0."""
+        """The time of the clock, in seconds from 0."""
         return self._now_s
 
     @property
     def failed(self) -> list[EventValues]:
-        """Events, and tuples that bolts made, that wait for another attempt.
+        """Events and tuples of bolts that wait for a retry.
 
         A tuple that a bolt made at a tick, or at the end of a batch, is shown as its dead letter
         would be: its topic is `component/task`, and its value JSON.
@@ -420,12 +418,12 @@ class TopologyTester:
 
     @property
     def held(self) -> list[EventValues]:
-        """Likewise those that wait for another one."""
+        """Events and tuples of bolts that wait for an earlier one of their key."""
         return [self._shown(one) for one in self._pending() if one.reason is None]
 
     @property
     def next_retry_s(self) -> float | None:
-        """When the next waiting event may run; None if none waits."""
+        """When the next waiting event may run. None if none waits."""
         next_ms = due_ms(self._next_due_ms, self._now_ms, policy=self._settings.retry)
         return None if next_ms is None else next_ms / _MS
 
@@ -439,7 +437,7 @@ class TopologyTester:
         return [(record.key, record.value) for record in self.outputs[output]]
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; also from within a bolt, see `running`.
+        """Move the clock. A bolt may do so, too: see `running`.
 
         Raises:
             ValueError: Backwards.
@@ -493,11 +491,11 @@ class TopologyTester:
         self._watermark_ms = watermark_after(self._watermark_ms, self._reached_ms, waiting_ms)
 
     def close(self) -> None:
-        """Have all bolts clean up."""
+        """Call `cleanup` of all bolts."""
         self._instances.close()
 
     def retry(self) -> None:
-        """Run a batch of those that wait and whose time has come, without new events."""
+        """Run a batch without new events: of waiting events whose time has come."""
         self.run()
 
     def retry_all(self) -> None:

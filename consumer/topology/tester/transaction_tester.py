@@ -42,7 +42,7 @@ _OFFSET_BITS: Final = 32
 
 
 class FailedTry(NamedTuple):
-    """A try at a transaction that failed.
+    """An attempt of a transaction that failed.
 
     Attributes:
         attempt: The try.
@@ -54,10 +54,10 @@ class FailedTry(NamedTuple):
 
 
 class TransactionTester(TopologyTester):
-    """Runs a transactional topology as a job does; see `TopologyTester`.
+    """Runs a transactional topology as a job does. See `TopologyTester`.
 
-    Each batch is a transaction. It is tried, with the clock moved on between two tries, until it is
-    committed. ::
+    Each batch is a transaction. The tester repeats it until it is committed, and moves the clock
+    between two attempts. ::
 
         tester = TransactionTester(topology)
         tester.run([("k", "to be or not to be")])
@@ -66,22 +66,23 @@ class TransactionTester(TopologyTester):
 
     Args:
         topology: The topology.
-        settings: How it is run.
+        settings: How the topology is run.
         parallelism: See `TopologyTester`.
-        partitions: See `TopologyTester`; of a spout of its own, its tasks are those it was given.
+        partitions: See `TopologyTester`. If the topology has a spout of its own, the builder says
+            how many tasks it has.
         seed: See `TopologyTester`.
-        epoch: Names the checkpoint, to databases.
-        metadata: What the topology's own spout keeps of transactions; in memory by default.
-        resumes_after: The last transaction of an earlier life that is committed; 0 for none.
-        life: Number of this life over the same databases. A later one needs a larger number: by
-            it its tries are told from those of earlier ones.
+        epoch: Name of the checkpoint, as databases store it.
+        metadata: Store for the transactions of the topology's own spout. Default: in memory.
+        resumes_after: The last committed transaction of an earlier life. 0: none.
+        life: Number of this life over the same databases. A later life needs a larger number, which
+            distinguishes its attempts from earlier ones.
 
     Attributes:
-        transaction_id: The last transaction that is committed.
-        failed_tries: Tries that failed.
+        transaction_id: The last committed transaction.
+        failed_tries: Attempts that failed.
 
     Raises:
-        TopologyError: A setting does not go with transactions, or the topology has none.
+        TopologyError: A setting does not fit transactions, or the topology is not transactional.
     """
 
     _runs_transactions: ClassVar[bool] = True
@@ -122,7 +123,7 @@ class TransactionTester(TopologyTester):
         self.failed_tries: list[FailedTry] = []
 
     def run(self, events: Iterable[Any] = (), *, watermark_ms: int | None = None) -> None:
-        """Run a batch; see `TopologyTester.run`.
+        """Run a batch. See `TopologyTester.run`.
 
         Where the topology has a spout of its own, it is a batch of that spout, which may have
         nothing to emit, with the events that wait.
@@ -141,7 +142,7 @@ class TransactionTester(TopologyTester):
         self._run((), self._emitted, watermark_ms)
 
     def run_batch(self) -> bool:
-        """Run a batch of the topology's own spout; whether there was one.
+        """Run a batch of the topology's own spout. Return whether there was one.
 
         Raises:
             TopologyError: Its spout is the ordered stream: use `run`.

@@ -56,12 +56,12 @@ class TreeStep:
     Attributes:
         kind: What happened.
         by: Who did it: a component, a bolt with the number of its task.
-        number: Number of the tuple in its batch, from 1; None for a record of an output.
-        to: Who got it; empty for an ack.
+        number: Number of the tuple in its batch, from 1. None for a record of an output.
+        to: Who got it. Empty for an ack.
         anchors: Numbers of the tuples it is anchored to.
-        edge: Its edge in this tree; None where there is none, as of an unanchored tuple.
-        value: The tree's XOR value behind the step.
-        shown: Values, or why it failed.
+        edge: Its edge in this tree. None if it has none, as an unanchored tuple.
+        value: The tree's XOR value after the step.
+        shown: Values, or why the tuple failed.
     """
 
     kind: StepKind
@@ -84,7 +84,7 @@ class TupleTree:
         attempt: 1 the first time.
         is_tracked: Whether it is tracked.
         steps: What happened, in order.
-        verdict: What became of it: acked, failed with the reason, held, or untracked.
+        verdict: The outcome: acked, failed with the reason, held, or untracked.
     """
 
     event: EventValues
@@ -96,17 +96,17 @@ class TupleTree:
 
     @property
     def values(self) -> list[int]:
-        """The XOR value behind each step."""
+        """The XOR value after each step."""
         return [step.value for step in self.steps]
 
     @property
     def title(self) -> str:
-        """Which event, which attempt, and what became of it."""
+        """The event, the attempt and the outcome."""
         place = f"{self.event.topic}/{self.event.partition}@{self.event.offset}"
         return f"{place} key={self.event.key!r}, attempt {self.attempt}: {self.verdict}"
 
     def as_text(self, *, binary: bool = False) -> str:
-        """Return a line a step: who did what, the edge, and the XOR value behind it.
+        """Return a line per step: who did what, the edge, and the XOR value after it.
 
         Args:
             binary: Show edges and values in binary, as is good for short ones; else in hex.

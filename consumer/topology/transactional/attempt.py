@@ -18,11 +18,11 @@ those numbers are smaller than any of today."""
 
 
 class TransactionAttempt(NamedTuple):
-    """A try at a transaction; the first field of every tuple of a transactional topology.
+    """An attempt of a transaction: the first field of each tuple of a transactional topology.
 
     Attributes:
-        transaction_id: Number of the batch: 1, 2, 3 and so on, the same in each try at it.
-        attempt_id: Tells tuples of one try from those of another; it grows from try to try.
+        transaction_id: Number of the batch: 1, 2, 3 and so on. It is the same in each attempt.
+        attempt_id: Distinguishes the attempts of a batch. It grows with each attempt.
     """
 
     transaction_id: int

@@ -45,9 +45,10 @@ class Committer:
 
 
 class BatchOutputCollector:
-    """The collector of a batch bolt: anchors to the tuple that is processed, which is then acked.
+    """The collector of a batch bolt: it anchors to the tuple in work, which is then acked.
 
-    What is emitted in `finish_batch` belongs to the batch: if it fails, this try at the batch does.
+    Tuples emitted in `finish_batch` belong to the batch. If one fails, this attempt of the batch
+    fails.
 
     Args:
         runner: What runs the bolt's task.
@@ -82,7 +83,7 @@ class BatchOutputCollector:
     def emit_many(
         self, values: Iterable[Any], stream: str = DEFAULT_STREAM, task: int | None = None
     ) -> list[list[TaskId]]:
-        """Emit a tuple for each of some values; see `emit`."""
+        """Emit a tuple for each of some values. See `emit`."""
         return [self.emit(one, stream, task) for one in values]
 
 
@@ -91,13 +92,14 @@ class TransactionContext(TopologyContext):
     """Where a bolt runs in a transactional topology.
 
     Attributes:
-        states: The states of a committer, by name, while its `finish_batch` runs; None otherwise.
+        states: The committer's states, each under its name, while its `finish_batch` runs.
+            Otherwise None.
     """
 
     states: Mapping[str, MapState] | None = None
 
     def state(self, name: str) -> MapState:
-        """Return a state that the bolt was added with; in `finish_batch` of a committer only.
+        """Return a state of the bolt. Only in `finish_batch` of a committer.
 
         Args:
             name: By which name it was given to the builder.
@@ -115,10 +117,10 @@ class TransactionContext(TopologyContext):
 
 
 class BaseTransactionalBolt(BatchBolt):
-    """A bolt with an instance for each batch: it gathers in `process`, and emits at the end.
+    """A bolt with an instance for each batch: it gathers in `process` and emits at the end.
 
-    Tuples are anchored and acked for it. An exception out of `process` fails the event that the
-    tuple is derived from; out of `finish_batch`, this try at the batch.
+    The engine anchors and acks its tuples. An exception from `process` fails the event of the
+    tuple. An exception from `finish_batch` fails this attempt of the batch.
     """
 
     context: TransactionContext
@@ -145,7 +147,7 @@ class BaseTransactionalBolt(BatchBolt):
         """Take a tuple of the batch in."""
 
     def finish_batch(self) -> None:
-        """All tuples of the batch have been given; of a committer, it is the batch's turn."""
+        """Called after the batch's last tuple. A committer does it when the batch commits."""
 
 
 # Builds transactional topologies.
@@ -168,9 +170,9 @@ class TransactionalTopology(Topology):
 
     Attributes:
         committers: The bolts whose `finish_batch` belongs to the commit phase.
-        states: By committer, its states by name.
-        source: The spout; an `OrderedStreamSpout` in a job.
-        parallelism: How many tasks the spout has, where that was said.
+        states: The states of each committer, each under its name.
+        source: The spout. In a job, an `OrderedStreamSpout`.
+        parallelism: How many tasks the spout has, if that was declared.
     """
 
     committers: frozenset[str] = frozenset()
@@ -185,7 +187,7 @@ class TransactionalTopology(Topology):
 
     @property
     def commit_phase(self) -> frozenset[str]:
-        """The committers, and what reads them: these have their whole batch when it is committed.
+        """The committers and their readers, which get their whole batch when it is committed.
 
         See `Topology`.
         """
@@ -197,7 +199,7 @@ class TransactionalTopology(Topology):
 
     @property
     def commit_signature(self) -> dict[str, list[str]]:
-        """What the commit phase takes for granted of what was prepared: by name, what it is."""
+        """What the commit phase assumes of the prepared batch, as name and value."""
         found = {}
         for bolt in self.bolts:
             if bolt.id not in self.commit_phase:
@@ -212,7 +214,7 @@ class TransactionalTopology(Topology):
         return found
 
     def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See `Topology`; what another spout than the ordered stream emits is an event's value."""
+        """See `Topology`. What a spout other than the ordered stream emits is an event's value."""
         values: tuple[Any, ...] = event if self.is_of_ordered_stream else event[1]
         return values
 
@@ -268,17 +270,17 @@ class TransactionalTopologyBuilder(TopologyBuilder):
     tuples is called `transaction`.
 
     Args:
-        id: Names the topology and what it keeps in databases: with the same id, and the same
-            checkpoint, it goes on after a restart.
+        id: Names the topology and its data in databases. With the same id and the same checkpoint,
+            the topology resumes after a restart.
         spout_id: Name of the spout.
         spout: The spout: in a job the ordered stream.
-        parallelism: How many tasks emit the tuples of a spout; the ordered stream has one for each
+        parallelism: How many tasks emit the tuples of a spout. The ordered stream has one for each
             partition of the output topic.
         config: See `TopologyBuilder`.
         tick_interval: See `TopologyBuilder`.
 
     Raises:
-        TopologyBuildError: It is no spout, or a number makes no sense.
+        TopologyBuildError: It is not a spout, or a number is out of range.
     """
 
     def __init__(
@@ -394,7 +396,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         return self.set_bolt(component, bolt, parallelism, states=states)
 
     def build(self) -> TransactionalTopology:
-        """Check the topology; see `TopologyBuilder`.
+        """Check the topology. See `TopologyBuilder`.
 
         Raises:
             TopologyBuildError: No bolt commits, or a state does not go with the spout.

@@ -34,9 +34,9 @@ _VERSION: Final = 1
 
 
 class MetadataStore(Protocol):
-    """Values by name. A name has parts with `/` between, of which all but the last are folders.
+    """Values, each with a name of parts with `/` between. All parts but the last are folders.
 
-    One topology writes to a store; two at once are not told apart.
+    Only one topology may write to a store: the store cannot tell two apart.
     """
 
     def names(self, folder: str) -> Sequence[str]:
@@ -51,7 +51,7 @@ class MetadataStore(Protocol):
         """
 
     def write(self, name: str, value: Any) -> None:
-        """Keep a value, in place of one that is there; when this returns it will last.
+        """Store a value, in place of an older one. It is durable when this returns.
 
         Raises:
             TransactionMetadataError: JSON has no form for it.
@@ -85,10 +85,10 @@ class MemoryMetadataStore:
 
 
 class FolderMetadataStore:
-    """A store of one file a value, each written aside, synced and renamed, with a checksum in it.
+    """A store with a file for each value: written aside, synced, renamed, with a checksum.
 
     Args:
-        folder: Where; it is made if it is not there.
+        folder: The folder. It is made if it is missing.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -183,19 +183,19 @@ def _quoted(name: str) -> str:
 
 
 class RotatingTransactionalState:
-    """Metadata by transaction id, each made from the one before.
+    """Metadata by transaction, each made from that of the transaction before.
 
-    After Storm's class of this name. All in the store is read once, when this is made: it is the
-    only writer of its folder from then on.
+    After Storm's class of this name. It reads the whole store once, when it is made, and must be
+    the only writer of its folder from then on.
 
     Args:
         store: Where it is kept.
         name: The folder in it.
-        strictly_ordered: Whether ids begin at 1 and have no gaps. Else they grow: a partition may
-            appear late, and be away for a while.
+        strictly_ordered: Whether ids begin at 1 and have no gaps. Otherwise they only grow: a
+            partition may appear late, or be away for a while.
 
     Raises:
-        TransactionMetadataError: The store holds what cannot be read.
+        TransactionMetadataError: A value in the store cannot be read.
     """
 
     def __init__(self, store: MetadataStore, name: str, *, strictly_ordered: bool = True) -> None:
@@ -210,16 +210,16 @@ class RotatingTransactionalState:
 
     @property
     def transaction_ids(self) -> Sequence[int]:
-        """Those that have metadata, in order."""
+        """The transactions that have metadata, in order."""
         return tuple(self._metadata)
 
     @property
     def last(self) -> Any:
-        """Metadata of the latest transaction; None without any."""
+        """Metadata of the latest transaction, or None."""
         return next(reversed(self._metadata.values()), None)
 
     def previous(self, transaction_id: int) -> Any:
-        """Return the metadata of the latest transaction before one; None without any."""
+        """Return the metadata of the latest transaction before this one, or None."""
         before = [one for one in self._metadata if one < transaction_id]
         return self._metadata[before[-1]] if before else None
 
@@ -244,7 +244,7 @@ class RotatingTransactionalState:
         return self._metadata[transaction_id]
 
     def cleanup_before(self, transaction_id: int) -> None:
-        """Remove the metadata of transactions before one, but what the next one goes on from.
+        """Remove the metadata of transactions before one, except what the next one needs.
 
         So if that one itself has none, the latest before it is kept.
         """
@@ -252,7 +252,7 @@ class RotatingTransactionalState:
         self._remove([one for one in self._metadata if one < kept])
 
     def remove_after(self, transaction_id: int) -> None:
-        """Remove the metadata of all transactions behind one: they are made anew."""
+        """Remove the metadata of all transactions after one, which are made again."""
         # The latest goes first: whoever is killed in between leaves no gap.
         self._remove([one for one in reversed(self._metadata) if one > transaction_id])
 
@@ -317,7 +317,7 @@ class SpoutCollector:
         self._tuples.append((self._transaction, *self._checked(values)))
 
     def emit_many(self, values: Iterable[Any]) -> None:
-        """Emit a tuple for each of some values; see `emit`. Those before one that raises are in."""
+        """Emit a tuple for each of some values. See `emit`. Those before one that raises are in."""
         for one in values:
             self.emit(one)
 
@@ -363,11 +363,11 @@ class PartitionCoordinator(SpoutPart):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether a new batch may begin; repeats of failed ones do not ask."""
+        """Return whether a new batch may begin. Repeats of failed batches do not ask."""
 
     @abstractmethod
     def partitions(self) -> int:
-        """Return how many partitions there are; their numbers begin at 0."""
+        """Return how many partitions there are. Their numbers begin at 0."""
 
 
 class TransactionalCoordinator(SpoutPart):
@@ -375,11 +375,11 @@ class TransactionalCoordinator(SpoutPart):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether a new batch may begin; repeats of failed ones do not ask."""
+        """Return whether a new batch may begin. Repeats of failed batches do not ask."""
 
     @abstractmethod
     def initialize_transaction(self, transaction_id: int, previous_metadata: Any) -> Any:
-        """Return the metadata of a new batch: by it emitters can emit it again, and the same.
+        """Return the metadata of a new batch, from which emitters can emit the same batch again.
 
         Called once for a transaction: the metadata is kept until others are committed behind it.
 
@@ -396,7 +396,7 @@ class TransactionalEmitter(SpoutPart):
     def emit_batch(
         self, transaction: TransactionAttempt, metadata: Any, collector: SpoutCollector
     ) -> None:
-        """Emit this task's share of a batch: for the same metadata the same tuples.
+        """Emit this task's share of a batch. The same metadata gives the same tuples.
 
         Every task is called for every batch; which share is its own it knows by its context.
 
@@ -407,11 +407,11 @@ class TransactionalEmitter(SpoutPart):
         """
 
     def cleanup_before(self, transaction_id: int) -> None:
-        """Forget what was kept for batches before this one: they are not emitted any more."""
+        """Forget the batches before this one, which are not emitted again."""
 
 
 class PartitionedEmitter(SpoutPart):
-    """Emits a task's partitions; each batch of a partition is the same whenever it is emitted."""
+    """Emits a task's partitions. A repeated batch of a partition is the same."""
 
     @abstractmethod
     def emit_partition_batch_new(
@@ -421,7 +421,7 @@ class PartitionedEmitter(SpoutPart):
         partition: int,
         last_metadata: Any,
     ) -> Any:
-        """Emit a partition's share of a new batch, from where the batch before left off.
+        """Emit a partition's share of a new batch, from where the batch before ended.
 
         Args:
             transaction: The batch's.
@@ -441,7 +441,7 @@ class PartitionedEmitter(SpoutPart):
         partition: int,
         metadata: Any,
     ) -> None:
-        """Emit a partition's share of a batch again, the same tuples as before.
+        """Emit a partition's share of a batch again, with the same tuples.
 
         Args:
             transaction: The batch's.
@@ -452,7 +452,7 @@ class PartitionedEmitter(SpoutPart):
 
 
 class OpaquePartitionedEmitter(SpoutPart):
-    """Emits a task's partitions; a batch that failed may have other tuples in its repeat."""
+    """Emits a task's partitions. The repeat of a failed batch may have other tuples."""
 
     @abstractmethod
     def emit_partition_batch(
@@ -462,7 +462,7 @@ class OpaquePartitionedEmitter(SpoutPart):
         partition: int,
         last_metadata: Any,
     ) -> Any:
-        """Emit a partition's share of a batch, from where the batch before left off.
+        """Emit a partition's share of a batch, from where the batch before ended.
 
         Args:
             transaction: The batch's.
@@ -490,15 +490,15 @@ class DeclaredSpout(ABC):
 
 
 class TransactionalSpout(DeclaredSpout):
-    """Emits the same batch whenever it is asked for the same transaction."""
+    """Emits the same batch in each attempt of a transaction."""
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> TransactionalCoordinator:
-        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+        """Return the only coordinator, which lives as long as the topology runs."""
 
     @abstractmethod
     def emitter(self, context: TopologyContext) -> TransactionalEmitter:
-        """Return a task's emitter; `context` says which task of how many it is."""
+        """Return a task's emitter. `context` has the task's number and how many there are."""
 
 
 class PartitionedTransactionalSpout(DeclaredSpout):
@@ -506,7 +506,7 @@ class PartitionedTransactionalSpout(DeclaredSpout):
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
-        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+        """Return the only coordinator, which lives as long as the topology runs."""
 
     @abstractmethod
     def emitter(self, context: TopologyContext) -> PartitionedEmitter:
@@ -516,15 +516,15 @@ class PartitionedTransactionalSpout(DeclaredSpout):
 class OpaquePartitionedTransactionalSpout(DeclaredSpout):
     """For sources that cannot always give the same batch again.
 
-    A batch that fails, and with it all behind it, is emitted anew, from where the batch before it
-    left off: no tuple is left out, and none is in two committed batches.
+    A failed batch and all batches after it are emitted again, from where the batch before it ended.
+    No tuple is left out, and none is in two committed batches.
     """
 
     is_opaque: ClassVar[bool] = True
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
-        """Return the coordinator; there is one, and it lives as long as the topology runs."""
+        """Return the only coordinator, which lives as long as the topology runs."""
 
     @abstractmethod
     def emitter(self, context: TopologyContext) -> OpaquePartitionedEmitter:
@@ -572,14 +572,14 @@ class _Rows:
 
 
 class MemoryTransactionalSpout(PartitionedTransactionalSpout):
-    """Emits rows in memory; a batch is the same whenever it is emitted.
+    """Emits rows from memory. A repeated batch is the same.
 
-    In a new life the coordinator does not know how far the last one came: if all rows are emitted,
-    there is one empty batch. If emitters run in other processes than the coordinator, empty batches
-    go on for ever.
+    A new coordinator does not know how far the last one came. If all rows were emitted, it makes
+    one empty batch. If emitters run in other processes than the coordinator, empty batches never
+    end.
 
     Args:
-        partitions: Rows by number of their partition; those between without rows are empty.
+        partitions: The rows of each partition, by its number. Missing numbers are empty partitions.
         fields: Names of a row's values.
         take: The most rows of each partition in a batch.
 
@@ -606,17 +606,17 @@ class MemoryTransactionalSpout(PartitionedTransactionalSpout):
 
 
 class MemoryOpaqueTransactionalSpout(OpaquePartitionedTransactionalSpout):
-    """Emits rows in memory; a batch may have other rows in its repeat.
+    """Emits rows from memory. A repeated batch may have other rows.
 
     A new life begins as that of `MemoryTransactionalSpout` does.
 
     Args:
-        partitions: Rows by number of their partition; those between without rows are empty.
+        partitions: The rows of each partition, by its number. Missing numbers are empty partitions.
         fields: Names of a row's values.
         take: The most rows of each partition in a batch.
-        limit: Takes a transaction attempt and a partition, and returns the most rows that the
-            partition can give in it: 0 for a partition that is away. It is pickled. None for no
-            further limit.
+        limit: Gets a transaction attempt and a partition, and returns the most rows that the
+            partition gives in it: 0 for a partition that is away. It is pickled. None: no further
+            limit.
 
     Raises:
         TopologyBuildError: A partition's number is negative, or `take` is below 1.

@@ -26,11 +26,11 @@ class SQLStore(StateStore):
     """A database of SQLite or PostgreSQL. Needs the extra `sequitur-kafka[state]`.
 
     Args:
-        url: `sqlite:////var/lib/counts.db`, a file that all tasks reach and that is for one host,
-            or `postgresql+psycopg://user@host/database`, without a password. A path that is
-            relative is made absolute here: tasks may have another working directory.
-        password_env: The environment variable that has the password, where connections are made:
-            on the driver and on every executor.
+        url: `sqlite:////var/lib/counts.db`, a file that all tasks reach, on one host, or
+            `postgresql+psycopg://user@host/database`, without a password. A relative path is made
+            absolute here, since tasks may have another working directory.
+        password_env: The environment variable with the password, on the driver and on every
+            executor.
 
     Raises:
         StateError: SQLAlchemy or the driver is not installed, or the address makes no sense.
@@ -95,7 +95,7 @@ class SQLStore(StateStore):
         epoch: str,
         least_attempt: int = 0,
     ) -> None:
-        """Make the tables that are not there yet and register whose they are.
+        """Create missing tables and register their owners.
 
         Raises:
             StateError: As `StateStore.create` says, or a state is of another store.
@@ -124,7 +124,7 @@ class SQLStore(StateStore):
         return give_up(self, topology, epoch, last)
 
     def session(self, writer: Writer) -> StateSession:
-        """Return what one task's batch reads and writes by."""
+        """Return the session of one task's batch."""
         from sequitur.consumer.topology.state.sql.session import SQLSession  # noqa: PLC0415
 
         return SQLSession(self, writer)
