@@ -337,7 +337,7 @@ class EventClock:
         found = document.get("format")
         if found not in (_FORMER_FORMAT, CLOCK_FORMAT):
             raise StateFormatError(
-                f"clock of format {found!r}; this version reads {_FORMER_FORMAT} and {CLOCK_FORMAT}"
+                f"clock of format {found!r}, this version reads {_FORMER_FORMAT} and {CLOCK_FORMAT}"
             )
         entries = document["partitions"]
         if found == _FORMER_FORMAT:
@@ -627,8 +627,8 @@ class LearnedDelays:
         """
         if document.get("format") != DELAY_FORMAT:
             raise StateFormatError(
-                f"learned delays of format {document.get('format')!r}; "
-                f"this version reads {DELAY_FORMAT}"
+                f"learned delays of format {document.get('format')!r}, this version reads "
+                f"{DELAY_FORMAT}"
             )
         return cls(
             {

@@ -35,7 +35,7 @@ def check_format(document: Mapping[str, Any]) -> None:
     if document.get("format") not in _READ:
         known = ", ".join(map(str, _READ))
         raise StateFormatError(
-            f"step of format {document.get('format')!r}; this version reads {known}"
+            f"step of format {document.get('format')!r}, this version reads {known}"
         )
 
 

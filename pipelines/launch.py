@@ -188,7 +188,7 @@ def require_user_name() -> None:
         pwd.getpwuid(user)
     except KeyError:
         raise PipelineError(
-            f"Spark cannot start: the user {user} has no entry in /etc/passwd; add one, as by "
+            f"Spark cannot start: the user {user} has no entry in /etc/passwd. Add one, as by "
             f"`useradd --uid {user} sequitur` in the image, or run as another user"
         ) from None
 

@@ -216,7 +216,7 @@ async def acquire_identity(
         try:
             await asyncio.wait_for(identities.known(), _REACH_S)
         except (RetriableError, TimeoutError) as error:
-            _log.warning("no broker answers yet; the journal takes events", reason=str(error))
+            _log.warning("no broker answers yet. The journal takes events", reason=str(error))
             return
     else:
         await until_answered(identities.known, settings, random)

@@ -546,8 +546,8 @@ class EmbeddedBroker:
         while not is_at_rest(process.pid):
             if time.monotonic() > deadline:
                 raise BrokerStartError(
-                    f"the broker in {self.directory} still runs {_SIGNAL_TIMEOUT_S} s after it was "
-                    "paused: a thread of it waits for the disk; resume or stop it"
+                    f"the broker in {self.directory} still runs {_SIGNAL_TIMEOUT_S} s after it "
+                    "was paused: a thread of it waits for the disk. Resume or stop it"
                 )
             time.sleep(_STOP_POLL_S)
 

@@ -118,12 +118,12 @@ def _refuse_groups(groups: ConsumerGroups, name: str, own: str, *, fence: bool) 
         # An opener that has died before it had registered it leaves a member for some seconds.
         if groups.connected([group], but=None if group == name else name):
             raise SubscriptionConnectedError(
-                f"consumer group {group!r} is no subscription and has a member: choose another "
-                "name, or take it over (sequitur subscription create --fence)"
+                f"consumer group {group!r} is not a subscription and has a member: choose "
+                "another name, or take it over (sequitur subscription create --fence)"
             )
         if offsets := groups.committed_by_others(group):
             raise SubscriptionExistsError(
-                f"consumer group {group!r} is no subscription and has committed offsets of "
+                f"consumer group {group!r} is not a subscription and has committed offsets of "
                 f"{len(offsets)} partitions: choose another name, or take it over (sequitur "
                 "subscription create --fence)"
             )
@@ -341,11 +341,11 @@ def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
     if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
         raise SubscriptionChangedError(
             f"subscription {name!r} was reset meanwhile: it is in epoch {found.epoch}, and this "
-            f"was for epoch {planned.epoch}; nothing was changed"
+            f"was for epoch {planned.epoch}. Nothing was changed"
         )
     if not fence and found.state != planned.state:
         raise SubscriptionChangedError(
-            f"the cursors of subscription {name!r} have moved meanwhile: look again; nothing was "
+            f"the cursors of subscription {name!r} have moved meanwhile: look again. Nothing was "
             "changed"
         )
 

@@ -206,7 +206,7 @@ def _checked_body(data: bytes) -> bytes:
         raise CursorDamagedError("the checksum of a cursor is wrong")
     if version not in _READ:
         raise CursorVersionError(
-            f"a cursor of format {version}; known are {', '.join(map(str, sorted(_READ)))}"
+            f"a cursor of format {version}, expected one of {', '.join(map(str, sorted(_READ)))}"
         )
     stream = zlib.decompressobj()
     try:
@@ -410,7 +410,7 @@ def in_metadata(
     parts = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)]
     pointer = Pointer(generation, len(parts), len(data), _crc(data))
     if len(str(pointer)) > limit:
-        raise ValueError(f"a pointer has {len(str(pointer))} characters; the limit is {limit}")
+        raise ValueError(f"a pointer has {len(str(pointer))} characters, and the limit is {limit}")
     chunks = tuple(
         Chunk(chunk_key(cursor.identity, generation, index), _chunk_value(pointer, index, part))
         for index, part in enumerate(parts)
@@ -526,7 +526,7 @@ def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tup
     if value[_CHUNK.size : _CHUNK_HEADER] != _CRC.pack(_crc(header + part)):
         raise CursorDamagedError(f"{identity}: the checksum of a chunk is wrong")
     if version != _VERSION:
-        raise CursorVersionError(f"{identity}: a chunk of format {version}; known is {_VERSION}")
+        raise CursorVersionError(f"{identity}: a chunk of format {version}, expected {_VERSION}")
     if (generation, count) != (pointer.generation, pointer.count) or index >= count:
         raise CursorChunksError(
             f"{identity}: chunk {index} of {count} of generation {generation} among those of "
@@ -557,7 +557,7 @@ def _split_text(metadata: str) -> tuple[str, str]:
         raise CursorDamagedError("the metadata of the offset is not that of a cursor")
     version, kind, rest = found.groups()
     if int(version) != _VERSION:
-        raise CursorVersionError(f"metadata of format {version}; known is {_VERSION}")
+        raise CursorVersionError(f"metadata of format {version}, expected {_VERSION}")
     return kind, rest
 
 

@@ -83,8 +83,8 @@ class CompactedTopic:
         )
         if not self._topics.is_compacted(self.name):
             raise TopicError(
-                f"topic {self.name!r} is not compacted (cleanup.policy): it would lose what is to "
-                "be kept; set cleanup.policy = compact there"
+                f"topic {self.name!r} is not compacted (cleanup.policy): it would lose records "
+                "that must be kept. Set cleanup.policy = compact there"
             )
 
     def exists(self) -> bool:
@@ -376,8 +376,8 @@ class FencedWriter:
             reason = error.args[0]
             if _follows(reason) is Action.FENCED:
                 raise SubscriptionFencedError(
-                    f"{self._name} was taken over by another process, which goes on from what was "
-                    "acked last; nothing was written"
+                    f"{self._name} was taken over by another process, which resumes from the "
+                    "last acks. Nothing was written"
                 ) from error
             ends_client = reason.fatal() or reason.txn_requires_abort()
             passes = another_may if ends_client else _passes(reason)

@@ -320,8 +320,8 @@ class Cursor:
         self._check_end(offset + 1, end)
         if offset < self.mark_delete:
             raise MarkDeleteBackError(
-                f"{self.identity}: a cumulative ack of {offset} is behind the mark-delete position "
-                f"{self.mark_delete}"
+                f"{self.identity}: a cumulative ack of {offset} is before the mark-delete "
+                f"position {self.mark_delete}"
             )
         if offset == self.mark_delete:
             self._counts.repeated += 1
@@ -528,7 +528,7 @@ class Cursor:
 
 def _check_offset(name: str, offset: int) -> None:
     if not 0 <= offset <= LARGEST_OFFSET:
-        raise ValueError(f"{name} {offset} is no offset")
+        raise ValueError(f"{name} {offset} is not an offset")
 
 
 # How often messages were delivered and not acked, by offset: what a limit of deliveries counts.

@@ -241,7 +241,7 @@ class Dispatch(Generic[M]):
         if part is None:
             part = self._parts[where] = _Part(where)
         if offsets.start <= part.last:
-            raise ValueError(f"offset {offsets.start} of {where} comes behind {part.last}")
+            raise ValueError(f"offset {offsets.start} of {where} comes after {part.last}")
         part.last = offsets[-1]
         turn = self._turns
         self._turns += len(offsets)

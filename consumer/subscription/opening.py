@@ -162,8 +162,8 @@ class SubscriptionOpening:
         claim = await_free(look, patiently=self._is_patient, wait=self._wait)
         if claim is not None:
             raise SubscriptionConnectedError(
-                f"{held_by(name, claim)}: one of type Failover would wait for it to end; stop that "
-                "one, or take the subscription over (take_over=True)"
+                f"{held_by(name, claim)}: with type Failover this one would wait. Stop the "
+                "owner, or take the subscription over (take_over=True)"
             )
         return True
 
@@ -210,8 +210,8 @@ class SubscriptionOpening:
         for topic, one in ids.items():
             if noted.get(topic, one) != one:
                 raise SubscriptionError(
-                    f"{topic!r}: the topic was created anew, and what is acked is of messages of "
-                    f"the one before; reset subscription {self._record.name!r}"
+                    f"{topic!r}: the topic was recreated, and the acks are for messages of the "
+                    f"old topic. Reset subscription {self._record.name!r}"
                 )
 
     def _create(
@@ -283,8 +283,8 @@ class SubscriptionOpening:
             identity = cursor.identity
             raise SubscriptionError(
                 f"{identity.topic}-{identity.partition} ends before {end}, and the subscription "
-                f"has acked up to before {cursor.acked_end}: the topic was created anew, or "
-                "brokers have lost records; reset the subscription"
+                f"has acked up to before {cursor.acked_end}: the topic was recreated, or "
+                "brokers have lost records. Reset the subscription"
             )
 
     def _starts(self, position: Edge) -> dict[SourcePartition, int]:

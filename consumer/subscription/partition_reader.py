@@ -146,8 +146,8 @@ class PartitionReader:
         if ends < first:
             raise SubscriptionError(
                 f"{where.topic}-{where.partition} ends before {ends}, and the subscription has "
-                f"read up to before {first}: the topic was created anew, or brokers have lost "
-                "records; reset the subscription"
+                f"read up to before {first}: the topic was recreated, or brokers have lost "
+                "records. Reset the subscription"
             )
         offset = max(first, begins)
         self._lost.discard(where)

@@ -82,7 +82,7 @@ class BacklogQuota:
         for name, limit in (("size", self.limit_bytes), ("age", self.limit_s)):
             if limit is not None and limit < 1:
                 raise PolicyError(
-                    f"a backlog quota by {name} of {limit} lets nothing in: -1 is no limit"
+                    f"a backlog quota by {name} of {limit} lets nothing in. For no limit, use -1"
                 )
 
     def to_document(self) -> dict[str, Any]:
@@ -119,8 +119,9 @@ class Retention:
             raise PolicyError("a limit of retention is -1 for none, 0 for off, or positive")
         if (self.time_minutes == 0) != (self.size_mb == 0):
             raise PolicyError(
-                f"retention of {self.time_minutes} minutes and {self.size_mb} MB: one limit is off "
-                "and the other is not; use -1 for the one that is not to count, or 0 for both"
+                f"retention of {self.time_minutes} minutes and {self.size_mb} MB: one limit is "
+                "off and the other is not. Use -1 for a limit that must not count, or 0 for "
+                "both"
             )
 
     @classmethod
@@ -258,7 +259,7 @@ class TopicPolicies:
     def from_document(cls, document: Any) -> Self:
         """Read `to_document` back."""
         if not isinstance(document, dict) or document.get("format") != POLICIES_FORMAT:
-            raise StateFormatError(f"policies of an unknown format; known is {POLICIES_FORMAT}")
+            raise StateFormatError(f"policies of an unknown format, expected {POLICIES_FORMAT}")
         quota, retention = document.get("backlogQuota"), document.get("retention")
         thresholds = document.get("thresholds")
         try:

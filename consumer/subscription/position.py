@@ -77,7 +77,7 @@ class Position(NamedTuple):
         if self.topic is None:
             if len(topics) != 1:
                 raise PositionRangeError(
-                    f"position {self}: the subscription is on {len(topics)} topics; write "
+                    f"position {self}: the subscription is on {len(topics)} topics, so write "
                     "TOPIC:PARTITION:OFFSET"
                 )
             return SourcePartition(topics[0], self.partition)
@@ -119,8 +119,8 @@ def parse_time_ms(text: str) -> int:
     if _MILLISECONDS.fullmatch(text):
         if not _LEAST_MS <= int(text) <= _MOST_MS:
             raise PositionFormatError(
-                f"time {text}: expected milliseconds since 1970, such as 1763900000000; seconds "
-                "and dates without hyphens are not read"
+                f"time {text}: expected milliseconds since 1970, such as 1763900000000. Seconds, "
+                "and dates without hyphens, are not accepted"
             )
         return int(text)
     found = iso_ms(text)

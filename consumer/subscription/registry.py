@@ -164,7 +164,7 @@ class SubscriptionRecord:
         if number not in _FIELDS:
             known = " and ".join(map(str, _FIELDS))
             raise StateFormatError(
-                f"the record of a subscription has an unknown format; known are {known}"
+                f"the record of a subscription has an unknown format, expected one of {known}"
             )
         if more := document.keys() - _FIELDS[number]:
             raise StateFormatError(
@@ -383,7 +383,7 @@ def read_key(key: bytes) -> tuple[str, str | None]:
     match found:
         case [str(kind), str() | None as name]:
             return kind, name
-    raise StateFormatError(f"{key!r} is no key of the registry")
+    raise StateFormatError(f"{key!r} is not a key of the registry")
 
 
 def _changed(record: SubscriptionRecord) -> Changes:
@@ -402,7 +402,7 @@ def _loaded(value: bytes, what: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise StateFormatError(f"{what} is no JSON: {value[:80]!r}") from error
+        raise StateFormatError(f"{what} is not JSON: {value[:80]!r}") from error
 
 
 def _whole_or_none(document: Mapping[str, Any], name: str) -> int | None:
@@ -561,7 +561,7 @@ def registries_of_others(kafka: KafkaSettings, topics: KafkaTopics) -> dict[str,
         raise
     except TopicError as error:
         raise TopicError(
-            f"{error}: another installation's subscriptions may need any record; allow this user "
+            f"{error}: another installation's subscriptions may need any record. Allow this user "
             f"to read topics *-{CONTROL_NAME}"
         ) from error
 

@@ -147,7 +147,7 @@ def _read(data: bytes) -> _Document:
     try:
         if (version := msgspec.json.decode(body, type=_Format).format) not in _READ:
             raise CursorVersionError(
-                f"the state of a subscription has format {version}; this version knows "
+                f"the state of a subscription has format {version}, this version reads "
                 f"{', '.join(map(str, sorted(_READ)))}"
             )
         return msgspec.json.decode(body, type=_Document)
@@ -249,8 +249,8 @@ class Claim:
                 f"the claim of subscription {subscription!r} cannot be read: {value[:80]!r}"
             ) from error
         raise CursorVersionError(
-            f"the claim of subscription {subscription!r} has format {version}; this version knows "
-            f"{_CLAIMS_FORMAT}"
+            f"the claim of subscription {subscription!r} has format {version}, this version "
+            f"reads {_CLAIMS_FORMAT}"
         )
 
 
@@ -529,7 +529,7 @@ class StoredRecords:
             offset, line, metadata = value.decode(errors="replace").partition("\n")
             if not line or not offset.isdecimal():
                 raise CursorDamagedError(
-                    f"{CursorIdentity(name, *where)}: what is stored is no cursor"
+                    f"{CursorIdentity(name, *where)}: the stored value is not a cursor"
                 )
             committed[where] = int(offset), metadata
         return committed

@@ -105,7 +105,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
         return
     where, _ = min(planned.items() ^ entry.planned.items())
     raise CheckpointError(
-        f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} anew: "
+        f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} again: "
         f"partition {where.partition} of {where.topic!r} ends at "
         f"{planned.get(where, 'no offset')}, and the log of step {entry.step} says "
         f"{entry.planned.get(where, 'none')}. Part of {entry.source}/ is gone, or is not this "
@@ -120,10 +120,10 @@ def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> di
     for topic, found in ids.items():
         if known.get(topic, found) != found:
             raise CheckpointError(
-                f"{job.checkpoint.root}: input topic {topic!r} is not the one that was "
-                f"read: its id is {found}, and was {known[topic]}. It has been deleted and "
-                f"recreated, or is another cluster's. What was read of it is safe. To go on, "
-                f"{WAY_ON}"
+                f"{job.checkpoint.root}: input topic {topic!r} is not the one that was read: its "
+                f"id is {found}, and was {known[topic]}. It has been deleted and recreated, "
+                "or is another cluster's. The rows that were read of it are safe. To "
+                f"continue, {WAY_ON}"
             )
     return {**known, **ids}
 

@@ -222,15 +222,15 @@ class JobSubscription:
         if state.checkpoint and known != state.checkpoint:
             raise SubscriptionError(
                 f"subscription {self.name!r} was last written by a job with another checkpoint "
-                f"than {root}. Go on with that one; or delete {root}: without a checkpoint a job "
-                "goes on from the subscription's cursors"
+                f"than {root}. Start the job with that checkpoint, or delete {root}: without "
+                "a checkpoint, a job resumes from the subscription's cursors"
             )
         # A step's done mark is there before its cursors are.
         if state.step > done:
             raise SubscriptionError(
                 f"subscription {self.name!r} has got to step {state.step}, and {root} to {done}: "
-                f"the folder was put back from a copy. Delete {root}: without a checkpoint the job "
-                "goes on from the subscription's cursors"
+                f"the folder was put back from a copy. Delete {root}: without a checkpoint, "
+                "the job resumes from the subscription's cursors"
             )
 
     def begin(

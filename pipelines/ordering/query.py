@@ -366,14 +366,14 @@ class RestartingQuery:
         if lost and not self._engine.input.has_log:
             raise DataLossError(
                 f"{in_words(lost)}: gone, at most {rows_lost(lost)} rows, before the first batch "
-                "that was to read it had begun. Nothing is logged yet: start the job once with "
-                "--reset-input, and it begins anew with what is there"
+                "that was to read it had begun. Nothing is logged yet: start the job once "
+                "with --reset-input, and it begins with the rows that are there"
             ) from error
         if lost and self._job.settings.on_data_loss is DataLoss.FAIL:
             raise DataLossError(
                 f"{in_words(lost)}: gone before the job had read it, by retention or with its "
-                f"topic, at most {rows_lost(lost)} rows. To go on without, and have it counted as "
-                'missing, start the job with on_data_loss = "continue"'
+                f"topic, at most {rows_lost(lost)} rows. To continue without these rows, and "
+                'count them as missing, start the job with on_data_loss = "continue"'
             ) from error
         if lost:
             lost = self._engine.input.pass_over_lost(topics)

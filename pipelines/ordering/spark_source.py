@@ -131,7 +131,7 @@ class SparkSource:
             compiled = jvm.java.util.regex.Pattern.compile(pattern)
         except (Py4JError, PySparkException) as error:
             raise TopicError(
-                f"input_pattern {pattern!r} is no regular expression of Java"
+                f"input_pattern {pattern!r} is not a Java regular expression"
             ) from error
         return lambda topic: bool(compiled.matcher(topic).matches())
 

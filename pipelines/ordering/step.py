@@ -341,8 +341,8 @@ class GivenSteps:
             if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
                 raise
             raise StepFunctionError(
-                f"step {entry.step}: on_step raised {error!r}; the next start gives the "
-                f"step again, as {name!r}"
+                f"step {entry.step}: on_step raised {error!r}. The next start calls it with the "
+                f"same step, as {name!r}"
             ) from error
 
     def _checkpoint_id(self) -> str:

@@ -358,8 +358,8 @@ class PartitionSender:
                 return appended
             raise OutputMismatchError(
                 f"{error}, where the step began, and the brokers have forgotten who wrote there "
-                "(retention, DeleteRecords or a lost disk has taken it): so it is not known what "
-                f"of the step was there. To go on, {ANEW}"
+                "(retention, DeleteRecords or a lost disk has taken it): so it is unknown "
+                f"which rows of the step were there. To continue, {ANEW}"
             ) from error
         return 0 if last is None else rows_until(self._where, last, plan.first)
 

@@ -389,8 +389,8 @@ class StepPlanner:
                 self._identity = await connections.wire.claim(name, None)
             except NameNotAllowedError as error:
                 raise TopicError(
-                    f"{error}: give the job the rights WRITE and DESCRIBE on the transactional id "
-                    f"{name!r}, which its producer id belongs to; it begins no transactions"
+                    f"{error}: give the job the rights WRITE and DESCRIBE on the transactional "
+                    f"id {name!r}, which owns its producer id. The job begins no transactions"
                 ) from error
 
     async def _retire_transactions(
@@ -407,7 +407,7 @@ class StepPlanner:
         if is_unfinished:
             raise CheckpointError(
                 f"{self._documents.root}: a version that wrote in transactions has begun a step "
-                "and not finished it: start the job once with that version, then go on with this"
+                "and not finished it: start the job once with that version, then use this one"
             )
         for topic, partition in where:
             await connections.wire.claim(f"{found}.{topic}.{partition}", None)
@@ -492,8 +492,8 @@ class StepPlanner:
         found = found or self._ids.get(topic)
         if known is not None and found is not None and known != found:
             raise OutputMismatchError(
-                f"topic {topic!r} is not the one that the job wrote to: it was deleted and made "
-                f"anew (its id was {known} and is {found}). What it held is gone: {ANEW}"
+                f"topic {topic!r} is not the one that the job wrote to: it was deleted and "
+                f"recreated (its id was {known} and is {found}). What it held is gone: {ANEW}"
             )
 
     def _asked(self, ask: Callable[[Connections], Any]) -> Any:

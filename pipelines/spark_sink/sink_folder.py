@@ -88,9 +88,9 @@ def is_repeated(
     if newest is None:
         if batch.batch_id != first_batch:
             raise WrongBatchError(
-                f"{root} is empty, and the stream has got to batch {batch.batch_id}: what it wrote "
-                "before is not known here. Put the sink's checkpoint back; if it is new, and the "
-                f"batches before went elsewhere, say first_batch={batch.batch_id}"
+                f"{root} is empty, and the stream has got to batch {batch.batch_id}: what it "
+                "wrote before is not known here. Put the sink's checkpoint back. If it is "
+                f"new, and earlier batches went elsewhere, use first_batch={batch.batch_id}"
             )
         return False
     assert isinstance(newest, StreamBatch)
@@ -256,7 +256,7 @@ class SinkFolder(OwnedFolder):
             raise CheckpointError(f"{self.root} is not an exactly-once sink's")
         if found.get("format") != _FOLDER_FORMAT:
             raise CheckpointError(
-                f"{self.root} has format {found.get('format')}; this version reads {_FOLDER_FORMAT}"
+                f"{self.root} has format {found.get('format')}, this version reads {_FOLDER_FORMAT}"
             )
         if found.get("topic") != topic:
             raise CheckpointError(
@@ -348,9 +348,9 @@ def stream_batch(spark: SparkSession, batch_id: int) -> StreamBatch:
     query = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
         raise WrongBatchError(
-            "this is no batch of a streaming query: give the sink to foreachBatch, or write a "
-            "DataFrame once by write(rows, name=...). Spark tells a query only to the thread that "
-            "it calls (PYSPARK_PIN_THREAD has to be true, which is the default)"
+            "this is not a batch of a streaming query: give the sink to foreachBatch, or write "
+            "a DataFrame once by write(rows, name=...). Spark tells a query only to the "
+            "thread that it calls (PYSPARK_PIN_THREAD has to be true, which is the default)"
         )
     plan, run = _plan_and_run(spark, query, batch_id)
     return StreamBatch(query, batch_id, plan, run)

@@ -307,8 +307,8 @@ class Checkpoint(OwnedFolder):
             if gone := sorted(files.keys() - {*self._storage.names(folder)}):
                 raise CheckpointError(
                     f"{self.root}/{folder}/{gone[0]}, with {files[gone[0]]} rows that were read "
-                    f"and are still needed, is gone; files that are: {len(gone)} of {len(files)}. "
-                    f"Put the folder back, or {BEGIN_ANEW}"
+                    f"and are still needed, is gone. Files that are gone: {len(gone)} of "
+                    f"{len(files)}. Put the folder back, or {BEGIN_ANEW}"
                 )
 
     def claim(self, identity: JobIdentity) -> BegunWith:

@@ -43,7 +43,7 @@ def read_document(
 def check_format(document: Mapping[str, Any], known: int) -> None:
     """Check that a document has the format that this version reads."""
     if document.get("format") != known:
-        raise ValueError(f"it has format {document.get('format')}; this version reads {known}")
+        raise ValueError(f"it has format {document.get('format')}, this version reads {known}")
 
 
 def _damaged(where: str, why: object) -> CheckpointError:
@@ -139,12 +139,12 @@ def check_epoch(storage: Storage, epoch: int, subscription: str | None) -> None:
         return
     if subscription is None:
         raise CheckpointError(
-            f"{storage.root} is the checkpoint of a subscription that was reset: without it the "
-            "job would go on where it was before. Set `subscription` again, or give the job a "
-            "checkpoint of its own"
+            f"{storage.root} is the checkpoint of a subscription that was reset: without the "
+            "subscription, the job would resume where it was before the reset. Set "
+            "`subscription` again, or give the job a checkpoint of its own"
         )
     raise CheckpointError(
-        f"{storage.root} is of epoch {newest}, and subscription {subscription!r} of epoch {epoch}: "
-        f"what was stored of the subscription is gone. Delete {storage.root}: without a checkpoint "
-        "the job goes on from the subscription's cursors"
+        f"{storage.root} is of epoch {newest}, and subscription {subscription!r} of epoch "
+        f"{epoch}: what was stored of the subscription is gone. Delete {storage.root}: "
+        "without a checkpoint, the job resumes from the subscription's cursors"
     )

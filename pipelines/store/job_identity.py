@@ -48,10 +48,10 @@ def check_format(root: str, found: Mapping[str, Any]) -> None:
         raise CheckpointError(f"{root} is not a reorder job's")
     if found.get("format") not in {_WITHOUT_HASH_VERSION, CHECKPOINT_FORMAT}:
         raise CheckpointError(
-            f"{root} has format {found.get('format')}; this version reads "
-            f"{_WITHOUT_HASH_VERSION} and {CHECKPOINT_FORMAT}: let "
-            "the version that wrote it release what it holds (--available-now --drain), then give "
-            "the job a checkpoint and an app of its own"
+            f"{root} has format {found.get('format')}, this version reads "
+            f"{_WITHOUT_HASH_VERSION} and {CHECKPOINT_FORMAT}: let the version that wrote it "
+            "release the rows it holds (--available-now --drain), then give the job a "
+            "checkpoint and an app of its own"
         )
 
 

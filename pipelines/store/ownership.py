@@ -113,8 +113,8 @@ class Ownership:
         if self._newer is not None:
             raise OwnershipError(
                 f"{self._storage.root}: {_who(self._storage, self._newer)}, has taken this "
-                f"checkpoint over (owner {self._newer}, we are {self.generation}); this process "
-                "stops, and has done nothing that the other has not seen"
+                f"checkpoint over (owner {self._newer}, we are {self.generation}). This "
+                "process stops. The other one has seen all its work"
             )
 
     def release(self) -> None:
@@ -303,7 +303,8 @@ class OwnedFolder:
             self.check_owner()
             raise OwnershipError(
                 f"{self.root}/{name} is there already: a process that had this checkpoint before "
-                "us was still at work. Nothing is lost; start the job again once it has ended"
+                "us was still at work. Nothing is lost. Start the job again once that "
+                "process has ended"
             )
 
     def _newest(self, folder: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:

@@ -504,7 +504,9 @@ class SurvivingTasks:
             if reason is None:
                 raise
             if not self._workers.is_death(error):
-                raise TopologyTaskError(f"a task of the topology cannot go on: {reason}") from error
+                raise TopologyTaskError(
+                    f"a task of the topology cannot continue: {reason}"
+                ) from error
             self.crashes += 1
             return False
         return True

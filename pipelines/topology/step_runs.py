@@ -380,9 +380,9 @@ class Processed:
         """Read `to_document` back."""
         if document.get("format") not in _READ:
             raise CheckpointError(
-                f"processed step of format {document.get('format')!r}; this version reads "
-                f"{' and '.join(map(str, _READ))}: go on with the version that wrote it, "
-                "or give the job a checkpoint of its own"
+                f"processed step of format {document.get('format')!r}, this version reads "
+                f"{' and '.join(map(str, _READ))}: use the version that wrote it, or give the "
+                "job a checkpoint of its own"
             )
         # What is newer than the format is not in each document.
         document = {"transaction_id": 0, "committers": {}, **document}
@@ -466,8 +466,8 @@ class Prepared:
         """Read `to_document` back."""
         if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _PREPARED_FORMAT}:
             raise ValueError(
-                f"it has format {document['prepared_format']}; "
-                f"this version reads up to {_PREPARED_FORMAT}"
+                f"it has format {document['prepared_format']}, this version reads up to "
+                f"{_PREPARED_FORMAT}"
             )
         sent = [
             (

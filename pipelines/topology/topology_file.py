@@ -70,16 +70,15 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
     """Check that settings go together with a topology."""
     if ROUTES[reorder.late_policy].output is Output.RELEASED:
         raise TopologyFileError(
-            f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out of '
-            "order; "
-            "send them to a topic"
+            f'reorder.late_policy = "{reorder.late_policy}": late events would reach bolts out '
+            "of order. Send them to a topic"
         )
     if isinstance(topology, TransactionalTopology):
         _check_transactional(process, topology)
     elif process.max_batches_pending > 1:
         raise TopologyFileError(
             f"process.max_batches_pending = {process.max_batches_pending}: topology "
-            f"{topology.name!r} is not transactional; its batches are processed one by one"
+            f"{topology.name!r} is not transactional, so its batches are processed one by one"
         )
     written = [*topology.topics(reorder.output_topic), *reorder.written_topics[1:]]
     written.append(process.dead_letters(reorder.output_topic))
@@ -127,10 +126,10 @@ def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
     keeping = keeping_state(topology)
     if has > had and keeping:
         raise TopologyFileError(
-            f"topic {topic!r} had {had} partitions and has {has} now, and bolt {keeping[0]!r} of "
-            f"topology {topology.name!r} keeps state by task, and so by {had} partitions. What is "
-            "held goes out, by these, with `sequitur process TOPOLOGY --available-now --drain` and "
-            "the settings of the job; then give it a checkpoint and an app of its own"
+            f"topic {topic!r} had {had} partitions and has {has} now. Bolt {keeping[0]!r} of "
+            f"topology {topology.name!r} keeps state by task, and so by {had} partitions. To "
+            "release what it holds, run `sequitur process TOPOLOGY --available-now --drain` "
+            "with the settings of the job. Then give it a checkpoint and an app of its own"
         )
 
 
@@ -178,9 +177,9 @@ def check_prepared(
         if had.get(what) != has.get(what):
             raise TopologyFileError(
                 f"{root}: step {prepared.processed.step} is prepared, and may be in databases in "
-                f"part, for a topology {_said(what, had)}; now it is one {_said(what, has)}. Run "
-                "the job with the topology as it was until the step is done (--available-now), "
-                "and change it then"
+                f"part, for a topology {_said(what, had)}. Now it is one {_said(what, has)}. "
+                "Run the job with the topology as it was until the step is done "
+                "(--available-now), and change it then"
             )
 
 
@@ -217,7 +216,7 @@ def check_states(root: str, found: Processed, tasks: Mapping[str, int]) -> None:
             )
         if tasks[component] != had:
             raise TopologyFileError(
-                f"{root} keeps state of {had} tasks of bolt {component!r}, "
-                f"which has {tasks[component]} now: tuples would go to other tasks than what "
-                "was kept of them; its parallelism has to stay"
+                f"{root} keeps state of {had} tasks of bolt {component!r}, which has "
+                f"{tasks[component]} now: tuples would go to other tasks than their state. "
+                "Keep its parallelism"
             )

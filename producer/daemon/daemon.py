@@ -448,7 +448,7 @@ class _Daemon:
         try:
             await creating
         except ProducerError as error:
-            _log.warning("topic not created; it was there before", reason=str(error))
+            _log.warning("topic not created: it exists already", reason=str(error))
 
     async def _create_topic(self) -> None:
         from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
@@ -597,7 +597,7 @@ class _Daemon:
     def _on_signal(self, number: signal.Signals) -> None:
         _log.info("stopping", signal=signal.Signals(number).name)
         if self._stopping.is_set() or not self._started:
-            _log.warning("ending at once; a further signal kills")
+            _log.warning("ending at once. A further signal kills the process")
             self._at_once.set()
             self._listen_no_more()
         else:

@@ -227,8 +227,8 @@ class Recovery:
                 found = await self._found_in_log(queue, alive)
             except FatalError as error:
                 _log.warning(
-                    "the log may not be read; what another holder of this journal has sent would "
-                    "be duplicated",
+                    "no right to read the log: events that another holder of this journal sent "
+                    "would be duplicated",
                     topic=queue.topic,
                     partition=queue.partition,
                     reason=str(error),
@@ -262,7 +262,8 @@ class Recovery:
         sequencer = queue.sequencer
         if sequencer.unknown:
             _log.warning(
-                "the log may not be read; what the broker has forgotten would be duplicated",
+                "no right to read the log: events that the broker has forgotten would be "
+                "duplicated",
                 topic=queue.topic,
                 partition=queue.partition,
                 reason=reason,

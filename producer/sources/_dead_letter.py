@@ -182,13 +182,13 @@ class DeadLetterFile:
         if self._limit_bytes is not None and self._size + len(line) > self._limit_bytes:
             raise DeadLettersFullError(
                 f"the dead-letter file {self.path} has {self._size} bytes, and dead_letter_limit "
-                f"is {self._limit_bytes}: move it away, or raise the limit; not stored was "
+                f"is {self._limit_bytes}: move it away, or raise the limit. Not stored was "
                 f"{entry['where']}: {entry['reason']}"
             )
         try:
             self._append(line)
         except OSError as error:
-            raise self._unwritable(error, f"; not stored was {entry['where']}") from error
+            raise self._unwritable(error, f". Not stored was {entry['where']}") from error
         self.written += 1
 
     def sync(self) -> None:

@@ -476,7 +476,9 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(position, type=cls)
         except msgspec.DecodeError as error:
-            raise PositionError(f"{position[:200]!r} is no position in a file: {error}") from error
+            raise PositionError(
+                f"{position[:200]!r} is not a position in a file: {error}"
+            ) from error
 
 
 class ReadEnd(Enum):

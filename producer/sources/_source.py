@@ -539,7 +539,7 @@ def a_path(source: str) -> None:
         raise ValueError("a path cannot hold a null byte")
     if encodable(whole := str(Path(path).absolute())) != whole:
         raise ValueError(
-            f"{encodable(whole)} is no UTF-8, as the journal and dead letters need it: rename it"
+            f"{encodable(whole)} is not UTF-8, which the journal and dead letters need: rename it"
         )
 
 

@@ -345,7 +345,8 @@ class FileSource(LineFileSource):
             await self._hand_over(intake, file, file.finish())
         elif file.has_rest:
             _log.warning(
-                "last line has no newline and is left for the next run; take_last_line takes it",
+                "last line has no newline, so the next run reads it. To send it now, set "
+                "take_last_line",
                 path=str(file.path),
                 **file.rest(),
             )
@@ -556,7 +557,9 @@ def _check(settings: FileSettings) -> None:
             raise SourceError(f"{path} is a folder: expected a file, or dir:{path}")
         if path.exists():
             if not path.is_file():
-                raise SourceError(f"{path} is no regular file: expected one, or stdin for a pipe")
+                raise SourceError(
+                    f"{path} is not a regular file: expected one, or stdin for a pipe"
+                )
             check_readable(path)
             require_uncompressed(path)
     except OSError as error:

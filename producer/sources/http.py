@@ -64,7 +64,8 @@ class HttpSettings(CommonSettings):
             if not is_loopback(host):
                 raise ValueError(
                     f"source {self.source!r} listens beyond this machine: expected http_token, "
-                    f"given as SEQUITUR_PRODUCE_HTTP_TOKEN or in the file; or http:127.0.0.1:{port}"
+                    "given as SEQUITUR_PRODUCE_HTTP_TOKEN or in the file, or the address "
+                    f"http:127.0.0.1:{port}"
                 )
         return self
 

@@ -326,7 +326,7 @@ class ReplaySource:
             if len(line) < min(length, self._parser.limit_bytes):
                 raise SourceError(
                     f"{self._path} was cut while it was replayed: line {index + 1} at byte "
-                    f"{offset} is gone; replay a file that nobody writes to"
+                    f"{offset} is gone. Replay a file that nobody writes to"
                 )
             overlong = {0: length} if length > len(line) else {}
             batch = LineBatch([line], index + 1, offset, offset + length, overlong)
@@ -344,7 +344,9 @@ class ReplaySource:
         try:
             position = msgspec.json.decode(encoded, type=ReplayPosition)
         except msgspec.DecodeError as error:
-            raise PositionError(f"{encoded[:200]!r} is no position in a replay: {error}") from error
+            raise PositionError(
+                f"{encoded[:200]!r} is not a position in a replay: {error}"
+            ) from error
         if position.plan != recording.digest:
             raise PositionError(
                 f"{self._path}: {position.sent} events of a replay are sent already, and since "

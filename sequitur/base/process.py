@@ -183,8 +183,8 @@ def user_folder(
         return Path(pwd.getpwuid(user).pw_dir, below_home)
     except KeyError:
         raise SettingsError(
-            f"no home folder: HOME is not set, and the user {user} has no entry in /etc/passwd; "
-            f"give {instead}, or {variable}"
+            f"no home folder: HOME is not set, and the user {user} has no entry in /etc/passwd. "
+            f"Give {instead}, or {variable}"
         ) from None
 
 

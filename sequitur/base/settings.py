@@ -243,7 +243,10 @@ def _sections(model: type[Settings]) -> dict[str, type[Section]]:
     sections: dict[str, type[Section]] = {}
     for name, info in model.model_fields.items():
         if name not in SECTION_NAMES:
-            raise TypeError(f"{model.__name__}.{name} is no section: {', '.join(SECTION_NAMES)}")
+            raise TypeError(
+                f"{model.__name__}.{name} is not a section. Expected one of: "
+                f"{', '.join(SECTION_NAMES)}"
+            )
         if not (isinstance(info.annotation, type) and issubclass(info.annotation, Section)):
             raise TypeError(f"{model.__name__}.{name} must be annotated with a Section")
         sections[name] = info.annotation

@@ -85,7 +85,7 @@ class DeadLetter:
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
         is_made = "/" in topic  # no topic is called so
         if is_made and file is None:
-            raise _none_of(record, f"{topic!r} is no topic, and no file has what a bolt made")
+            raise _none_of(record, f"{topic!r} is not a topic, and no file has a tuple of a bolt")
         return cls(
             partition=record.partition,
             offset=record.offset,

@@ -73,7 +73,7 @@ def setup(
         from sequitur.pipelines.spark_classes import write_archive  # noqa: PLC0415 - loads Spark's
 
         if not write_archive():
-            complain("no archive of Spark's classes could be written; jobs start without it")
+            complain("the archive of Spark's classes could not be written. Jobs start without it")
 
 
 @app.command()

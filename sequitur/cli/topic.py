@@ -424,7 +424,7 @@ def _show(settings: KafkaJob, topic: str | None, name: str, *, as_json: bool) ->
 
 def _limited(text: str, value: int | None) -> int:
     if value is None:
-        raise typer.BadParameter(f"{text!r} is negative; 0 is never")
+        raise typer.BadParameter(f"{text!r} is negative. 0 means never")
     return value
 
 

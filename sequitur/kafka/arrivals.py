@@ -89,8 +89,8 @@ class Arrivals:
         if left:
             self._messages.clear()
             raise UnreadableHeadersError(
-                f"{left[0]}: a header has a name that is no UTF-8, and the record was deleted "
-                "before it could be read once more; begin again"
+                f"{left[0]}: a header has a name that is not UTF-8, and the record was deleted "
+                "before a second read. Start again"
             )
 
 

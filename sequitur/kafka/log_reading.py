@@ -81,7 +81,9 @@ async def until_replicated(
     end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
     attempts = _REPLICATION.attempts()
     while await offset_at(ask, topic, partition, LATEST) < end:
-        await attempts.pause(RetriableError(f"{topic}-{partition}: its replicas lag behind"))
+        await attempts.pause(
+            RetriableError(f"{topic}-{partition}: its replicas are not in sync yet")
+        )
 
 
 async def offset_at(
@@ -219,7 +221,7 @@ async def batches_behind(
         end = found.high_watermark if end is None else end
         if found.high_watermark < end:
             # A new leader learns late how much is replicated.
-            raise RetriableError(f"{topic}-{partition}: its replicas lag behind")
+            raise RetriableError(f"{topic}-{partition}: its replicas are not in sync yet")
         offset = found.next_offset
         yield found
 

@@ -92,8 +92,8 @@ def check_producer_name(name: str) -> str:
         )
     if name.endswith("~") or _GENERATION.fullmatch(name) is not None:
         raise MalformedEventIdError(
-            f"producer name {name!r}: ends as if it had a generation; choose another end than "
-            "~ or ~ and eight hexadecimal digits"
+            f"producer name {name!r}: it ends like a generation. Choose a name that does not end "
+            "in ~, or in ~ and eight hexadecimal digits"
         )
     return name
 
@@ -112,7 +112,7 @@ def parse_event_id(value: bytes) -> EventId:
     """
     match = _VALUE.fullmatch(value)
     if match is None or int(match[2]) > _MAX_SEQUENCE:
-        raise MalformedEventIdError(f"{value!r} is no event id: expected <producer>:<sequence>")
+        raise MalformedEventIdError(f"{value!r} is not an event id: expected <producer>:<sequence>")
     name = match[1].decode("ascii")
     lived = _GENERATION.fullmatch(name)
     if lived is None:

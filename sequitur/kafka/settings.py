@@ -121,7 +121,7 @@ class KafkaSettings(Section):
             if not 1 <= int(port) <= MAX_PORT:
                 raise ValueError(f"expected a port from 1 to {MAX_PORT}, not {port}")
             if not _may_be_host(host):
-                raise ValueError(f"{host!r:.80} is no name of a host")
+                raise ValueError(f"{host!r:.80} is not the name of a host")
         return value
 
     @field_validator("sasl_token_file", "ssl_ca", "ssl_certificate", "ssl_key")
@@ -200,8 +200,8 @@ class KafkaSettings(Section):
         """
         if self.sasl_mechanism == "OAUTHBEARER":
             raise SettingsError(
-                "kafka.sasl_mechanism = 'OAUTHBEARER': producers log in by it, the Spark jobs do "
-                "not yet; expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+                "kafka.sasl_mechanism = 'OAUTHBEARER': only producers can use it, Spark jobs "
+                "cannot. Expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
         options = {
             "bootstrap.servers": self.bootstrap_servers,

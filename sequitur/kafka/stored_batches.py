@@ -500,7 +500,7 @@ def _extents(data: bytes, counts: Sequence[int], sizes: Sequence[int]) -> tuple[
                 raise ValueError(f"a record of {length} bytes")
             ends.append(at)
         if at != stop:
-            raise ValueError(f"{stop - at} bytes behind the last record")
+            raise ValueError(f"{stop - at} bytes after the last record")
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 

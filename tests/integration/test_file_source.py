@@ -261,7 +261,7 @@ async def test_a_position_of_something_else_is_refused(log: LogFile) -> None:
     log.write(1, 1)
     source = FileSource(log.path, EventParser(None, 100))
     for position in (b"\x00", b"{}", msgspec.json.encode({"sent": 1, "plan": "x"})):
-        with pytest.raises(PositionError, match="no position in a file"):
+        with pytest.raises(PositionError, match="not a position in a file"):
             await source.run(FakeIntake(), position)
 
 

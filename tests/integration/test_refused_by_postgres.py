@@ -78,7 +78,7 @@ def test_a_stream_that_the_database_refuses_is_not_given_up(
 ) -> None:
     """The job ends by name, with what the database says."""
     tester = _tester(latin)
-    with pytest.raises(TransactionError, match=r"not the events' fault.*latin-1"):
+    with pytest.raises(TransactionError, match=r"the events are not the cause.*latin-1"):
         tester.run(events(*(f"\u017c{number}" for number in range(20))))
     assert tester.dead_letters == []
     assert postgres.sql("SELECT count(*) FROM counts", "latin") == [(0,)]

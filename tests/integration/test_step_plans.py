@@ -233,9 +233,9 @@ def test_topic_that_was_made_anew_is_refused(broker: Broker, make_topic: MakeTop
     life = output.life()
     _write(life, 0)
     _make_anew(output.kafka, output.topic)
-    with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
+    with pytest.raises(OutputMismatchError, match="was deleted and recreated"):
         life.planned(1)
-    with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
+    with pytest.raises(OutputMismatchError, match="was deleted and recreated"):
         life.next()
 
 
@@ -254,7 +254,7 @@ def test_topic_made_anew_is_refused_whoever_wrote_it_last(
         sent = plans.sent
     _make_anew(kafka, next(iter(topics)))
     plans = StepPlanner(kafka, app=min(topics), documents=folder)
-    with pytest.raises(OutputMismatchError, match="was deleted and made anew"):
+    with pytest.raises(OutputMismatchError, match="was deleted and recreated"):
         plans.open(topics, newest=1, done=1, sent=sent)
 
 
@@ -406,6 +406,6 @@ def test_transactions_of_an_older_version_never_end(output: JobOutput) -> None:
 def test_unfinished_step_of_an_older_version_is_refused(output: JobOutput) -> None:
     """Nobody but that version knows what of it is out: it has to finish it."""
     folder = _of_older_version(output)
-    with pytest.raises(CheckpointError, match="start the job once with that version, then go on"):
+    with pytest.raises(CheckpointError, match="start the job once with that version, then use"):
         output.life(folder, newest=5, done=4)
     output.life(folder, newest=5, done=5)

@@ -98,7 +98,7 @@ def test_topics_of_a_pattern_are_read_also_those_created_later(
     ("pattern", "message"),
     [
         ("no-such-topic-[0-9]", "matches no topic"),
-        ("[", "is no regular expression of Java"),
+        ("[", "is not a Java regular expression"),
         ("{topic}.*", "which the job writes"),
     ],
 )

@@ -164,7 +164,7 @@ def test_another_query_is_refused_by_its_id(sink: Sink) -> None:
 @pytest.mark.promise("sink-spark-checkpoint-new")
 def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> None:
     """Nor is one that is not the first given to an empty checkpoint, but where that is said."""
-    with pytest.raises(WrongBatchError, match=r"is empty, .* batch 3: .* say first_batch=3"):
+    with pytest.raises(WrongBatchError, match=r"is empty, .* batch 3: .* use first_batch=3"):
         sink.batch(3, range(10))
     sink.new(first_batch=3)
     sink.batch(3, range(10))
@@ -178,7 +178,7 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> N
 
 @pytest.mark.test_all
 def test_a_call_outside_of_a_query_is_refused(sink: Sink) -> None:
-    with pytest.raises(WrongBatchError, match="no batch of a streaming query"):
+    with pytest.raises(WrongBatchError, match="not a batch of a streaming query"):
         sink.new()(numbered(sink.spark, range(3)), 0)
     sink.batch(0, range(10))
     with pytest.raises(WrongBatchError, match="has a stream's batches: "):

@@ -515,8 +515,8 @@ class TopologyBuilder:
         for draft in self._drafts.values():
             if draft.component.kind is Kind.SPOUT:
                 raise TopologyBuildError(
-                    f"spout {component!r}: there is one already, {draft.component.id!r}; "
-                    "the ordered stream is the only one"
+                    f"spout {component!r}: there is one already, {draft.component.id!r}. The "
+                    "ordered stream is the only spout"
                 )
         self._add_spout(component, EVENT_FIELDS, tracked=tracked)
 

@@ -532,7 +532,7 @@ class CustomGrouping(Grouping):
     def check(self, reader: str, stream: Stream) -> None:
         """Check that it is a `CustomStreamGrouping`."""
         if not isinstance(self.custom, CustomStreamGrouping):
-            raise TopologyBuildError(f"{reader}: {self.custom!r} is no CustomStreamGrouping")
+            raise TopologyBuildError(f"{reader}: {self.custom!r} is not a CustomStreamGrouping")
         super().check(reader, stream)
 
 

@@ -175,8 +175,9 @@ class ConcurrentRunner(Runner):
     def _check_bound(self, kept: Sequence[Any]) -> None:
         if len(kept) >= _NOTED_MOST:
             raise EmitError(
-                f"bolt {self._component!r} emitted {_NOTED_MOST} tuples in one call, and goes on: "
-                "with concurrency they are kept until it is over; emit fewer, or leave it out"
+                f"bolt {self._component!r} emitted {_NOTED_MOST} tuples in one call, and still "
+                "emits. With concurrency, memory holds them until the call ends. Emit fewer, "
+                "or leave concurrency out"
             )
 
     def _follow(self, given: TrackedTuple) -> None:

@@ -544,7 +544,7 @@ class Executor:
         """Fail a bolt's tick without giving it to the bolt; it is logged, as it has no tree."""
         for task in self._placement.here.get(bolt, ()):
             logger = self._runners[bolt, task].context.logger
-            logger.error("a tick was given up: %s", failure.detail)
+            logger.error("a tick was not processed: %s", failure.detail)
             self._trees.fail(Root(0, None, is_tracked=False), failure)
 
     def drain(self) -> None:

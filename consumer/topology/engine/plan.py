@@ -285,15 +285,15 @@ def checked_values(component: str, stream: Stream, values: Any, context: object)
         if missing or unknown:
             wrong = f"unknown field {unknown[0]!r}" if unknown else f"no field {missing[0]!r}"
             raise EmitError(
-                f"bolt {component!r} emitted to {stream.title!r} {_of(context)}: {wrong}; "
-                f"its fields are: {', '.join(fields) or 'none'}"
+                f"bolt {component!r} emitted to {stream.title!r} {_of(context)}: {wrong}. Its "
+                f"fields are: {', '.join(fields) or 'none'}"
             )
         return tuple(values[name] for name in fields)
     if isinstance(values, tuple | list):
         if len(values) != len(fields):
             raise EmitError(
                 f"bolt {component!r} emitted {len(values)} values to {stream.title!r} "
-                f"{_of(context)}; its fields are: {', '.join(fields) or 'none'}"
+                f"{_of(context)}. Its fields are: {', '.join(fields) or 'none'}"
             )
         return tuple(values)
     if len(fields) == 1:
@@ -472,7 +472,7 @@ def _headers(component: str, headers: Any) -> list[tuple[str, bytes | None]]:
     for pair in pairs:
         name, value = pair
         if not isinstance(name, str):
-            raise EmitError(f"output {component!r}: header {name!r}: its name is no text")
+            raise EmitError(f"output {component!r}: header {name!r}: its name is not text")
         try:
             name.encode()
         except UnicodeEncodeError as error:

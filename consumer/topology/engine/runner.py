@@ -463,7 +463,7 @@ class Runner:
         if self._over is not None:
             raise EmitError(
                 f"bolt {self._component!r}, task {self.context.task}: it emitted in its "
-                f"{self._over}(), where the batch is over; emit in finish_batch() or at a tick"
+                f"{self._over}(), when the batch is over. Emit in finish_batch() or on a tick"
             )
         for anchor in anchors:
             if anchor.owner is not self:

@@ -423,7 +423,7 @@ class TaskOutput:
             has = ", ".join(sorted(self._streams)) or "none"
             raise EmitError(
                 f"bolt {self._component!r} emitted to stream {stream_name!r}, which it has not "
-                f"declared; it has: {has}"
+                f"declared. It has: {has}"
             )
         stream, targets = found
         if stream.is_direct is (task is None):

@@ -147,8 +147,8 @@ class MadeTuple(NamedTuple):
             kept = is_kept and pickle.dumps((self.stream, self.values, self.target), protocol=5)
         except Exception as error:
             raise EmitError(
-                f"bolt {self.component!r} emitted what cannot be pickled, as it has to be to be "
-                f"kept until all that is behind it is acked: {named(error)}"
+                f"bolt {self.component!r} emitted a value that cannot be pickled. It must be "
+                f"pickled to be kept until its tree is acked: {named(error)}"
             ) from error
         return key, kept or None, (), time_ms, place, self.task, offset, time_ms
 

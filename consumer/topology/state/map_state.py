@@ -189,9 +189,9 @@ class MapState:
         for key, stored in stands.items():
             if self._written[key] != stored.value:
                 _logger.warning(
-                    "state %r, key %s: the repeat of transaction %d gives %s, and %s was written "
-                    "the first time, and stands: its bolt or spout does not repeat itself; "
-                    "use OpaqueState where batches differ",
+                    "state %r, key %s: the repeat of transaction %d gives %s, but %s was "
+                    "written the first time and stays. Its bolt or spout does not repeat "
+                    "itself. Use OpaqueState if batches differ",
                     *(self._state.name, shown(key), self._txid),
                     *(shown(self._written[key]), shown(stored.value)),
                 )
@@ -315,7 +315,7 @@ class CommitterStates:
         """
         if name not in self._states:
             has = ", ".join(sorted(self._states)) or "none"
-            raise StateError(f"there is no state {name!r}: declare it; the component has: {has}")
+            raise StateError(f"there is no state {name!r}: declare it. The component has: {has}")
         return self._maps[self._states[name]]
 
     def try_out(self) -> AllChanges:

@@ -51,7 +51,8 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
         if writer.has_committed:
             raise StateOwnerError(
                 f"{store} has no transaction of {who}, and the checkpoint says that it has "
-                f"committed: the database was lost, or is another one; {OTHER_DATABASE}"
+                "committed: the database was lost, or is another one. To continue, "
+                f"{OTHER_DATABASE}"
             )
         return
     if found.newest > txid:
@@ -59,16 +60,16 @@ def check_fence(writer: Writer, found: Found, store: str) -> None:
     if found.newest < txid - 1:
         raise StateOwnerError(
             f"{store} has transaction {found.newest} of {who} as the newest, and this is "
-            f"transaction {txid}: the database was restored from a backup; restore the checkpoint "
-            f"of the same time, or {OTHER_DATABASE}"
+            f"transaction {txid}: the database was restored from a backup. Restore the "
+            f"checkpoint of the same time, or {OTHER_DATABASE}"
         )
     # A copy may have been made while the tasks committed one after the other.
     own_txid = 0 if found.own is None else found.own[0]
     if writer.has_task_committed and own_txid < txid - 1:
         raise StateOwnerError(
-            f"{store} has transaction {own_txid} of task {writer.task} of {who} as the newest, and "
-            f"this is transaction {txid}: the database was restored from a backup; restore the "
-            f"checkpoint of the same time, or {OTHER_DATABASE}"
+            f"{store} has transaction {own_txid} of task {writer.task} of {who} as the newest, "
+            f"and this is transaction {txid}: the database was restored from a backup. "
+            f"Restore the checkpoint of the same time, or {OTHER_DATABASE}"
         )
     if is_other_batch(writer, found):
         raise other_batch(writer, store)
@@ -115,9 +116,9 @@ def check_epoch(writer: Writer, epoch: str | None, store: str) -> None:
     if epoch is None:
         if writer.has_committed:
             raise StateOwnerError(
-                f"{store} does not know topology {writer.topology!r}, and the checkpoint says that "
-                f"{writer.component!r} has committed: the database was lost, or is another one; "
-                f"{OTHER_DATABASE}"
+                f"{store} does not know topology {writer.topology!r}, and the checkpoint says "
+                f"that {writer.component!r} has committed: the database was lost, or is "
+                f"another one. To continue, {OTHER_DATABASE}"
             )
     elif epoch != writer.epoch:
         raise other_epoch(writer.topology, epoch, writer.epoch, store)
@@ -227,8 +228,9 @@ class State:
         is_plain = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
         if not is_plain or self.name.startswith(_RESERVED):
             raise StateError(
-                f"{self.name!r} is no name for a state: take up to 63 lower-case letters, digits "
-                f"and underscores, a letter first, and none of the prefixes {', '.join(_RESERVED)}"
+                f"{self.name!r} is not a name for a state: use up to 63 lower-case letters, "
+                "digits and underscores, a letter first, and none of the prefixes "
+                f"{', '.join(_RESERVED)}"
             )
         for said, given, known in (
             ("key", self.key, KEY_TYPES),

@@ -346,8 +346,8 @@ class ProcessingRun(StepRun):
         if self._refused > max(_REFUSED_LEAST, events * _REFUSED_MOST):
             raise TransactionError(
                 f"states refuse {self._refused} of {events} events of transaction "
-                f"{self._transaction.transaction_id}, and more may follow: that is not the events' "
-                f"fault, so nothing is given up. The last: {refusal}"
+                f"{self._transaction.transaction_id}, and more may follow: the events are not "
+                f"the cause, so none is dead-lettered. The last refusal: {refusal}"
             )
         return _given_up_all(suspects, emitted, refusal)
 

@@ -587,11 +587,13 @@ class TopologyTester:
         elif isinstance(given, Sequence) and _SHORTEST <= len(given) <= _LONGEST:
             fields = dict(zip(("key", "value", "event_time_ms"), given, strict=False))
         else:
-            raise ValueError(f"{given!r} is no event: give a mapping, or key, value and time in ms")
+            raise ValueError(
+                f"{given!r} is not an event: give a mapping, or key, value and time in ms"
+            )
         unknown = [name for name in fields if name not in EVENT_FIELDS]
         if unknown:
             known = ", ".join(EVENT_FIELDS)
-            raise ValueError(f"event {given!r} has a field {unknown[0]!r}; expected: {known}")
+            raise ValueError(f"event {given!r} has a field {unknown[0]!r}, expected: {known}")
         time_ms = fields.get("event_time_ms", now_ms)
         return EventValues(
             key=_encoded(fields.get("key")),

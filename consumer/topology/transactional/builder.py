@@ -112,7 +112,7 @@ class TransactionContext(TopologyContext):
             raise StateError(f"{where}: a state is used in finish_batch of a committer alone")
         if name not in self.states:
             has = ", ".join(sorted(self.states)) or "none"
-            raise StateError(f"{where}: it was not added with such a state; it has: {has}")
+            raise StateError(f"{where}: it was not added with such a state. It has: {has}")
         return self.states[name]
 
 
@@ -297,7 +297,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         spout = OrderedStreamSpout() if spout is None else spout
         fields = getattr(spout, "fields", None)
         if isinstance(spout, type) or not fields or not hasattr(spout, "is_opaque"):
-            raise TopologyBuildError(f"spout {spout_id!r}: {spout!r} is no transactional spout")
+            raise TopologyBuildError(f"spout {spout_id!r}: {spout!r} is not a transactional spout")
         names = (TRANSACTION_FIELD, *fields)
         if isinstance(fields, str) or len(set(names)) < len(names):
             raise TopologyBuildError(
@@ -363,7 +363,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         if isinstance(bolt, BaseBolt):
             _check_bolt(component, bolt, concurrency, is_committer=is_committer)
         elif is_committer:
-            raise TopologyBuildError(f"committer {component!r} is no BatchBolt")
+            raise TopologyBuildError(f"committer {component!r} is not a BatchBolt")
         if states and not is_committer:
             raise TopologyBuildError(f"bolt {component!r} has states, but is no committer")
         self._states[component] = dict(states or {})
@@ -404,8 +404,8 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         made = super().build()
         if not self._committers:
             raise TopologyBuildError(
-                f"topology {made.name!r} has no committer: nothing of it would be committed; "
-                "use a TopologyBuilder"
+                f"topology {made.name!r} has no committer: none of its batches would be "
+                "committed. Use a TopologyBuilder"
             )
         self._check_states(made)
         return TransactionalTopology(
@@ -425,7 +425,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
             for name, state in states.items():
                 where = f"committer {component!r}, state {name!r}"
                 if not isinstance(state, State):
-                    raise TopologyBuildError(f"{where}: {state!r} is no state")
+                    raise TopologyBuildError(f"{where}: {state!r} is not a state")
                 check_sendable(where, state)
                 groupings = [one.grouping for one in made.components[component].inputs]
                 if state.grouped_by is not None and not all(
@@ -454,7 +454,7 @@ def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committe
         if concurrency > 1:
             raise TopologyBuildError(
                 f"bolt {component!r}: concurrency = {concurrency}: a BatchBolt gathers in one "
-                "instance; give it a larger parallelism"
+                "instance. Give it a larger parallelism"
             )
         taken = inspect.signature(bolt.prepare)
         try:
@@ -465,7 +465,7 @@ def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committe
                 f"transaction) is called, and its own is prepare{taken}"
             ) from error
     elif is_committer:
-        raise TopologyBuildError(f"committer {component!r} is no BatchBolt")
+        raise TopologyBuildError(f"committer {component!r} is not a BatchBolt")
     elif not isinstance(bolt, BasicBolt | FunctionBolt):
         raise TopologyBuildError(
             f"bolt {component!r} is neither a BatchBolt nor a BasicBolt nor a function: in a "

@@ -273,7 +273,7 @@ class SpoutBatches:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         if tasks < 1:
-            raise TopologyBuildError(f"spout {component!r}: {tasks} tasks; at least 1 is needed")
+            raise TopologyBuildError(f"spout {component!r}: {tasks} tasks, expected at least 1")
         check_sendable(f"spout {component!r}", spout)
         self._component = component
         self._tasks = tasks
@@ -397,7 +397,7 @@ def _source(
     kind = next((made for of, made in _SOURCES if isinstance(spout, of)), None)
     if kind is None:
         raise TopologyBuildError(
-            f"spout {component!r}: {type(spout).__name__} is no transactional spout"
+            f"spout {component!r}: {type(spout).__name__} is not a transactional spout"
         )
     pickled = pickle.dumps(spout)
 
@@ -430,6 +430,6 @@ def _read_committed(store: MetadataStore) -> int:
         return 0
     if not isinstance(committed, int) or committed < 1:
         raise TransactionMetadataError(
-            f"metadata {_COMMITTED!r}: {committed!r} is no transaction id"
+            f"metadata {_COMMITTED!r}: {committed!r} is not a transaction id"
         )
     return committed

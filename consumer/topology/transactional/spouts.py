@@ -146,7 +146,7 @@ def _metadata(path: Path, text: bytes) -> Any:
         ) from error
     if version != _VERSION:
         raise TransactionMetadataError(
-            f"{path}: metadata of version {version!r}; this program knows {_VERSION}"
+            f"{path}: metadata of version {version!r}, this version reads {_VERSION}"
         )
     if _checksum(json.dumps(metadata)) != expected:
         raise TransactionMetadataError(
@@ -282,7 +282,7 @@ class RotatingTransactionalState:
 def _transaction_id(key: str, name: str) -> int:
     text = key.removeprefix(f"{name}/")
     if not (text.isascii() and text.isdecimal()) or text != str(int(text)) or text == "0":
-        raise TransactionMetadataError(f"metadata {key!r}: {text!r} is no transaction id")
+        raise TransactionMetadataError(f"metadata {key!r}: {text!r} is not a transaction id")
     return int(text)
 
 
@@ -333,15 +333,15 @@ class SpoutCollector:
             unknown = [name for name in values if name not in fields]
             if missing or unknown:
                 wrong = f"unknown field {unknown[0]!r}" if unknown else f"no field {missing[0]!r}"
-                raise EmitError(f"{self._who()}: {wrong}; {self._declared()}")
+                raise EmitError(f"{self._who()}: {wrong}. {self._declared()}")
             return tuple(values[name] for name in fields)
         if isinstance(values, tuple | list):
             if len(values) != len(fields):
-                raise EmitError(f"{self._who()}: {len(values)} values; {self._declared()}")
+                raise EmitError(f"{self._who()}: {len(values)} values. {self._declared()}")
             return tuple(values)
         if len(fields) == 1:
             return (values,)
-        raise EmitError(f"{self._who()}: {values!r}; {self._declared()}")
+        raise EmitError(f"{self._who()}: {values!r}. {self._declared()}")
 
     def _who(self) -> str:
         number = self._transaction.transaction_id

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NOBODY = 2**31 - 3
-_NO_HOME = r"no home folder: HOME is not set, and the user \d+ has no entry in /etc/passwd; give "
+_NO_HOME = r"no home folder: HOME is not set, and the user \d+ has no entry in /etc/passwd. Give "
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_daemon_names_the_setting_that_is_missing() -> None:
 @pytest.mark.promise("in-no-home-folder")
 @pytest.mark.usefixtures("nobody")
 def test_a_job_on_spark_needs_a_user_with_a_name() -> None:
-    with pytest.raises(PipelineError, match=r"the user \d+ has no entry in /etc/passwd; add one"):
+    with pytest.raises(PipelineError, match=r"the user \d+ has no entry in /etc/passwd. Add one"):
         require_user_name()
 
 

@@ -50,7 +50,7 @@ def test_a_life_without_a_journal_is_a_producer_of_its_own() -> None:
 )  # fmt: skip
 def test_anything_else_is_no_event_id(value: bytes) -> None:
     """A foreign header of the same name is told from ours."""
-    with pytest.raises(MalformedEventIdError, match="is no event id"):
+    with pytest.raises(MalformedEventIdError, match="is not an event id"):
         parse_event_id(value)
 
 

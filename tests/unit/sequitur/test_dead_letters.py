@@ -380,7 +380,7 @@ def test_nothing_that_stands_in_the_topic_is_unpickled(tmp_path: Path) -> None:
     selection = Selection()
     assert list(selection.of([replace(record, headers=headers)])) == []
     assert selection.foreign == 1
-    with pytest.raises(NotADeadLetterError, match="no file has what a bolt made"):
+    with pytest.raises(NotADeadLetterError, match="no file has a tuple of a bolt"):
         DeadLetter.of(replace(record, headers=headers))
     moved = tuple(
         (name, b"windows/4" if name == "sequitur-source-topic" else said)

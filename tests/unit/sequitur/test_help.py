@@ -107,7 +107,7 @@ def test_setup_fetches_jars_and_writes_the_archive(
     done = CliRunner().invoke(app, ["setup", *words])
     assert done.exit_code == 0
     assert (fetched, len(written)) == (["broker", "spark"], archives)
-    assert done.stderr.count("jobs start without it") == archives  # none was written
+    assert done.stderr.count("Jobs start without it") == archives  # none was written
 
 
 @pytest.mark.promise("cli-former-names")

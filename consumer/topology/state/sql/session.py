@@ -282,7 +282,7 @@ def _register(
     if row is None:
         if has_table:
             raise StateOwnerError(
-                f"{store.title} has a table {state.name!r} that is no state: give the state "
+                f"{store.title} has a table {state.name!r} that is not a state: give the state "
                 "another name"
             )
         connection.execute(insert(_states).values(name=state.name, **wanted))

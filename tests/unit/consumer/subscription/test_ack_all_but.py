@@ -56,7 +56,7 @@ def test_absent_offsets_are_counted_apart() -> None:
 
 def test_an_end_that_is_no_offset_is_a_mistake() -> None:
     cursor = Cursor(IDENTITY)
-    with pytest.raises(ValueError, match="end -1 is no offset"):
+    with pytest.raises(ValueError, match="end -1 is not an offset"):
         cursor.ack_all_but(_held(), end=-1)
     assert state_of(cursor) == state_of(Cursor(IDENTITY))
 

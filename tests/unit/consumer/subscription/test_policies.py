@@ -137,7 +137,9 @@ def test_retention_without_a_unit_or_in_parts_is_refused(time: str, size: str, w
 
 def test_a_quota_that_lets_nothing_in_is_refused() -> None:
     for limits, name in (((0, None), "size"), ((None, 0), "age")):
-        with pytest.raises(PolicyError, match=f"by {name} of 0 lets nothing in: -1 is no limit"):
+        with pytest.raises(
+            PolicyError, match=f"by {name} of 0 lets nothing in. For no limit, use -1"
+        ):
             BacklogQuota(*limits)
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 _NOW_MS = 1_763_900_000_000
 _FULL = "TOPIC:PARTITION:OFFSET$"
-_TIMES = r"milliseconds since 1970(, such as \d+; seconds and dates without hyphens are not read)?$"
+_TIMES = (
+    r"milliseconds since 1970"
+    r"(, such as \d+. Seconds, and dates without hyphens, are not accepted)?$"
+)
 _TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=20)
 
 
@@ -126,7 +129,7 @@ def test_positions_name_partitions_that_are_there() -> None:
     for positions, topics, why in (
         ([Position(2, 7)], ["orders"], "no such partition"),
         ([Position(0, 7), Position(0, 8)], ["orders"], "named twice"),
-        ([Position(0, 7)], ["orders", "bills"], f"on 2 topics; write {_FULL}"),
+        ([Position(0, 7)], ["orders", "bills"], f"on 2 topics, so write {_FULL}"),
         ([Position(0, 7, "bills")], ["orders"], "not on that topic"),
     ):
         with pytest.raises(PositionRangeError, match=why):

@@ -238,16 +238,20 @@ def test_subscriptions_and_topics_are_found() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        (b'["subscription","a"]', b"x", "^a subscription is no JSON: b'x'$"),
+        (b'["subscription","a"]', b"x", "^a subscription is not JSON: b'x'$"),
         (b'["subscription","a"]', b"[]", "^the record of a subscription has an unknown format"),
-        (b'["subscription","a"]', b'{"format":3}', "has an unknown format; known are 1 and 2$"),
+        (
+            b'["subscription","a"]',
+            b'{"format":3}',
+            "has an unknown format, expected one of 1 and 2$",
+        ),
         (b'["subscription","a"]', b'{"format":1,"name":"a"}', "^the record of .* read: 'topics'$"),
         (b'["subscription","a"]', b'{"format":2,"x":1,"y":1}', "has x, y, and format 2 has not$"),
         (b'["subscription","a"]', b'{"format":1,"partition":1}', "and format 1 has not$"),
-        (b'["policies","a"]', b'{"format":9}', "^policies of an unknown format; known is 1$"),
-        (b'["policies","a"]', b"\xff", "^policies is no JSON"),
+        (b'["policies","a"]', b'{"format":9}', "^policies of an unknown format, expected 1$"),
+        (b'["policies","a"]', b"\xff", "^policies is not JSON"),
         (b'["policies","a"]', b'{"format":1,"messageTtlInSeconds":1e999}', "^policies"),
-        pytest.param(b'["policies","a"]', b"[" * 100_000, "^policies is no JSON", id="deep"),
+        pytest.param(b'["policies","a"]', b"[" * 100_000, "^policies is not JSON", id="deep"),
     ],
 )
 def test_records_that_cannot_be_read_are_named_and_stop_no_other(
@@ -284,7 +288,10 @@ def test_policies_of_the_namespace_that_cannot_be_read_keep_all_that_no_topic_se
 
 @pytest.mark.parametrize(
     ("key", "why"),
-    [(b"orders", "^a key of the registry is no JSON"), (b"[1]", r"^b'\[1\]' is no key of the reg")],
+    [
+        (b"orders", "^a key of the registry is not JSON"),
+        (b"[1]", r"^b'\[1\]' is not a key of the reg"),
+    ],
 )
 def test_a_key_that_is_none_is_refused(key: bytes, why: str) -> None:
     with pytest.raises(StateFormatError, match=why):
@@ -330,6 +337,6 @@ def test_a_registry_of_others_that_may_not_be_read_is_an_error() -> None:
     """It says what helps; one's own is not asked, and neither is what has no prefix's form."""
     topics = _SecretTopics()
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    with pytest.raises(TopicError, match=r"not authorized: .* allow this user to read topics"):
+    with pytest.raises(TopicError, match=r"not authorized: .* Allow this user to read topics"):
         registries_of_others(kafka, cast("KafkaTopics", topics))
     assert topics.asked == ("team_a-subscriptions",)

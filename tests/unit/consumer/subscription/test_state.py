@@ -66,7 +66,7 @@ def _stored(body: bytes) -> bytes:
 
 def test_a_newer_format_is_refused_by_its_number() -> None:
     """Whatever else is in it: the user needs the newer version."""
-    with pytest.raises(CursorVersionError, match=r"has format 3; this version knows 1, 2"):
+    with pytest.raises(CursorVersionError, match=r"has format 3, this version reads 1, 2"):
         SubscriptionState.decode(_stored(b'{"format":3,"other":[]}'))
 
 

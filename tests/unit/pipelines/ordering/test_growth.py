@@ -92,7 +92,7 @@ def test_topology_that_keeps_state_is_refused_with_the_way_to_drain(bolt: BaseBo
     if isinstance(bolt, _Counting):
         with pytest.raises(
             TopologyFileError,
-            match=r"'out' had 2 partitions and has 3 now, and bolt 'count'.*--available-now --dr",
+            match=r"'out' had 2 partitions and has 3 now. Bolt 'count'.*--available-now --dr",
         ):
             check_growth(topology, "out", had=2, has=3)
     else:

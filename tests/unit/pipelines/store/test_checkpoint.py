@@ -182,7 +182,7 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
     for lost in (Path(kept), tmp_path / "keys" / "fold" / "part-0.parquet"):
         aside = lost.rename(tmp_path / "aside")
         for is_done in (False, True):
-            with pytest.raises(CheckpointError, match=rf"{lost}, with 30 rows .* is gone; .* 1 of"):
+            with pytest.raises(CheckpointError, match=rf"{lost}, with 30 rows .* is gone. .* 1 of"):
                 checkpoint.check_whole(entry, is_done=is_done)
         with pytest.raises(CheckpointError, match=f"{lost}, with 30 rows"):
             checkpoint.check_files(*entry.runs, fold)

@@ -131,7 +131,7 @@ def _topology(
 @pytest.mark.parametrize(
     ("changes", "tasks", "reason"),
     [
-        ({}, 3, r"with the tasks of 'sum': 2; now it is one with the tasks of 'sum': 3"),
+        ({}, 3, r"with the tasks of 'sum': 2. Now it is one with the tasks of 'sum': 3"),
         ({"part": "counter"}, 2, "without stream 'default' of 'counter'"),
         (
             {"fields": ("transaction", "count", "word")},

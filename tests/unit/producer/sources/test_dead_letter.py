@@ -128,7 +128,7 @@ def test_it_keeps_its_limit(tmp_path: Path) -> None:
         file.write("stdin", "first", "no JSON", b"")
     size = path.stat().st_size
     with DeadLetterFile(path, limit_bytes=2 * size) as file:
-        with pytest.raises(DeadLettersFullError, match="not stored was second: no JSON") as full:
+        with pytest.raises(DeadLettersFullError, match="Not stored was second: no JSON") as full:
             file.write("stdin", "second", "no JSON", b"x" * 100)
         assert f"{path} has {size} bytes, and dead_letter_limit is {2 * size}" in str(full.value)
         assert path.stat().st_size == size
@@ -147,7 +147,7 @@ def test_a_full_disk_is_named_and_leaves_no_part_of_an_entry(tmp_path: Path) -> 
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))
         try:
-            with pytest.raises(DeadLettersFullError, match="not stored was second") as full:
+            with pytest.raises(DeadLettersFullError, match="Not stored was second") as full:
                 file.write("stdin", "second", "no JSON", b"x" * 100)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

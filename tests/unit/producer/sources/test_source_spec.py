@@ -136,10 +136,10 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
     ("source", "why"),
     [
         ("file:{}", r"is a folder: expected a file, or dir:"),
-        ("file:{}/pipe", "is no regular file: expected one, or stdin for a pipe"),
+        ("file:{}/pipe", "is not a regular file: expected one, or stdin for a pipe"),
         ("file:{}/text/app.log", "text is no folder"),
         ("file:{}/text/a/b", "text is no folder"),
-        ("file:/dev/null", "is no regular file"),
+        ("file:/dev/null", "is not a regular file"),
         ("file:{}/loop", "cannot be read: .*symbolic links"),
         ("file:{}/loop/app.log", "cannot be read: .*symbolic links"),
         ("dir:{}/text", "or no folder"),

@@ -328,7 +328,7 @@ def test_a_grouping_that_cannot_get_ready_is_named() -> None:
 
 def test_what_is_no_grouping_is_refused() -> None:
     """By the reader's name; also what cannot be pickled, and a partial key without fields."""
-    with pytest.raises(TopologyBuildError, match=r"bolt 'where': .* is no CustomStreamGrouping"):
+    with pytest.raises(TopologyBuildError, match=r"bolt 'where': .* is not a CustomStreamGrouping"):
         _custom(object())
     closed = ByLength()
     closed.tasks = lambda: 1  # type: ignore[assignment]

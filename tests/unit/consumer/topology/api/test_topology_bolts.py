@@ -266,11 +266,11 @@ def test_what_cannot_be_kept_is_named() -> None:
 @pytest.mark.promise("process-bolt-acks-twice")
 @pytest.mark.parametrize(("emits", "message"), [
     (Emits({"word": "x", "lnegth": 1}), "bolt 'work' emitted to 'work' for <tuple of events: key="),
-    (Emits({"word": "x", "lnegth": 1}), "unknown field 'lnegth'; its fields are: word, length"),
-    (Emits({"word": "x"}), "no field 'length'; its fields are: word, length"),
+    (Emits({"word": "x", "lnegth": 1}), "unknown field 'lnegth'. Its fields are: word, length"),
+    (Emits({"word": "x"}), "no field 'length'. Its fields are: word, length"),
     (Emits(("x",)), "bolt 'work' emitted 1 values to 'work' for <tuple of events: key=b'k'"),
     (Emits(7), "bolt 'work' emitted 7 to 'work' for <tuple of events: key=b'k'"),
-    (Emits(("x", 1), "side"), "stream 'side', which it has not declared; it has: default"),
+    (Emits(("x", 1), "side"), "stream 'side', which it has not declared. It has: default"),
     (Emits(("x", 1), task=1), "bolt 'work': stream 'default' is not direct: name no task"),
 ])  # fmt: skip
 def test_what_was_not_declared_is_not_emitted(emits: Bolt, message: str) -> None:
@@ -352,7 +352,7 @@ def test_headers_are_pairs_or_a_mapping(headers: Any) -> None:
     (("a", object()), {"key": "word", "value": "length"}, "output 'out': value"),
     ((object(), 1), {"key": "word", "value": None}, "output 'out': key"),
     (("a", [(7, b"")]), {"key": "word", "value": None, "headers": "length"},
-     "output 'out': header 7: its name is no text"),
+     "output 'out': header 7: its name is not text"),
     (("a", [("\ud800", b"")]), {"key": "word", "value": None, "headers": "length"},
      "half a surrogate pair"),
 ])  # fmt: skip

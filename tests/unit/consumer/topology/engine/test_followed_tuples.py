@@ -151,7 +151,7 @@ def test_a_concurrent_call_without_end_is_told_by_name(monkeypatch: pytest.Monke
     root, records = _run_concurrently(explode, Rules())
     assert root.failure is not None
     assert root.failure.reason is FailReason.EXCEPTION
-    assert "bolt 'made' emitted 1000 tuples in one call, and goes on" in root.failure.detail
+    assert "bolt 'made' emitted 1000 tuples in one call, and still emits" in root.failure.detail
     assert records == []
 
 

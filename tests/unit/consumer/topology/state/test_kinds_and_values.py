@@ -58,7 +58,7 @@ def test_kinds_differ() -> None:
     ["", "Counts", "1st", "a b", 'a"b', "a;--", "a" * 64, "sequitur_states", "sqlite_x", "pg_x"],
 )
 def test_odd_names_are_refused(name: str) -> None:
-    with pytest.raises(StateError, match="is no name for a state") as raised:
+    with pytest.raises(StateError, match="is not a name for a state") as raised:
         TransactionalState(_STORE, name)
     assert repr(name) in str(raised.value)
 

@@ -213,7 +213,7 @@ def test_other_schema_version_is_refused(store: SQLStore) -> None:
 def test_tables_that_are_no_states_are_left_alone(store: SQLStore) -> None:
     """A user's own table of that name is not written, and nothing else is made."""
     _sql(store, "CREATE TABLE counts (number INTEGER)")
-    with pytest.raises(StateOwnerError, match="a table 'counts' that is no state"):
+    with pytest.raises(StateOwnerError, match="a table 'counts' that is not a state"):
         _create(store)
     assert _sql(store, "SELECT name FROM sqlite_master") == [("counts",)]
 

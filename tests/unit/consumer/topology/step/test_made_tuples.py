@@ -582,7 +582,7 @@ def test_what_cannot_be_kept_is_told_by_name(caplog: pytest.LogCaptureFixture) -
     tester = TopologyTester(_direct_topology(), _SETTINGS)
     tester.run()
     _ticked(tester)
-    assert "bolt 'numbers' emitted what cannot be pickled" in caplog.text
+    assert "bolt 'numbers' emitted a value that cannot be pickled" in caplog.text
     assert (_plan["seen"], tester.made) == ([], 0)
 
 

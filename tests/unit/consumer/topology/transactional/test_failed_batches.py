@@ -509,7 +509,7 @@ def test_an_unknown_state_fails_the_batch_by_name(has: str, tmp_path: Path) -> N
     states = {"count": TransactionalState(store, "counts")} if has == "count" else {}
     builder.set_bolt("sum", Gather(journal, ["other"]), states=states).global_grouping("spout")
     tester = TransactionTester(builder.build())
-    with pytest.raises(TransactionError, match=rf"state 'other'.* it has: {has}"):
+    with pytest.raises(TransactionError, match=rf"state 'other'.* It has: {has}"):
         tester.run(events("x"))
 
 

@@ -179,9 +179,9 @@ def test_a_file_is_synced_before_it_has_its_name(
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("committed", "five", "metadata 'committed': 'five' is no transaction id"),
+        ("committed", "five", "metadata 'committed': 'five' is not a transaction id"),
         ("partition/x/1", 1, "'x' is no number of a partition"),
-        ("partition/0/y", 1, "'y' is no transaction id"),
+        ("partition/0/y", 1, "'y' is not a transaction id"),
     ],
 )
 def test_metadata_that_is_none_of_a_spouts_is_told(
@@ -306,5 +306,5 @@ def test_a_foreign_name_is_told(name: str) -> None:
     """Something else writes to this store."""
     store = MemoryMetadataStore()
     store.write(name, 1)
-    with pytest.raises(TransactionMetadataError, match=f"{name}.* is no transaction id"):
+    with pytest.raises(TransactionMetadataError, match=f"{name}.* is not a transaction id"):
         RotatingTransactionalState(store, "spout")

@@ -361,7 +361,7 @@ def test_transactions_are_committed_in_order() -> None:
 def test_other_fields_than_declared_are_refused(row: object, what: str) -> None:
     """The message names the spout, the transaction, what is wrong, and the declared fields."""
     batches = SpoutBatches(_Raw(row), MemoryMetadataStore(), 1, component="readings")
-    said = f"spout 'readings' emitted for transaction 1: {what}; its fields are: a, b"
+    said = f"spout 'readings' emitted for transaction 1: {what}. Its fields are: a, b"
     with pytest.raises(EmitError, match=f"^{re.escape(said)}$"):
         batches.emit(_tx(1))
 
@@ -396,7 +396,7 @@ def test_what_is_no_spout_is_refused() -> None:
     with pytest.raises(TopologyBuildError, match="spout 'spout' cannot be pickled"):
         SpoutBatches(spout, store, 1)
     foreign: Any = _Foreign()
-    with pytest.raises(TopologyBuildError, match="_Foreign is no transactional spout"):
+    with pytest.raises(TopologyBuildError, match="_Foreign is not a transactional spout"):
         SpoutBatches(foreign, store, 1)
 
 

@@ -122,9 +122,9 @@ def _states(**kinds: Any) -> Callable[[Builder, Path], Any]:
         pytest.param(
             _set(TwoArguments()), r"prepare\(context, collector, transaction\)", id="prepare"
         ),
-        pytest.param(_set(MarkedBasic()), "committer 'bolt' is no BatchBolt", id="marked basic"),
-        pytest.param(_commit(PassOn()), "committer 'bolt' is no BatchBolt", id="basic"),
-        pytest.param(_commit(upper), "committer 'bolt' is no BatchBolt", id="function"),
+        pytest.param(_set(MarkedBasic()), "committer 'bolt' is not a BatchBolt", id="marked basic"),
+        pytest.param(_commit(PassOn()), "committer 'bolt' is not a BatchBolt", id="basic"),
+        pytest.param(_commit(upper), "committer 'bolt' is not a BatchBolt", id="function"),
         pytest.param(
             _set(Noting(Journal()), concurrency=2), "bolt 'bolt': concurrency = 2", id="concurrency"
         ),
@@ -178,12 +178,12 @@ def _only(builder: Builder) -> Builder:
 @pytest.mark.parametrize(
     ("spout", "parallelism", "message"),
     [
-        ("a spout", None, "'a spout' is no transactional spout"),
-        (OrderedStreamSpout, None, "is no transactional spout"),
-        (MemoryTransactionalSpout, None, "is no transactional spout"),
+        ("a spout", None, "'a spout' is not a transactional spout"),
+        (OrderedStreamSpout, None, "is not a transactional spout"),
+        (MemoryTransactionalSpout, None, "is not a transactional spout"),
         (OrderedStreamSpout(), 3, "parallelism = 3: the ordered stream has a task for each"),
         (MemoryTransactionalSpout(_ROWS, ["v", "n"], 1), 0, "parallelism = 0: expected 1 or more"),
-        (MemoryTransactionalSpout(_ROWS, [], 1), None, "is no transactional spout"),
+        (MemoryTransactionalSpout(_ROWS, [], 1), None, "is not a transactional spout"),
         (MemoryTransactionalSpout(_ROWS, ["v", "v"], 1), None, "a list of different names"),
         (MemoryTransactionalSpout(_ROWS, "vn", 1), None, "a list of different names"),
         (MemoryTransactionalSpout(_ROWS, ["v", "transaction"], 1), None, "'transaction' is the"),
