@@ -238,8 +238,8 @@ class EventTimeSpec:
                 return cls(EventTimeSource.JSON, path.names, is_pointer=path.is_pointer)
         raise EventTimeSpecError(
             f"event time {text!r}: expected json:<path> (json:occurred_at, json:meta.at, "
-            f"json:/event.created){why}, header:<name> or kafka-timestamp, and what it is written "
-            "in (json:at as s)"
+            f"json:/event.created){why}, header:<name> or kafka-timestamp, and its format "
+            "(json:at as s)"
         )
 
     def of(

@@ -571,8 +571,8 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
         f"{aside} rows late, {late} written": aside == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,
-        f"{emitted + (entry.rescued or 0)} rows behind the frontier to write out, "
-        f"{released} written": released >= emitted + (entry.rescued or 0),
+        f"{emitted + (entry.rescued or 0)} rows older than the frontier to write out, {released} "
+        "written": released >= emitted + (entry.rescued or 0),
         f"{totals.held} rows held, none were left": bool(live) or totals.held == 0,
         f"{totals.held} rows held in runs of {sum(run.rows for run in live)}": len(live)
         <= totals.held

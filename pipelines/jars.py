@@ -75,7 +75,7 @@ def _version(program: Path) -> int:
     if match is None:
         said = (run.stderr + run.stdout).strip() or "nothing"
         raise JavaError(
-            f"{program} does not tell its version (exit {run.returncode}, it says: {said}): "
+            f"{program} does not print its version (exit {run.returncode}, it says: {said}): "
             f"{_ADVICE}"
         )
     return int(match.group(1))
@@ -258,7 +258,7 @@ def _refuse_wrong(jars: Iterable[LockedJar], folder: Path) -> None:
             )
     if wrong:
         raise JarHashError(
-            "refused and removed (the next run fetches it anew): " + "; ".join(wrong)
+            "refused and removed (the next run fetches it again): " + "; ".join(wrong)
         )
 
 
@@ -331,7 +331,7 @@ def _run_ivy(wanted: Iterable[str], pattern: Path, transitive: bool | None = Non
         if run.returncode != 0:
             said = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
             raise JarFetchError(
-                "Ivy could not fetch the jars; its last lines:\n"
+                "Ivy could not fetch the jars. Its last lines:\n"
                 + "\n".join(said[-_LOG_LINES_SHOWN:])
             )
 

@@ -101,4 +101,6 @@ if __name__ == "__main__":
         told = renamed("python -m sequitur.pipelines.spark_classes", "sequitur setup")
         sys.stderr.write(f"{told}\n")
         if not write_archive():
-            sys.stderr.write("no archive of Spark's classes could be written; jobs start without\n")
+            sys.stderr.write(
+                "the archive of Spark's classes could not be written. Jobs start without it\n"
+            )

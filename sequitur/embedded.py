@@ -706,7 +706,7 @@ class EmbeddedBroker:
             shutil.rmtree(aside, ignore_errors=True)
             lines = telling_lines((run.stdout + run.stderr).splitlines(), _LINES_SHOWN)
             raise BrokerStartError(
-                f"Kafka could not format {data}; its last lines:\n" + "\n".join(lines)
+                f"Kafka could not format {data}. Its last lines:\n" + "\n".join(lines)
             )
         aside.replace(data)
 
@@ -733,7 +733,7 @@ class EmbeddedBroker:
             kind = PortInUseError
         shown = "\n".join(telling_lines(lines, _LINES_SHOWN)) or "(it logged nothing)"
         return kind(
-            f"the broker in {self.directory} {what}; the last lines of {self.log_path}:\n{shown}"
+            f"the broker in {self.directory} {what}. The last lines of {self.log_path}:\n{shown}"
         )
 
     def _answers(self, timeout_s: float) -> bool:

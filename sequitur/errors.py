@@ -392,8 +392,8 @@ class JournalLockedError(JournalError):
         self.pid = pid
         holder = "another process" if pid is None else f"process {pid}"
         super().__init__(
-            f"journal {directory} is held by {holder}; "
-            f"a producer name belongs to one process at a time"
+            f"journal {directory} is held by {holder}. A producer name belongs to one process at "
+            "a time"
         )
 
 
@@ -404,8 +404,8 @@ class JournalNameError(JournalError):
         self.found = found
         self.expected = expected
         super().__init__(
-            f"the journal belongs to producer {found!r}, not to {expected!r}; "
-            f"give each producer name a directory of its own"
+            f"the journal belongs to producer {found!r}, not to {expected!r}. Give each producer "
+            "name a directory of its own"
         )
 
 

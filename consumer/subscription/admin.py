@@ -461,6 +461,6 @@ class SubscriptionAdmin:
             if passes(error) is None:
                 raise
             raise TopicError(
-                f"subscription {name!r} is deleted, but its consumer group still has a "
-                "member, so that Kafka keeps its committed offsets: stop that one"
+                f"subscription {name!r} is deleted, but its consumer group still has a member, "
+                "so Kafka keeps its committed offsets: stop that member"
             ) from error

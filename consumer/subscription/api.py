@@ -302,8 +302,8 @@ class Subscription:
         ):
             if one in self._topics:
                 raise ValueError(
-                    f"{role} {one!r}: the subscription is on it, so what is copied there would "
-                    "come again"
+                    f"{role} {one!r}: the subscription is on it, so copied messages would come "
+                    "again"
                 )
             if one is not None:
                 opening.topics.require(one)

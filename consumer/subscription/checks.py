@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 VALID_FOR_MS: Final = 30_000
 """So long producers wait for the next round; then they go on."""
 _HALF_DONE: Final = (
-    "its reset was not ended: its consumer, or the next command, ends it; until then nothing of it "
-    "expires, is evicted or deleted"
+    "its reset was not finished. Its consumer or the next command finishes it. Until then none "
+    "of its messages expire, are evicted or deleted"
 )
-_OF_BEFORE: Final = "and what is acked is of messages of the one before: reset the subscription"
+_OF_BEFORE: Final = "and the acks are for messages of the old topic: reset the subscription"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +332,11 @@ def _unknown(survey: Survey) -> list[Finding]:
     kind, registry = FindingKind.UNKNOWN, survey.registry
     of_subscriptions = {**registry.unread, **survey.untold}
     found = [
-        Finding(kind, None, name, f"{why}; nothing of it expires, is evicted or deleted")
+        Finding(kind, None, name, f"{why}. None of its messages expire, are evicted or deleted")
         for name, why in sorted(of_subscriptions.items())
     ]
     found += [
-        Finding(kind, topic, None, "its policies cannot be read; nothing expires or is deleted")
+        Finding(kind, topic, None, "its policies cannot be read. Nothing expires or is deleted")
         for topic in sorted(registry.unread_policies, key=str)
     ]
     found += [
@@ -355,7 +355,7 @@ def _unknown(survey: Survey) -> list[Finding]:
         if survey.is_being_reset(record)
     ]
     found += [
-        Finding(kind, topic, name, f"the topic was created anew, {_OF_BEFORE}")
+        Finding(kind, topic, name, f"the topic was recreated, {_OF_BEFORE}")
         for name, topic in sorted({(name, where.topic) for name, where in survey.of_gone_logs})
     ]
     return found

@@ -195,8 +195,8 @@ class GroupOffsets:
                 return
             self._told_s = now_s
         self._tell(
-            f"the consumer group's offsets are not set, and are tried again: {error.str()}. A "
-            "group that has members of its own refuses them; acks are stored all the same"
+            f"the consumer group's offsets are not set, and will be tried again: {error.str()}. "
+            "A group that has other members refuses them. Acks are stored all the same"
         )
 
 
@@ -677,16 +677,16 @@ class CursorOwner:
             state = records.state(self.subscription)
             if state is None and own is not None:
                 return SubscriptionFencedError(
-                    f"subscription {self.subscription!r} was deleted; nothing was written"
+                    f"subscription {self.subscription!r} was deleted. Nothing was written"
                 )
         if state is not None and own is not None and state.epoch != own.state.epoch:
             return SubscriptionFencedError(
-                f"subscription {self.subscription!r} was reset: it is in epoch {state.epoch}, and "
-                f"acks of epoch {own.state.epoch} are refused; nothing was written"
+                f"subscription {self.subscription!r} was reset: it is in epoch {state.epoch}, "
+                f"and acks of epoch {own.state.epoch} are refused. Nothing was written"
             )
         return SubscriptionFencedError(
-            f"subscription {self.subscription!r} was taken over by another process, which goes on "
-            "from what was acked last; nothing was written"
+            f"subscription {self.subscription!r} was taken over by another process, which "
+            "resumes from the last acks. Nothing was written"
         )
 
     def _is_claimed(self) -> bool:

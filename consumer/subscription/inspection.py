@@ -116,8 +116,9 @@ def await_no_owner(
     followed = surveyor.cursors.follow(name, partition=partition)
     if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
         raise SubscriptionConnectedError(
-            f"{held_by(name, claim)}: stop that one, or take the subscription away from it "
-            f"(--fence). One that died elsewhere counts for its lease, {claim.lease_s:g} seconds"
+            f"{held_by(name, claim)}: stop that process, or take the subscription from it "
+            "(--fence). A process that died elsewhere counts for its lease, "
+            f"{claim.lease_s:g} seconds"
         )
     return followed
 

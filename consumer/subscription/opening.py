@@ -176,9 +176,9 @@ class SubscriptionOpening:
         counts = topics.counts(self._record.topics)
         if gone := [topic for topic in self._record.topics if topic not in counts]:
             raise SubscriptionError(
-                f"topic {gone[0]!r} of subscription {self._record.name!r} is not there any more: "
-                "it was deleted, or may not be described any more. Create it and reset the "
-                "subscription, or delete that, too"
+                f"topic {gone[0]!r} of subscription {self._record.name!r} is gone: it was "
+                "deleted, or the right to describe it was. Create the topic and reset the "
+                "subscription, or delete the subscription"
             )
         there = (
             SourcePartition(topic, number)

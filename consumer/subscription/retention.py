@@ -178,8 +178,8 @@ def _plan(
 
 
 _HOW: Final = "or give --despite-other-groups"
-_UNTOLD: Final = f"which records it needs is not known; delete it, {_HOW}"
-_UNLISTED: Final = f"groups that are not listed may need any record; grant it, {_HOW}"
+_UNTOLD: Final = f"it is unknown which records it needs. Delete it, {_HOW}"
+_UNLISTED: Final = f"groups that are not listed may need any record. Grant it, {_HOW}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,8 @@ def run_retention(
             planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
         for name, why in unread.items() if any(x.deletes for x in planned) else ():
             sentence = (
-                f"topic {topic!r}: subscription {name!r} may be on it: {why}; run the version that "
-                "has written it"
+                f"topic {topic!r}: subscription {name!r} may be on it: {why}. Run the version "
+                "that has written it"
             )
             refusals.append(Refusal(topic, Holder.SUBSCRIPTION, sentence))
             planned = [held_back(x, x.before, Holder.SUBSCRIPTION, name) for x in planned]
@@ -436,7 +436,7 @@ def _refused_topic(
 
 def _refused_group(plan: PartitionPlan, group: str, offset: int) -> Refusal:
     sentence = (
-        f"{plan.topic}-{plan.partition}: group {group!r} has got to {offset} and would lose what "
-        "is behind it; let it go on, delete the group, or give --despite-other-groups"
+        f"{plan.topic}-{plan.partition}: group {group!r} has got to {offset} and would lose "
+        "later records. Let it read on, delete the group, or give --despite-other-groups"
     )
     return Refusal(plan.topic, Holder.GROUP, sentence)

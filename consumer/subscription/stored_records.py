@@ -384,9 +384,9 @@ class StoredSubscriptions:
 def nothing_stored(subscription: str) -> str:
     """Say that a subscription is registered and nothing tells how far it has got."""
     return (
-        f"subscription {subscription!r} is registered, and nothing is stored of it: its cursors "
-        "were deleted, or an older version has not ended its creation. Reset it, which says where "
-        "it goes on, or delete it"
+        f"subscription {subscription!r} is registered, but has no stored cursors: its cursors "
+        "were deleted, or an older version has not ended its creation. Reset it to a "
+        "position, or delete it"
     )
 
 

@@ -140,8 +140,8 @@ class ProcessSettings(Section):
             return "ackers = 0: a batch is committed once it is known what failed of it"
         if self.max_spout_pending is not None:
             return (
-                f"max_spout_pending = {self.max_spout_pending}: a batch is one transaction; "
-                "max_batches_pending bounds those"
+                f"max_spout_pending = {self.max_spout_pending}: a batch is one transaction. "
+                "max_batches_pending limits those"
             )
         return None
 

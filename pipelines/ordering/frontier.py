@@ -91,9 +91,9 @@ class Frontier:
             names = ", ".join(f"{where.topic}/{where.partition}" for where in sorted(more))
             behind_s = (after.max_event_time_ms - after.frontier_ms) / 1000
             self._outages.tell(
-                f"more than max_held_bytes = {most} are held for the sake of partitions {names}: "
-                f"the frontier goes on without them, to {behind_s:g} s behind the newest event, as "
-                "far as it has to for the rest to fit; what is behind it there is late"
+                f"more than max_held_bytes = {most} are held for partitions {names}: the "
+                f"frontier moves on without them, to {behind_s:g} s before the newest event, "
+                "so that the rest fits. Older rows of these partitions are late"
             )
         # Told once, until they have caught up: between two steps it may fit for a moment.
         self._overruled = {

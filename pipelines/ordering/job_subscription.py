@@ -258,7 +258,7 @@ class JobSubscription:
         if again:
             self._outages.tell(
                 f"subscription {self.name!r}: up to {again} rows were out and not acked when its "
-                "checkpoint was lost; they come again"
+                "checkpoint was lost. They come again"
             )
         state = replace(
             self._state,

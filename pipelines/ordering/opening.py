@@ -136,8 +136,9 @@ def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):
         raise TopicError(
-            f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record's timestamp "
-            "(producer.id.expiration.ms), and records may be "
-            f"{format_duration(settings.timestamp_floor)} old (timestamp_floor): the floor has to "
-            "be shorter by an hour and patience, or what is written twice is not noticed"
+            f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record's "
+            "timestamp (producer.id.expiration.ms), and records may be "
+            f"{format_duration(settings.timestamp_floor)} old (timestamp_floor). Make the "
+            "floor shorter, by an hour and patience, or brokers may miss rows that are "
+            "written twice"
         )

@@ -200,7 +200,7 @@ class SortedRuns:
             compared = f"not newer than {row[LAST_RELEASED]}, the last released of its key"
         else:
             late_by_ms = entry.previous_frontier_ms - row["event_time_ms"]
-            compared = f"{late_by_ms} ms behind the frontier, {entry.previous_frontier_ms}"
+            compared = f"{late_by_ms} ms before the frontier, {entry.previous_frontier_ms}"
         return (
             f"topic {row['topic']!r}, partition {row['partition']}, offset {row['offset']}, "
             f"key {row['key']!r}: event time {row['event_time_ms']} is "

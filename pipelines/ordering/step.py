@@ -607,8 +607,8 @@ class Steps:
         now_ms = now_of_step(clock_ms, before.stamped_ms)
         if now_ms < before.stamped_ms:
             self._job.outages.tell(
-                f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s behind "
-                f"what it said when step {before.step} was written: timestamps go back to it"
+                f"this machine's clock is {(before.stamped_ms - clock_ms) / 1000:.0f} s earlier "
+                f"than when step {before.step} was written: timestamps go back to it"
             )
         return now_ms, clock_ms
 

@@ -248,7 +248,7 @@ class PartitionSender:
         first = self._batches[0]
         if first.begin > self._position:
             raise SendUnansweredError(
-                f"{self._where} has lost rows that it had acknowledged: all of it again"
+                f"{self._where} has lost rows that it had acknowledged: all rows are sent again"
             )
         if first.begin < self._position:
             # An attempt before this one has cut the rows otherwise.

@@ -146,7 +146,7 @@ def rows_there(where: OutputPartition, told: Told, identity: Identity, first: in
         return None
     if told.epoch > identity.epoch:
         raise FencedError(
-            f"{where}: a newer life of the job has written there (epoch {told.epoch}, ours is "
+            f"{where}: a newer process of the job has written there (epoch {told.epoch}, ours is "
             f"{identity.epoch})"
         )
     if told.epoch == identity.epoch:
@@ -177,7 +177,7 @@ def check_held(where: OutputPartition, told: Told, sent: SequenceEnds | None) ->
         is_ahead = rows_ahead(told, sent.identity, following_one)
     if is_ahead:
         raise OutputMismatchError(
-            f"{where} holds rows that the checkpoint knows nothing of: {OLDER_COPY}"
+            f"{where} holds rows that the checkpoint does not know: {OLDER_COPY}"
         )
 
 
@@ -215,9 +215,9 @@ def not_allowed(where: OutputPartition) -> OutputMismatchError:
 def lost(where: OutputPartition, rows: object) -> LostRowsError:
     """Return the error for a partition that lacks rows which were done."""
     return LostRowsError(
-        f"{where} lacks rows that its brokers had acknowledged, in steps that are done ({rows} of "
-        f"them): they have lost part of their log (an unclean election, a restored disk). "
-        f"To go on, {ANEW}"
+        f"{where} lacks rows that its brokers had acknowledged, in steps that are done ({rows} "
+        "of them): they have lost part of their log (an unclean election, a restored disk). "
+        f"To continue, {ANEW}"
     )
 
 

@@ -388,7 +388,7 @@ def reason_of(error: Exception) -> str:
                 reason += f"; caused by {told}" if reason else told
     hiding = hiding_module(said, _searched_first(said))
     if hiding is not None:
-        return f"{reason}; {hiding} hides the module {_module_name(hiding)!r}: rename it"
+        return f"{reason}. {hiding} hides the module {_module_name(hiding)!r}: rename it"
     missing = _NO_MODULE.match(reason)
     if missing is None:
         return reason

@@ -105,15 +105,15 @@ def is_repeated(
         if None not in {batch.plan, newest.plan} and batch.plan != newest.plan:
             raise WrongBatchError(
                 f"{root}: batch {batch.batch_id} was staged from other offsets than Spark has "
-                "planned now: is its checkpoint (checkpointLocation) an older copy? What has been "
-                "read since would be passed over. Put the newest copy back"
+                "planned now: is its checkpoint (checkpointLocation) an older copy? Rows "
+                "read since then would be left out. Put the newest copy back"
             )
         return True
     if batch.batch_id != newest.batch_id + 1:
         raise WrongBatchError(
-            f"{root} has got to batch {newest.batch_id}, and this is batch {batch.batch_id}: "
-            "neither that one again nor the next. Are Spark's checkpoint (checkpointLocation) and "
-            "the sink's of one time? Put the newest copies of both back"
+            f"{root} has got to batch {newest.batch_id}, and this is batch {batch.batch_id}, "
+            "neither the same one nor the next. Are Spark's checkpoint (checkpointLocation) "
+            "and the sink's of one time? Put the newest copies of both back"
         )
     return False
 
@@ -280,7 +280,8 @@ class SinkFolder(OwnedFolder):
         if not step - 1 <= done.step <= step:
             raise CheckpointError(
                 f"{self.root}: step {step} is the last in staged/, and step {done.step} the last "
-                "in done/: part of it is gone. Put the folder back whole, from its newest copy"
+                "in done/: part of the folder is gone. Put it back whole, from its newest "
+                "copy"
             )
         return staged, done
 

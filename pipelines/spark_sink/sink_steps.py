@@ -476,8 +476,8 @@ class SinkSteps:
         if expiry_ms < 2 * TRUSTED_MS:
             raise TopicError(
                 f"brokers forget a producer {expiry_ms / 1000:g} s after its newest record "
-                "(producer.id.expiration.ms): two hours are needed, or what is written twice is "
-                "not noticed"
+                "(producer.id.expiration.ms). Set at least two hours there, or brokers may "
+                "miss rows that are written twice"
             )
         return expiry_ms // 2
 

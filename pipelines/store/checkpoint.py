@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 FIRST_SPARK_FOLDER: Final = "spark"
 WAY_ON: Final = (
-    "start the job once with --reset-input: it then reads on where its log has got to, and topics "
-    "that were recreated from their beginning"
+    "start the job once with --reset-input: it then reads on from the end of its log, and reads "
+    "recreated topics from their beginning"
 )
 _HEAD_LINES: Final = {"offsets": 2, "commits": 1}
 """Lines before the one that says it: Spark's version, and of a plan its metadata."""
@@ -400,7 +400,7 @@ class Checkpoint(OwnedFolder):
         if found is not None:
             raise CheckpointError(
                 f"{self.root}: Spark has got to {found}, but frontier/ has no step: the log of "
-                f"what was read, and of what is held, is gone. {_PUT_BACK}"
+                f"read and held rows is gone. {_PUT_BACK}"
             )
 
     def write_staged(self, staged: StagedStep) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 BEGIN_ANEW: Final = (
-    "give the job a checkpoint, an app and an output topic of its own: it then reads its input anew"
+    "give the job a checkpoint, an app and an output topic of its own: it then reads its input "
+    "again"
 )
 
 
@@ -145,6 +146,6 @@ def check_epoch(storage: Storage, epoch: int, subscription: str | None) -> None:
         )
     raise CheckpointError(
         f"{storage.root} is of epoch {newest}, and subscription {subscription!r} of epoch "
-        f"{epoch}: what was stored of the subscription is gone. Delete {storage.root}: "
+        f"{epoch}: the stored cursors of the subscription are gone. Delete {storage.root}: "
         "without a checkpoint, the job resumes from the subscription's cursors"
     )

@@ -44,7 +44,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
         found = hdfs_path(root, setting)  # where the settings say that a path is there
         if found is None:
             raise CheckpointError(
-                f"checkpoint {root}: it has to be a folder that all machines reach by path, in an "
+                f"checkpoint {root}: it must be a folder that all machines reach by path, in an "
                 "object store, or in HDFS"
             )
     return RemoteStorage(found)

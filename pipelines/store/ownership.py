@@ -164,8 +164,8 @@ def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: boo
         ago_s = max(0.0, (_now_ms() - last.at_ms) / 1000)
         raise OwnershipError(
             f"{storage.root}: {_who(storage, generation)}, has this checkpoint, last seen "
-            f"{ago_s:.0f} s ago: a checkpoint is one job's, and one process's. Stop that one, or "
-            "give this job a checkpoint and an app of its own"
+            f"{ago_s:.0f} s ago: a checkpoint belongs to one job and one process. Stop that "
+            "process, or give this job a checkpoint and an app of its own"
         )
 
 

@@ -204,8 +204,8 @@ def storage_at(location: str) -> Storage:
     found = object_path(location, lambda _: None) or hdfs_path(location, settings_of_environment())
     if found is None:
         raise CheckpointError(
-            f"{location}: only local paths, and what is reached without Spark (s3, gs, abfs, "
-            "hdfs), can be opened by this command"
+            f"{location}: this command opens only local paths and stores that it reaches without "
+            "Spark (s3, gs, abfs, hdfs)"
         )
     return RemoteStorage(found)
 

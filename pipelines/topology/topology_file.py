@@ -42,7 +42,7 @@ def load_topology(path: Path) -> Topology:
     found = getattr(module, "__file__", None)
     if found is None or not path.resolve().samefile(found):
         raise TopologyFileError(
-            f"{path}: a module named {path.stem!r} is there already: give the file another name"
+            f"{path}: a module named {path.stem!r} exists already: give the file another name"
         )
     topology = getattr(module, "topology", None)
     if not isinstance(topology, Topology):
@@ -200,9 +200,8 @@ def check_outputs(root: str, found: Processed, outputs: Collection[str]) -> None
     gone = [topic for topic in written if topic not in outputs]
     if gone:
         raise TopologyFileError(
-            f"{root}: step {found.step} has records for topic {gone[0]!r}, to "
-            "which no output goes any more: give the topology that output back until the step "
-            "is done"
+            f"{root}: step {found.step} has records for topic {gone[0]!r}, but no output writes "
+            "to it now: give the topology that output back until the step is done"
         )
 
 

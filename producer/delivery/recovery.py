@@ -203,7 +203,7 @@ class Recovery:
         for slot in slots:
             self._settlement.persisted(slot.batch, None)
         _log.info(
-            "the log was searched for batches that the broker knows nothing of",
+            "the log was searched for batches that the broker has forgotten",
             topic=queue.topic,
             partition=queue.partition,
             batches=len(asked),

@@ -380,6 +380,6 @@ def _damage_lines(segments: tuple[SegmentReport, ...]) -> Iterable[str]:
             torn = segment.torn
             yield (
                 f"{segment.name}, offset {torn.offset}: torn tail of {torn.length} bytes "
-                f"({torn.frames} whole frame(s) in it), never known to be on disk; "
-                f"a producer that starts cuts it off"
+                f"({torn.frames} whole frame(s) in it), never known to be on disk. A producer "
+                "that starts cuts it off"
             )

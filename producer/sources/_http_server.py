@@ -233,7 +233,7 @@ class Bodies:
                         yield part
                         await asyncio.sleep(0)  # decompressing takes long enough for others to wait
                 except zlib.error as error:
-                    raise web.HTTPBadRequest(text=f"the body is no {encoding}: {error}") from error
+                    raise web.HTTPBadRequest(text=f"the body is not {encoding}: {error}") from error
         if inflater is not None and not inflater.is_whole:
             raise web.HTTPBadRequest(text=f"the {encoding} body ends before its end")
 

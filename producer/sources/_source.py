@@ -601,7 +601,7 @@ class WaitLog:
 def check_readable(path: Path) -> None:
     """Refuse a file or folder that may not be read."""
     if not os.access(path, os.R_OK):
-        raise SourceError(f"{path} may not be read: permission denied")
+        raise SourceError(f"{path} cannot be read: permission denied")
 
 
 class UnjournaledWindow:

@@ -318,7 +318,7 @@ class DirectorySource(LineFileSource):
         except FileNotFoundError:
             return None
         except UnicodeEncodeError:
-            self._pass_over(name, "its name is no UTF-8: rename it", _PassedOver(None))
+            self._pass_over(name, "its name is not UTF-8: rename it", _PassedOver(None))
             self._count(files_unreadable=1)
             return None
         except OSError as error:
@@ -517,7 +517,7 @@ def _check(settings: LineFileSettings) -> None:
         raise SourceError(f"{path} is not there, or no folder")
     check_readable(path)
     if not os.access(path, os.W_OK | os.X_OK):
-        raise SourceError(f"{path} may not be written: files are renamed to NAME.done there")
+        raise SourceError(f"{path} is not writable, but files are renamed to NAME.done there")
 
 
 def _make(settings: LineFileSettings, parser: EventParser) -> DirectorySource:

@@ -373,7 +373,7 @@ class FileSource(LineFileSource):
         return following
 
     def _look_at_left(self) -> None:
-        what = "a rotated file was written after it was left; raise rotate_wait"
+        what = "a rotated file was written after it was left. Raise rotate_wait"
         if self._left is not None and self._tell_left_behind(self._left, what):
             self._left.close()
             self._left = None

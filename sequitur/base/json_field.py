@@ -276,7 +276,7 @@ def _children(node: Any, name: str, index: int | None) -> tuple[Any, ...]:
 def which_fields(documents: Sequence[dict[str, Any]]) -> str:
     """Say which fields JSON objects have, as `json:` takes them; or that there is no object."""
     if not documents:
-        return "and their values are no JSON objects"
+        return "and their values are not JSON objects"
     paths = (str(FieldPath.of(one)) for each in documents for one in _paths(each))
     return which_names(paths, "field")
 

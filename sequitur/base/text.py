@@ -29,4 +29,4 @@ def named(error: BaseException) -> str:
 
 def renamed(former: str, today: str) -> str:
     """Return what to tell who uses a command's former name."""
-    return f"`{former}` is called `{today}` now; the former name works until 0.1.0 is released"
+    return f"`{former}` is called `{today}` now. The former name works until 0.1.0 is released"

@@ -79,7 +79,7 @@ def up(directory: Directory = None, port: Port = 0) -> None:
         typer.echo(f"export {ADDRESS_VARIABLE}={other}")
         return
     servers = broker.start()
-    typer.echo(f"Kafka answers at {servers}; its log is {broker.log_path}", err=True)
+    typer.echo(f"Kafka answers at {servers}. Its log is {broker.log_path}", err=True)
     if not port and not servers.endswith(f":{USUAL_PORT}"):
         typer.echo(
             f"that is not the usual port {USUAL_PORT}, which another program had: settings that "

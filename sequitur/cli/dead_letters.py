@@ -261,5 +261,5 @@ def _number(record: TopicRecord, header: str) -> int:
 
 def _none_of(record: TopicRecord, why: str) -> NotADeadLetterError:
     return NotADeadLetterError(
-        f"record {record.partition}:{record.offset} is no dead letter: {why}"
+        f"record {record.partition}:{record.offset} is not a dead letter: {why}"
     )

@@ -92,8 +92,8 @@ def plot_arrivals(
         drawn, labels, loc="outside lower center", ncols=len(drawn), frameon=False, markerscale=3
     )
     figure.suptitle(
-        f"Events of key {key.decode(errors='replace')}. "
-        "An inversion: an event behind a newer one of its key"
+        f"Events of key {key.decode(errors='replace')}. An inversion: an event after a newer one "
+        "of its key"
     )
     return figure
 
@@ -139,7 +139,7 @@ def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms
     times = (arrival.event_time_ms - start_ms for arrival in arrivals)
     newest = [time_ms / 1000 for time_ms in accumulate(times, max)]
     limits = [max(0.0, time_s - delay_ms / 1000) for time_s in newest]
-    label = f"the delay, {delay_ms / 1000:g} s behind the newest: an event below it is late"
+    label = f"the delay, {delay_ms / 1000:g} s before the newest event: an event below it is late"
     axes.plot(limits, color=_LIMIT, linestyle="--", linewidth=1.2, label=label)
     axes.fill_between(range(len(limits)), 0, limits, color=_LIMIT, alpha=0.12, linewidth=0)
 
@@ -228,7 +228,7 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
             f"read {delays} s later"
         )
         sent = _run_daemons(environ, Path(folder), seconds=seconds, rate_hz=rate_hz)
-        _say(f"{sent:,} events are in Kafka; Spark starts with the reorder job")
+        _say(f"{sent:,} events are in Kafka. Spark starts with the reorder job")
         job = _run_job(environ, Path(folder), delay=delay)
         _say("an independent reader compares what came out with what went in")
         return _compare(kafka, sent, job, plot, delay_ms)

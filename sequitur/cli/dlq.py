@@ -153,7 +153,7 @@ def replay(
         letters = list(selection.of(read_topic(settings.kafka, topic)))
     if selection.foreign:
         typer.echo(
-            f"skipped, since they are no dead letters: {selection.foreign:,} records", err=True
+            f"skipped, since they are not dead letters: {selection.foreign:,} records", err=True
         )
     if not letters:
         typer.echo(f"nothing is selected in {topic}: nothing is requested")

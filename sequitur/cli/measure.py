@@ -188,7 +188,7 @@ def _show(topic: str, report: DisorderReport, console: Console) -> None:
     ends = (report.first_ms, report.last_ms)
     span = " to ".join(moment(one) or "-" for one in ends if one is not None)
     console.print(f"Topic {topic}: {report.records:,} records, {span}\n", soft_wrap=True)
-    console.print("How late the records came; 0 is in order", soft_wrap=True)
+    console.print("How late the records came (0: in order)", soft_wrap=True)
     console.print(_by_partition(report))
     more = len(report.partitions) - _MOST_PARTITIONS
     if more > 0:

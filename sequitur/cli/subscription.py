@@ -113,7 +113,7 @@ def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the cursors of each partition."""
     for topic, document in found.items():
         table = _table(
-            f"Cursors on {topic}; positions are partition:offset",
+            f"Cursors on {topic} (positions are partition:offset)",
             ("subscription",),
             (
                 "lastConfirmedEntry",
@@ -569,8 +569,8 @@ def create(
     for one in record.topics:
         if limits := surveyor.topics.own_retention(one).limits:
             typer.echo(
-                f"{one} has {' and '.join(limits)}: Kafka deletes messages there whether they are "
-                "acked or not; with -1 it keeps them for `sequitur retention run`",
+                f"{one} has {' and '.join(limits)}: Kafka deletes messages there whether they "
+                "are acked or not. With -1 it keeps them for `sequitur retention run`",
                 err=True,
             )
 

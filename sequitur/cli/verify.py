@@ -107,7 +107,7 @@ class TopicReport:
         if self.event_inversions and self.order is not Order.SEND:
             found.append(f"{_records(self.event_inversions)} older than an earlier one of the key")
         if self.send_inversions and self.order is not Order.EVENT:
-            found.append(f"{_records(self.send_inversions)} behind one that was sent later")
+            found.append(f"{_records(self.send_inversions)} after one that was sent later")
         for producer in self.producers:
             if producer.duplicates:
                 found.append(f"{producer.producer}: {_records(producer.duplicates)} duplicated")

@@ -52,8 +52,8 @@ def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) 
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return FatalError(
-                f"{address}: certificate verification failed: {_sentence(cause)}; "
-                f"ssl_ca is {kafka.ssl_ca or 'the system'}"
+                f"{address}: certificate verification failed: {_sentence(cause)} (ssl_ca is "
+                f"{kafka.ssl_ca or 'the system'})"
             )
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKEN_OFF):
             return FatalError(f"{address}: TLS failed: {_sentence(cause)}")

@@ -99,4 +99,4 @@ class LeaderTopics(KafkaTopics):
         except RetriableError as error:
             raise TimeoutError from error
         except FatalError as error:
-            raise TopicError(f"the brokers do not tell of topics: {error}") from error
+            raise TopicError(f"the brokers do not describe topics: {error}") from error

@@ -320,7 +320,7 @@ async def _described(
     states = await producer_states(ask, {topic: (partition,)}, identity.producer_id)
     told = states.get((topic, partition), Untold.NOTHING)
     if told is Untold.ASK_AGAIN:
-        raise RetriableError(f"what {topic}-{partition} holds cannot be said now")
+        raise RetriableError(f"{topic}-{partition} cannot be read now")
     if isinstance(told, ProducerState) and told.epoch == identity.epoch:
         return told.last_sequence
     return None

@@ -182,7 +182,7 @@ def test_replay_of_nothing_is_told_by_the_status(dlq: Dlq) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ("0:2", "record 0:2 is no dead letter: it has no header sequitur-dlq-reason"),
+        ("0:2", "record 0:2 is not a dead letter: it has no header sequitur-dlq-reason"),
         ("0:4", "has no record at 0:4"),
         ("9:0", "has no record at 9:0"),
     ],

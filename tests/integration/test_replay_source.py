@@ -268,7 +268,7 @@ async def test_a_recording_that_is_cut_while_it_is_replayed_ends_the_replay(
     [
         (b'{"event.at":1}\n{"by":{"n":1}}\n', "and they have the fields /event.at, by.n"),
         (b'{"at":"soon"}\n', "and they have the field at"),
-        (b"\x1f\x8b\x08\n", "and their values are no JSON objects"),
+        (b"\x1f\x8b\x08\n", "and their values are not JSON objects"),
     ],
 )
 async def test_a_recording_without_times_is_refused(

@@ -190,7 +190,7 @@ def test_copy_within_a_step_is_refused_where_the_step_writes_nothing(output: Job
     _write(life, 1)
     _write(life.next(), 2, partition=1)
     again = output.life(older.documents, newest=1, done=0, sent=sent)
-    with pytest.raises(OutputMismatchError, match=r"partition 1 of .* knows nothing of: is the"):
+    with pytest.raises(OutputMismatchError, match=r"partition 1 of .* does not know: is the"):
         _write(again, 1)
     assert (len(output.values(0)), len(output.values(1))) == (10, 20)
 

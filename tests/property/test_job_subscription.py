@@ -245,10 +245,10 @@ def test_a_job_whose_cursors_are_lost_begins_nowhere_without_its_checkpoint() ->
     world: Any = _World(Random(1), 0, set())
     take: Any = lambda: _Owner(world)  # noqa: E731 - one line
     subscription = JobSubscription(
-        "s", None, take, world, world, record=world, lost="nothing is stored of it"
+        "s", None, take, world, world, record=world, lost="has no stored cursors"
     )
     kept: Any = _Checkpoint()
-    with pytest.raises(SubscriptionError, match="nothing is stored of it"):
+    with pytest.raises(SubscriptionError, match="has no stored cursors"):
         subscription.claim(kept, None, -1, {"out": 1})
     assert subscription.partition is None
     head: Any = SimpleNamespace(step=3)

@@ -251,7 +251,7 @@ def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
 
 @pytest.mark.test_all
 def test_checkpoint_that_tasks_do_not_reach_is_refused(job: Job, hadoop_only: HadoopFolder) -> None:
-    with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it has to be a folder that all"):
+    with pytest.raises(CheckpointError, match=f"{hadoop_only.uri}: it must be a folder that all"):
         job.with_settings(checkpoint=hadoop_only.uri).run()
     assert not hadoop_only.path.exists()
 

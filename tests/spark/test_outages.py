@@ -147,7 +147,7 @@ def test_held_bytes_are_bounded(job: Job, capfd: pytest.CaptureFixture[str]) -> 
     held = [done.totals.held for _, done in job.steps]
     assert max(held) == 0
     said = capfd.readouterr().err
-    assert f"for the sake of partitions {job.topic}/0" in said
+    assert f"held for partitions {job.topic}/0" in said
 
 
 @pytest.mark.test_all

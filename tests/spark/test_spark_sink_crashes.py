@@ -301,7 +301,7 @@ def test_older_copy_of_the_sinks_checkpoint_is_refused(
     sink.close()
     shutil.rmtree(sink.checkpoint)
     (tmp_path / "copy").rename(sink.checkpoint)
-    with pytest.raises(OutputMismatchError, match="the checkpoint knows nothing of"):
+    with pytest.raises(OutputMismatchError, match="the checkpoint does not know"):
         sink.write("more", range(100 * batches, 100 * batches + 100))
     sink.check(100 * batches + 100)
 

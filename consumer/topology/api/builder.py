@@ -335,7 +335,7 @@ def check_pickles(one: Component) -> None:
     except Exception as error:
         raise TopologyBuildError(
             f"{one.kind} {one.id!r} cannot be pickled, so it cannot be sent to tasks: {error} "
-            "(functions and classes have to stand at the top of a module)"
+            "(define functions and classes at the top of a module)"
         ) from error
 
 
@@ -527,7 +527,7 @@ class TopologyBuilder:
             TopologyBuildError: It is no hook, or there is one already.
         """
         if not isinstance(hook, EventHook) or self._hook is not None:
-            wrong = "there is one already" if self._hook is not None else "it is no EventHook"
+            wrong = "there is one already" if self._hook is not None else "it is not an EventHook"
             raise TopologyBuildError(f"hook {hook!r}: {wrong}")
         self._hook = hook
 

@@ -120,8 +120,8 @@ def _hash_of_other(value: Any) -> int:
         return _dataclass_hash(value)
     kind = type(value)
     raise UngroupableValueError(
-        f"{value!r:.200} is of type {kind.__module__}.{kind.__qualname__}, and it is not known "
-        "which values equal it: group by a field of it, or by text or a number made of it"
+        f"{value!r:.200} is of type {kind.__module__}.{kind.__qualname__}, which Sequitur cannot "
+        "compare: group by one of its fields, or by text or a number made of it"
     )
 
 

@@ -168,8 +168,8 @@ def _check_numbers(
     stages, most = 1 << STAGE_BITS, 1 << TASK_BITS
     if len(members) > stages:
         raise TopologyError(
-            f"topology {topology.name!r} has {len(members)} stages, which is more than {stages}: "
-            "let bolts run where their input is (local_grouping), or make fewer of them"
+            f"topology {topology.name!r} has {len(members)} stages, more than {stages}: let "
+            "bolts run where their input is (local_grouping), or use fewer bolts"
         )
     for names, number in zip(members, tasks, strict=True):
         if number > most:
@@ -312,8 +312,8 @@ def packed(stream: Stream, values: Any) -> bytes:
         raise
     except BaseException as error:
         raise EmitError(
-            f"bolt {stream.component!r} emitted to {stream.title!r} what cannot be pickled, as it "
-            f"has to be on its way to a bolt of another stage: {named(error)}"
+            f"bolt {stream.component!r} emitted to {stream.title!r} a value that cannot be "
+            f"pickled, so it cannot go to a bolt of another stage: {named(error)}"
         ) from error
 
 
@@ -325,8 +325,8 @@ def unpacked(stream: Stream, values: bytes) -> Any:
         raise
     except BaseException as error:
         raise EmitError(
-            f"bolt {stream.component!r} emitted to {stream.title!r} what can be pickled, but "
-            f"cannot be unpickled for a bolt of another stage: {named(error)}"
+            f"bolt {stream.component!r} emitted to {stream.title!r} a value that can be pickled, "
+            f"but cannot be unpickled for a bolt of another stage: {named(error)}"
         ) from error
 
 

@@ -157,8 +157,8 @@ def values_of(component: str, returned: Any) -> Iterable[Any]:
     if isinstance(returned, list):
         return () if _is_of_emit(returned) else returned
     raise EmitError(
-        f"bolt {component!r} returned {returned!r:.200}: yield what is to be emitted, or return a "
-        "list of it"
+        f"bolt {component!r} returned {returned!r:.200}: yield the values to emit, or return a "
+        "list of them"
     )
 
 

@@ -160,7 +160,7 @@ class MadeTuple(NamedTuple):
             stream, values, target = pickle.loads(event[1])  # noqa: S301 - a task's, from the checkpoint
         except Exception as error:
             raise EmitError(
-                f"what bolt {component!r} emitted was kept, and cannot be unpickled: {named(error)}"
+                f"a kept value of bolt {component!r} cannot be unpickled: {named(error)}"
             ) from error
         return cls(component, event[5], stream, values, target)
 

@@ -81,8 +81,8 @@ def went_back(who: str, newest: int, txid: int, store: str) -> StateOwnerError:
     """Return the error about a database that is ahead of the checkpoint."""
     return StateOwnerError(
         f"{store} has transaction {newest} of {who}, and this is transaction {txid}: transaction "
-        "ids went back. If the checkpoint is an older copy, give the newest one; if this is an old "
-        "process, end it"
+        "ids went back. If the checkpoint is an older copy, give the newest one. If this is "
+        "an old process, end it"
     )
 
 
@@ -128,7 +128,8 @@ def other_epoch(topology: str, epoch: str, own: str, store: str) -> StateOwnerEr
     """Return the error about rows of another checkpoint."""
     return StateOwnerError(
         f"topology {topology!r} in {store} belongs to checkpoint {epoch!r}, and this is "
-        f"checkpoint {own!r}: go on with that one, or give the topology and its states other names"
+        f"checkpoint {own!r}: start with that one, or give the topology and its states other "
+        "names"
     )
 
 
@@ -143,16 +144,16 @@ def overtaken_by(writer: Writer, newer: tuple[int, int], store: str) -> StateOve
 def taken_over(who: str, attempt: int, store: str) -> StateOvertakenError:
     """Return the error about a life of the job that another one has taken over."""
     return StateOvertakenError(
-        f"{who}: {store} takes nothing of attempt {attempt} any more: a newer life of the job has "
-        "taken over; end this one"
+        f"{who}: {store} takes nothing of attempt {attempt} any more: a newer process of the job "
+        "has taken over. End this one"
     )
 
 
 def lost_topology(topology: str, store: str) -> StateOwnerError:
     """Return the error about a topology that was registered, and is not any more."""
     return StateOwnerError(
-        f"{store} does not know topology {topology!r} any more: the database was changed under the "
-        f"job; {OTHER_DATABASE}"
+        f"{store} does not know topology {topology!r} any more: the database was changed under "
+        f"the job. To continue, {OTHER_DATABASE}"
     )
 
 
@@ -295,7 +296,7 @@ def fit_key(state: State, key: Any) -> Key:
     size = len(key.encode()) if reason is None and isinstance(key, str) else 0
     size = len(key) if isinstance(key, bytes) else size
     if size > KEY_BYTES_MAX:
-        reason = f"has {size} bytes; a key has at most {KEY_BYTES_MAX}: use a hash of it"
+        reason = f"has {size} bytes, and a key has at most {KEY_BYTES_MAX}: use a hash of it"
     if reason is not None:
         said = f"state {state.name!r}: key {shown(key)} {reason}"
         raise StateValueError(said, (key,), is_key=True)
@@ -324,13 +325,13 @@ def fit_value(state: State, key: Key, value: Any) -> Any:
         return value  # what most are
     reason: str | None
     if value is None:
-        reason = "is no value: give one, or take the key out by multi_remove"
+        reason = "is not a value: give one, or remove the key with multi_remove"
     elif state.value is object:
         return _json_value(state, key, value)
     elif state.value is float and type(value) is int:
         reason = _misfit(value)
         if reason is None and int(float(value)) != value:
-            reason = "is no float without loss: convert it"
+            reason = "is not a float without loss: convert it"
         value = float(value) if reason is None else value
     elif type(value) is float and state.value is float:
         reason = _misfit(value)
@@ -381,7 +382,7 @@ def _misfit(value: object) -> str | None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            return "is no valid Unicode (a lone surrogate): decode it in another way, or use bytes"
+            return "is not valid Unicode (a lone surrogate): decode it in another way, or use bytes"
     return None
 
 
@@ -392,7 +393,7 @@ def _too_large(value: object) -> str | None:
         size = len(value.encode())
     if size <= VALUE_BYTES_MAX:
         return None
-    return f"has {size} bytes; a value has at most {VALUE_BYTES_MAX}: keep parts of it"
+    return f"has {size} bytes, and a value has at most {VALUE_BYTES_MAX}: keep parts of it"
 
 
 def _json_value(state: State, key: Key, value: Any) -> Any:
@@ -506,9 +507,9 @@ def check_group(state: State, key: Key, task_of: Callable[[Any], int] | None, *,
     owner = task_of(group)
     if owner != task:
         raise StateConflictError(
-            f"state {state.name!r}, key {shown(key)}: task {task} writes it, and by grouped_by it "
-            f"is grouped as {shown(group)}, which goes to task {owner}: key the state by what the "
-            "component's input is grouped by"
+            f"state {state.name!r}, key {shown(key)}: task {task} writes it, and by grouped_by "
+            f"it is grouped as {shown(group)}, which goes to task {owner}: use the fields "
+            "that group the component's input as the key of the state"
         )
 
 

@@ -342,9 +342,7 @@ class SpoutBatches:
                 transaction_id, f"cannot be committed: {self._committed + 1} is the next to be"
             )
         if transaction_id >= self._upcoming:
-            raise self._out_of_turn(
-                transaction_id, "cannot be committed: it is to be emitted first"
-            )
+            raise self._out_of_turn(transaction_id, "cannot be committed: it must be emitted first")
         self._store.write(_COMMITTED, transaction_id)
         self._committed = transaction_id
         self._attempts.pop(transaction_id, None)

@@ -266,7 +266,7 @@ class RotatingTransactionalState:
         if transaction_id < 1 or transaction_id <= latest:
             raise TransactionOrderError(
                 f"{self._name}: transaction {transaction_id} has no metadata"
-                + (f", and transaction {latest} behind it has" if latest else ": ids begin at 1")
+                + (f", and transaction {latest} after it has" if latest else ": ids begin at 1")
             )
         if self._is_strict and transaction_id != latest + 1:
             raise TransactionOrderError(

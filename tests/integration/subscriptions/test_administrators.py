@@ -234,7 +234,7 @@ def test_a_reset_whose_process_died_is_finished(
     topics.policies(orders, TopicPolicies(backlog_quota=_HOLDS, message_ttl_s=60))
     checked = topics.check(after_s=3_600)
     (found,) = [one.sentence for one in checked.findings if one.kind is FindingKind.UNKNOWN]
-    assert "its reset was not ended" in found
+    assert "its reset was not finished" in found
     assert checked.acked == ()
     assert not any(one.holds_producers for one in checked.quotas)
     stored = topics.surveyor.cursors.read(name)

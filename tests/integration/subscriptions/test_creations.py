@@ -122,10 +122,10 @@ def test_one_of_which_nothing_is_stored_begins_nowhere(
     topics.acks(other, topic, (0, 5))
     with topics.surveyor.cursors.take(name) as owner:
         owner.remove()
-    with pytest.raises(SubscriptionError, match=f"'{name}' is registered, and nothing is stored"):
+    with pytest.raises(SubscriptionError, match=f"'{name}' is registered, but has no stored"):
         Subscription(topics.kafka, name, topic, position="earliest")
     moves = CursorMoves(topics.surveyor)
-    with pytest.raises(SubscriptionError, match="nothing is stored of it"):
+    with pytest.raises(SubscriptionError, match="has no stored cursors"):
         moves.plan_skip(name, None)
     (finding,) = [one for one in topics.check().findings if one.kind is FindingKind.DAMAGED]
     assert finding.subscription == name

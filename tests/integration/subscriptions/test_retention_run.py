@@ -101,7 +101,7 @@ def test_a_topic_that_is_made_anew_is_not_acked(
     found = topics.check(after_s=7_200)
     (told,) = [one for one in found.findings if one.kind is FindingKind.UNKNOWN]
     assert (told.topic, told.subscription) == (topic, "sub1")
-    assert "created anew" in told.sentence
+    assert "recreated" in told.sentence
     assert (found.acked, found.expired) == ((), ())
     assert not any(one.is_exceeded for one in found.quotas)
     assert topics.committed("sub1", topic) == 5

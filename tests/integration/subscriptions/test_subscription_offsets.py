@@ -1,4 +1,4 @@
-"""An open `Subscription` on topics that lose records, grow, or are created anew."""
+"""An open `Subscription` on topics that lose records, grow, or are recreated."""
 
 from __future__ import annotations
 
@@ -171,14 +171,14 @@ def test_topic_that_was_created_anew(
         subscription.acknowledge_cumulative("0:9")
     _make_anew(kafka, topic)
     with (
-        pytest.raises(SubscriptionError, match="the topic was created anew"),
+        pytest.raises(SubscriptionError, match="the topic was recreated"),
         Subscription(kafka, name, topic, position="earliest") as subscription,
     ):
         subscription.receive(TIMEOUT_S)
 
 
 @pytest.mark.promise("sub-topic-open-subscription")
-@pytest.mark.parametrize("is_made_anew", [True, False], ids=["created anew", "deleted"])
+@pytest.mark.parametrize("is_made_anew", [True, False], ids=["recreated", "deleted"])
 def test_topic_that_is_deleted_while_it_is_open(
     kafka: KafkaSettings,
     name: str,
@@ -205,11 +205,11 @@ def test_topic_that_is_deleted_while_it_is_open(
     if is_made_anew:
         _make_anew(kafka, topic)
         fill(kafka, topic, 30)  # its first ten have offsets that are acked
-        expected = "created anew"
+        expected = "recreated"
     else:
         admin = AdminClient(kafka.librdkafka())
         admin.delete_topics([topic])[topic].result(PATIENCE_S)
-        expected = "is not there any more"
+        expected = "is gone: it was deleted"
     looks.set()
     with pytest.raises(SubscriptionError, match=f"{topic}.* {expected}"):
         receive(subscription, 1_000)
@@ -228,7 +228,7 @@ def test_topic_that_was_created_anew_and_is_longer(
         subscription.acknowledge_cumulative("0:2")
     _make_anew(kafka, topic)
     fill(kafka, topic, 5)
-    with pytest.raises(SubscriptionError, match="the topic was created anew"):
+    with pytest.raises(SubscriptionError, match="the topic was recreated"):
         Subscription(kafka, name, topic, position="earliest")
     moves = CursorMoves(Surveyor(kafka))
     moves.carry_out(moves.plan_reset(name, Edge.EARLIEST), fence=True)

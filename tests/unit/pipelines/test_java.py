@@ -69,5 +69,5 @@ def test_a_wrong_java_home_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", ["exit 3", "echo what"])
 def test_a_program_that_is_no_java_is_told(tmp_path: Path, script: str) -> None:
     _fake_java(tmp_path, script)
-    with pytest.raises(JavaError, match="does not tell its version"):
+    with pytest.raises(JavaError, match="does not print its version"):
         find_java({"JAVA_HOME": str(tmp_path)})

@@ -99,7 +99,7 @@ def test_own_headers_are_those_the_event_came_with() -> None:
 )
 def test_record_without_a_header_that_all_have_is_named(header: str) -> None:
     """Somebody else wrote it: it cannot be replayed, and the message says what it lacks."""
-    with pytest.raises(NotADeadLetterError, match=f"record 0:3 is no dead letter.*{header}"):
+    with pytest.raises(NotADeadLetterError, match=f"record 0:3 is not a dead letter.*{header}"):
         DeadLetter.of(_without(dead_record(3), header))
 
 

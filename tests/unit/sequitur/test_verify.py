@@ -163,7 +163,7 @@ def test_an_empty_topic_does_not_hold() -> None:
     ("order", "problems"),
     [
         (Order.EVENT, ("2 records are older than an earlier one of the key",)),
-        (Order.SEND, ("1 record is behind one that was sent later",)),
+        (Order.SEND, ("1 record is after one that was sent later",)),
     ],
 )
 def test_a_topic_is_in_one_order_or_the_other(order: Order, problems: tuple[str, ...]) -> None:

@@ -225,7 +225,7 @@ def meaning(error: DBAPIError, title: str) -> StateError:
     advice = {
         StateUnavailableError: _TRY_AGAIN,
         StateValueError: "keep smaller or other values",
-        StateOwnerError: f"the database was lost, or is another one; {OTHER_DATABASE}",
+        StateOwnerError: f"the database was lost, or is another one. To continue, {OTHER_DATABASE}",
     }.get(kind, "mend what it names")
     return kind(f"{title} says: {said}; {advice}")
 

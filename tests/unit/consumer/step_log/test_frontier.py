@@ -220,14 +220,14 @@ def test_each_row_unaccounted_for_is_told_of() -> None:
 def test_rows_behind_the_frontier_must_come_out(rescued: int | None, number: int) -> None:
     """The late ones that go to the output topic, and the rescued ones."""
     entry = _entry(late_policy=LatePolicy.EMIT, rescued=rescued)
-    told = rf"{number} rows behind the frontier to write out, {number - 1} written"
+    told = rf"{number} rows older than the frontier to write out, {number - 1} written"
     with pytest.raises(ConservationError, match=told):
         finish(entry, released=number - 1, late=0, quarantined=3)
 
 
 def test_rescued_rows_must_come_out() -> None:
     """A step that wrote fewer rows than it rescued has lost one."""
-    with pytest.raises(ConservationError, match="4 rows behind the frontier to write out"):
+    with pytest.raises(ConservationError, match="4 rows older than the frontier to write out"):
         finish(_entry(rescued=4), released=3, late=2, quarantined=3)
 
 

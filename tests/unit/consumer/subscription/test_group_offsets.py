@@ -78,7 +78,7 @@ def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
     group.now_s += 1
     assert group.answers(_UNKNOWN_MEMBER_ID) == 2
     assert len(group.told) == 1
-    assert "members of its own" in group.told[0]
+    assert "has other members" in group.told[0]
     group.now_s += 1
     assert group.answers() == 2
     assert group.has == {0: 2, 1: 1}

@@ -84,7 +84,7 @@ def test_an_output_may_be_added_while_a_step_is_processed_and_not_done(
     job.produce([event(T0, key="k", partition=p) for p in range(4)])
     with dying_before("plans/"):
         job.running_topology(topology(first)).run()
-    with pytest.raises(TopologyFileError, match=f"{first!r}, to which no output goes any more"):
+    with pytest.raises(TopologyFileError, match=f"{first!r}, but no output writes to it now"):
         job.running_topology(topology(second)).run()
     both = job.running_topology(topology(first, second))
     both.run(drain=True)

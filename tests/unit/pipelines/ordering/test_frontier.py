@@ -128,9 +128,9 @@ def test_frontier_goes_on_without_the_partition_for_which_too_much_is_held() -> 
         clock = replace(clock, frontier_ms=moved.frontier_ms)
     assert moved.frontier_ms == 7_000
     message = (
-        "more than max_held_bytes = 100 are held for the sake of partitions {}: the frontier goes "
-        "on without them, to {:g} s behind the newest event, as far as it has to for the rest to "
-        "fit; what is behind it there is late"
+        "more than max_held_bytes = 100 are held for partitions {}: the frontier moves on without "
+        "them, to {:g} s before the newest event, so that the rest fits. Older rows of these "
+        "partitions are late"
     )
     assert outages.told == [message.format("readings/1", 2)]
     clock = frontier.looked_at(clock, {B: 9}, {B: 9}, 0, {B: 8_500})

@@ -75,7 +75,7 @@ def test_late_row_fails_the_job_if_that_is_wanted(job: ListJob) -> None:
     job.produce([event(T0 + 3999, key="c", partition=2)])
     message = (
         f"topic '{job.topic}', partition 2, offset 2, key b'c': event time {T0 + 3999} is "
-        f"1 ms behind the frontier, {T0 + 4000}; late rows in this batch: 1"
+        f"1 ms before the frontier, {T0 + 4000}; late rows in this batch: 1"
     )
     for _ in range(2):
         with pytest.raises(LateRowError, match=message):

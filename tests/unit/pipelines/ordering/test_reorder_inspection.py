@@ -217,7 +217,10 @@ def test_run_that_vanishes_while_it_is_read_is_told(root: Path) -> None:
     ("location", "message"),
     [
         ("/no/such/folder", "is not a reorder job's checkpoint"),
-        ("abc://bucket/folder", "only local paths, and what is reached without Spark"),
+        (
+            "abc://bucket/folder",
+            "this command opens only local paths and stores that it reaches without Spark",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(location: str, message: str) -> None:

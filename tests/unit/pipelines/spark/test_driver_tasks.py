@@ -174,7 +174,7 @@ def test_a_module_that_hides_another_is_named(
         frames=frames.format(folder=tmp_path), raised=raised, folder=tmp_path
     )
     name = file.removesuffix("/__init__.py").removesuffix(".py")
-    told = f"{raised}; {tmp_path / file} hides the module {name!r}: rename it"
+    told = f"{raised}. {tmp_path / file} hides the module {name!r}: rename it"
     assert reason_of(PySparkException(said)) == told
 
 

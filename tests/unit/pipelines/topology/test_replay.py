@@ -176,7 +176,10 @@ def test_what_is_no_checkpoint_is_refused(checkpoint: Path, text: str, message: 
     ("location", "message"),
     [
         ("/no/such/folder", "/no/such/folder is not a job's checkpoint"),
-        ("viewfs://a/job", "viewfs://a/job: only local paths, and what is reached without Spark"),
+        (
+            "viewfs://a/job",
+            "viewfs://a/job: this command opens only local paths and stores",
+        ),
     ],
 )
 def test_checkpoint_that_cannot_be_reached_is_named(location: str, message: str) -> None:

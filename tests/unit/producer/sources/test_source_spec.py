@@ -61,9 +61,9 @@ def test_a_source_is_named(text: str, name: str) -> None:
         ("file", "expected a path, as in file:PATH"),
         ("dir:", "expected a path, as in dir:PATH"),
         ("file:a\0b", "null byte"),
-        ("file:a\udcff", "a\\udcff is no UTF-8"),
-        ("dir:a\udcff", "a\\udcff is no UTF-8"),
-        ("replay:a\udcff", "a\\udcff is no UTF-8"),
+        ("file:a\udcff", "a\\udcff is not UTF-8"),
+        ("dir:a\udcff", "a\\udcff is not UTF-8"),
+        ("replay:a\udcff", "a\\udcff is not UTF-8"),
         ("http", "expected a host"),
         ("http:8080", "expected a host"),
         ("http:localhost:", "expected a port"),
@@ -163,11 +163,11 @@ def test_what_no_wait_would_make_a_source_is_refused(tmp_path: Path, source: str
 @pytest.mark.parametrize(
     ("source", "lacks", "why"),
     [
-        ("file:{}/text", os.R_OK, "text may not be read: permission denied"),
-        ("replay:{}/text", os.R_OK, "text may not be read: permission denied"),
-        ("dir:{}", os.R_OK, "may not be read: permission denied"),
-        ("dir:{}", os.W_OK, r"may not be written: files are renamed to NAME\.done there"),
-        ("dir:{}", os.X_OK, r"may not be written: files are renamed to NAME\.done there"),
+        ("file:{}/text", os.R_OK, "text cannot be read: permission denied"),
+        ("replay:{}/text", os.R_OK, "text cannot be read: permission denied"),
+        ("dir:{}", os.R_OK, "cannot be read: permission denied"),
+        ("dir:{}", os.W_OK, r"is not writable, but files are renamed to NAME\.done there"),
+        ("dir:{}", os.X_OK, r"is not writable, but files are renamed to NAME\.done there"),
     ],
 )
 def test_what_this_user_may_not_use_is_refused(

@@ -227,7 +227,7 @@ def test_what_may_be_one_value_or_several_is_refused_by_name(
     detail = why_dead(tester)
     assert "EmitError: bolt 'bolt' returned" in detail
     assert repr(value)[:20] in detail
-    assert "yield what is to be emitted, or return a list of it" in detail
+    assert "yield the values to emit, or return a list of them" in detail
 
 
 class AcksThenRaises(Bolt):

@@ -132,7 +132,7 @@ def test_a_job_tells_its_hook_the_same(
 
 def test_a_hook_that_is_none_is_refused() -> None:
     builder = TopologyBuilder("hooked")
-    with pytest.raises(TopologyBuildError, match="it is no EventHook"):
+    with pytest.raises(TopologyBuildError, match="it is not an EventHook"):
         builder.set_hook(object())  # type: ignore[arg-type]
     builder.set_hook(Notes())
     with pytest.raises(TopologyBuildError, match="there is one already"):

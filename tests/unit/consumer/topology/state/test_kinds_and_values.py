@@ -229,7 +229,7 @@ def test_goes_on(writer: Writer, found: Found) -> None:
         (Found("e1", 3, (3, 0)), StateOwnerError, "restored from a backup"),
         (Found("e1", 6, (4, 0)), StateOwnerError, "went back"),
         (Found("e1", 5, (5, 2), 0, "b1"), StateOvertakenError, "attempt 2 already: end this task"),
-        (Found("e1", 4, (4, 0), 9), StateOvertakenError, "newer life of the job has taken over"),
+        (Found("e1", 4, (4, 0), 9), StateOvertakenError, "newer process of the job has taken over"),
         (Found("e1", 5, (5, 0), 0, "b0"), StateOwnerError, "another batch .* an older copy"),
     ],
 )

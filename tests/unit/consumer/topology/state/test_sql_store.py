@@ -432,7 +432,7 @@ def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> Non
     late = opened(writer(1, 11), counts)
     late.state("counts").update("a", adding(1))
     store.create(owners, TOPOLOGY, EPOCH, least_attempt=20)
-    with pytest.raises(StateOvertakenError, match="newer life of the job has taken over"):
+    with pytest.raises(StateOvertakenError, match="newer process of the job has taken over"):
         late.commit()
     assert _sql(store, "SELECT * FROM counts") == []
     assert add(writer(1, 21), counts, ["a"]) == [1]

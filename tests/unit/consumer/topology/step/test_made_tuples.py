@@ -911,4 +911,4 @@ def test_a_letter_is_written_whatever_its_values_are() -> None:
     assert readable(odd, topology)[1].endswith(b"cannot be unpickled: ValueError: half \\ud83d")
     stream, said = readable((made[0], b"?", *made[2:]), topology)
     assert stream == ""
-    assert said.startswith(b"what bolt 'numbers' emitted was kept, and cannot be unpickled: ")
+    assert said.startswith(b"a kept value of bolt 'numbers' cannot be unpickled: ")

@@ -417,7 +417,7 @@ def test_what_a_job_could_not_send_to_a_later_stage_fails_here(grouping: str, ac
     assert len(tester.acked) == acked
     for letter in tester.dead_letters:
         assert letter.reason is FailReason.EXCEPTION
-        assert "bolt 'emit' emitted to 'emit' what cannot be pickled" in letter.detail
+        assert "bolt 'emit' emitted to 'emit' a value that cannot be pickled" in letter.detail
 
 
 def test_a_tree_is_shown_step_by_step() -> None:

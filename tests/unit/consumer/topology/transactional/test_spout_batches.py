@@ -255,7 +255,7 @@ def test_a_spout_that_raises_is_asked_again() -> None:
     with pytest.raises(ConnectionResetError):
         batches.emit(_tx(1))
     assert batches.is_ready()
-    with pytest.raises(TransactionOrderError, match=r"transaction 1 cannot be committed: it is to"):
+    with pytest.raises(TransactionOrderError, match=r"transaction 1 cannot be committed: it must"):
         batches.committed(1)
     source.partitions[0].insert(0, -1)
     source.take = 2
@@ -344,7 +344,7 @@ def test_transactions_are_committed_in_order() -> None:
         batches.failed(3)
     assert batches.failed(2) == [2]
     assert batches.failed(2) == []
-    with pytest.raises(TransactionOrderError, match="transaction 2 cannot be committed: it is to"):
+    with pytest.raises(TransactionOrderError, match="transaction 2 cannot be committed: it must"):
         batches.committed(2)
 
 
