@@ -13,7 +13,8 @@ from sequitur.errors import WrongThreadError
 
 _WAYS_ON: Final = (
     "from another thread, call it by loop.call_soon_threadsafe(producer.send_nowait, ...) or "
-    "asyncio.run_coroutine_threadsafe(producer.send(...), loop); in another loop, start another one"
+    "asyncio.run_coroutine_threadsafe(producer.send(...), loop). In another loop, start "
+    "another producer"
 )
 
 

@@ -419,9 +419,9 @@ class JournalVersionError(JournalError):
         age = "newer" if found > known else "older"
         super().__init__(
             f"{segment} has journal format version {found}; this version reads {known}: let the "
-            f"{age} version that wrote it send what it holds (`sequitur journal show` then has no "
-            f"un-acked batches), and give this version an empty directory; or start the {age} "
-            f"version"
+            f"{age} version that wrote it send what it holds (`sequitur journal show` then "
+            "has no un-acked batches), and give this version an empty directory. Or start "
+            f"the {age} version"
         )
 
 

@@ -116,7 +116,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def position(self) -> Position:
-        """Where it stands, to ack it by; as text `topic:partition:offset`."""
+        """Its position, to ack it with. As text `topic:partition:offset`."""
         return Position(self.partition, self.offset, self.topic)
 
 

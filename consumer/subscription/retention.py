@@ -427,9 +427,9 @@ def _refused_topic(
     names = [one.name for one in survey.registry.on(topic)]
     age_s = surveyor.with_oldest(survey, names).backlog(topic).age_s(survey.now_ms)
     sentence = (
-        f"topic {topic!r} has {' and '.join(own.sentences)}: Kafka deletes messages there whether "
-        f"they are acked or not; the oldest that is not acked is {age_s:,.0f} s old; set -1, or "
-        "give --despite-topic-retention"
+        f"topic {topic!r} has {' and '.join(own.sentences)}: Kafka deletes messages there "
+        f"whether they are acked or not. The oldest unacked message is {age_s:,.0f} s old. "
+        "Set -1, or give --despite-topic-retention"
     )
     return Refusal(topic, Holder.TOPIC, sentence)
 

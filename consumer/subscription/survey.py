@@ -97,7 +97,7 @@ def detect(
                 FindingKind.SLOW_SUBSCRIPTION,
                 backlog.topic,
                 subscription,
-                f"{messages:,} messages are not acked, the oldest for at least {age_s:,.0f} s; "
+                f"{messages:,} messages are unacked, the oldest for at least {age_s:,.0f} s; "
                 f"{len(parts) - len(behind):,} of {len(parts):,} partitions have caught up",
                 {"msgBacklog": messages, "age_s": age_s, "partitionsBehind": sorted(behind)},
             )

@@ -113,7 +113,7 @@ class ProcessSettings(Section):
 
     @property
     def rules(self) -> Rules:
-        """What the executor keeps to."""
+        """The rules of the executor."""
         return Rules(
             call_timeout_s=milliseconds(self.call_timeout) / 1000,
             ordering=self.ordering,

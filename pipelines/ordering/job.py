@@ -328,7 +328,7 @@ def reorder(
     drain: bool = False,
     reset_input: bool = False,
 ) -> JobReport:
-    """Run the reorder job in this process, and return what it did.
+    """Run the reorder job in this process, and return its report.
 
     Rows go to the output topic as with `sequitur reorder`. Your function `on_step` also gets each
     step that released rows, once they are in the topic. It may write them elsewhere. If the process

@@ -234,7 +234,7 @@ def _head_problems(scans: list[Scan]) -> Iterable[str]:
                 and head.previous_length != before.length
             ):
                 yield (
-                    f"{segment_name(before.segment)} has {before.length} bytes; it had "
+                    f"{segment_name(before.segment)} has {before.length} bytes, but had "
                     f"{head.previous_length} when {name} was begun"
                 )
         before = scan

@@ -72,8 +72,8 @@ def up(directory: Directory = None, port: Port = 0) -> None:
     other = None if directory or port else _other_broker(broker)
     if other is not None:
         typer.echo(
-            f"{ADDRESS_VARIABLE} is set: the broker at {other} is used, and none is started; "
-            "--dir starts one all the same",
+            f"{ADDRESS_VARIABLE} is set: the broker at {other} is used, and none is started. To "
+            "start one anyway, give --dir",
             err=True,
         )
         typer.echo(f"export {ADDRESS_VARIABLE}={other}")

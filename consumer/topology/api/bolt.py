@@ -113,7 +113,7 @@ class TopologyContext:
 
 
 class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its own
-    """What all bolts have in common.
+    """Base of all bolts.
 
     Each task unpickles its own copy. The engine calls `prepare` once for each copy. In each batch
     it calls `process` for each tuple, then `finish_batch`. It calls `cleanup` at the end. A copy
@@ -227,11 +227,11 @@ class To:
 
 
 class FunctionBolt(Bolt):
-    """A function as a bolt: what it yields is emitted, anchored to its input, which is then acked.
+    """A function as a bolt: its yielded values are anchored to its input, which is then acked.
 
     Args:
         function: Gets a tuple. Yields values, or returns None, a list or an iterator of them.
-        fields: Fields of what it yields.
+        fields: Fields of the values that it yields.
         streams: Fields of further streams, see `To`.
         direct_streams: Further streams whose emitter names the task.
     """

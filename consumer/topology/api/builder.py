@@ -170,7 +170,7 @@ class Component:
         parallelism: How many tasks. None: as many as its input has if it can run there, otherwise
             as many as the spout has (`engine.plan`).
         concurrency: How many calls of a task run side by side.
-        inputs: What it reads.
+        inputs: The streams that it reads.
         streams: Its streams, each under its name.
         tick_ms: For a bolt, how often it gets a tick. None: never.
         tracked: For the spout, which events have a message id, so that their trees are tracked.

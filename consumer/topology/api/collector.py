@@ -39,7 +39,7 @@ class OutputCollector:
     """The collector of a `Bolt`.
 
     Args:
-        runner: What runs the bolt's task.
+        runner: The runner of the bolt's task.
     """
 
     __slots__ = ("_runner",)
@@ -128,7 +128,7 @@ class BasicOutputCollector:
     """The collector of a `BasicBolt`: anchors to the input, which is acked for it.
 
     Args:
-        runner: What runs the bolt's task.
+        runner: The runner of the bolt's task.
         anchor: The input.
     """
 

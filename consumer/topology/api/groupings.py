@@ -235,7 +235,7 @@ _KEY: Final = ("key",)
 
 @dataclass(frozen=True, slots=True)
 class GroupingContext:
-    """What a custom grouping chooses for.
+    """The stream and the bolt that a custom grouping chooses tasks for.
 
     Attributes:
         topology: Name of the topology.

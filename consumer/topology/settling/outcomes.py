@@ -33,7 +33,7 @@ class RetryPolicy:
 
     Attributes:
         delay_ms: Before the second attempt.
-        factor: Each further delay is so many times the one before.
+        factor: Each further delay is the delay before, times this.
         maximum_ms: No delay is longer, but for the jitter.
         jitter: A delay is up to this share shorter or longer.
         max_attempts: After this many attempts the event is dead-lettered. 0: never.

@@ -180,7 +180,7 @@ class MapState:
         self._written.update(dict.fromkeys(fitted))
 
     def changes(self) -> list[Change]:
-        """Return what the commit writes, by key; for the engine.
+        """Return the changes that the commit writes, by key. For the engine.
 
         A transactional row that this transaction wrote before stands. It is warned of one that
         came out otherwise this time.

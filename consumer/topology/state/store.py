@@ -434,7 +434,7 @@ def _json_value(state: State, key: Key, value: Any) -> Any:
 
 
 class Stored(NamedTuple):
-    """What a row holds.
+    """The content of a row.
 
     Attributes:
         value: The newest value.

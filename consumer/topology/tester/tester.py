@@ -328,9 +328,9 @@ class TopologyTester:
         settings: How the topology is run.
         parallelism: Number of tasks of bolts that are declared without one, or a mapping from bolts
             to numbers. Without it, a bolt has as many tasks as its stage.
-        partitions: Tasks of the ordered stream: those of the output topic. The stages are those of
-            such a job then. Without it there is one task, and the stages are those of a job with
-            many, so that what could go wrong between two of them does.
+        partitions: Number of tasks of the ordered stream: the partitions of the output topic. The
+            stages are then those of such a job. Without it there is one task, but the stages of a
+            job with many, so that faults between stages show.
         seed: Seed of all random numbers: edges and the jitter of retries.
         ids: The first edges, in the order in which they are drawn. Further edges are random.
 

@@ -40,7 +40,7 @@ _LARGEST_INCHES: Final = 60.0
 
 
 class StepKind(StrEnum):
-    """What happened in a step."""
+    """The kind of a step in a tuple tree."""
 
     GIVEN = "gives"
     EMITTED = "emits"
@@ -83,7 +83,7 @@ class TupleTree:
         root_id: Its root's id.
         attempt: 1 the first time.
         is_tracked: Whether it is tracked.
-        steps: What happened, in order.
+        steps: The steps, in order.
         verdict: The outcome: acked, failed with the reason, held, or untracked.
     """
 

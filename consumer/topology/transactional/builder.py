@@ -51,7 +51,7 @@ class BatchOutputCollector:
     fails.
 
     Args:
-        runner: What runs the bolt's task.
+        runner: The runner of the bolt's task.
     """
 
     __slots__ = ("_runner",)

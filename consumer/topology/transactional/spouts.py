@@ -355,7 +355,7 @@ class SpoutPart(ABC):  # noqa: B024 - each part has methods of its own
     """What coordinators and emitters have in common."""
 
     def close(self) -> None:  # noqa: B027 - most parts acquire nothing
-        """Release what the part acquired."""
+        """Release all resources."""
 
 
 class PartitionCoordinator(SpoutPart):
