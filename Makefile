@@ -117,6 +117,7 @@ check: $(INSTALLED) ## Lint, formatting, types, contracts between packages, budg
 	@$(BIN)/python -m tests.house.face
 	@$(BIN)/python -m tests.house.promises
 	@$(BIN)/python -m tests.house.reference
+	@$(BIN)/python -m tests.house.prose
 	@$(BIN)/python -m tests.house.count --check
 
 pictures: $(INSTALLED) ## Draw docs/pictures

@@ -73,7 +73,7 @@ def test_a_former_name_works_is_not_shown_and_names_the_new_one(
     shown = CliRunner().invoke(app, [*above, former, "--help"], prog_name="sequitur")
     assert shown.exit_code == 0
     assert shown.stderr.count("\n") == 1
-    assert f"`{words} {former}` is called `{words} {today}` now;" in shown.stderr
+    assert f"`{words} {former}` is called `{words} {today}` now." in shown.stderr
     assert f"Usage: {words} {today} " in shown.stdout
     assert CliRunner().invoke(app, [*above, today, "--help"]).stderr == ""
     listed = {line.split()[1] for line in _help(app, *above) if line.startswith("│ ")}
