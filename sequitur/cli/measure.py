@@ -144,7 +144,8 @@ def measure(
     since_ms = None if before is None else max(0, wall_clock_ms() - milliseconds(before))
     spans = spans_of(settings.kafka, topic, since_ms)
     held = {where: span for where, span in spans.items() if span[0] < span[1]}
-    disorder = Disorder(job, held)  # a partition without records is idle, and holds nothing up
+    # A partition without records is idle, and holds nothing up.
+    disorder = Disorder(job, held or spans)
     is_cut = read_into(disorder, merged(settings.kafka, held), held)
     report = disorder.report()
     if as_json:

@@ -79,6 +79,17 @@ def test_partitions_are_merged_by_timestamp_up_to_where_they_end(
     assert spans_of(kafka, topic)[SourcePartition(topic, 0)] == (1, 4)
 
 
+def test_a_partition_without_records_holds_nothing_up(
+    kafka: KafkaSettings, make_topic: MakeTopic
+) -> None:
+    """All were sent in one moment, as by a load of a file: the empty one never falls idle."""
+    topic = make_topic(2)
+    _fill(kafka, topic, [(0, 9, 60), (0, 9, 40), (0, 9, 50)])
+    found = _measured(kafka, topic)
+    assert [one["late"] for one in found["delays"]] == [1, 1, 0, 0]
+    assert list(found["partitions"]) == ["0"]
+
+
 def test_a_table_says_what_a_delay_puts_in_order(
     kafka: KafkaSettings, make_topic: MakeTopic
 ) -> None:

@@ -266,6 +266,7 @@ def test_passwords_are_nowhere_to_be_seen(
 
 @pytest.mark.promise("order-spark-cluster-executor")
 @pytest.mark.kill
+@pytest.mark.timeout(1800)  # two lives of a job on a cluster
 @pytest.mark.parametrize("kind", [Kinds.reorder, Kinds.transactions])
 def test_disturbed_job_loses_doubles_and_disorders_nothing(
     kinds: Kinds, cluster: SparkCluster, tmp_path: Path, kind: Callable[[Kinds], ClusterJob]
