@@ -293,7 +293,9 @@ class PartitionSender:
         meaning = meaning_of(code)
         match meaning.answer:
             case Answer.FENCED:
-                raise FencedError(f"{self._where}: {meaning.name}: a newer life has written there")
+                raise FencedError(
+                    f"{self._where}: {meaning.name}: a newer process of the job has written there"
+                )
             case Answer.TOO_LARGE | Answer.MISDATED:
                 raise SendRefusedError(
                     f"{self._where} does not take a row of the step: {meaning.name}{meaning.hint}"

@@ -380,6 +380,6 @@ def test_driver_thought_dead_goes_on_and_doubles_nothing(output: JobOutput) -> N
     assert _write(newer, numbered(30, of="next"), step=1) == 30
     for begun_s in (time.time(), None):
         task = replace(older.task(), begun_s=begun_s)
-        with pytest.raises(FencedError, match="a newer life"):
+        with pytest.raises(FencedError, match="a newer process"):
             task.write([(_PARTITION, laid_out(numbered(500)))])
     assert output.values(_PARTITION) == expected(500) + expected(30, of="next")

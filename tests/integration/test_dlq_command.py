@@ -137,7 +137,7 @@ def test_replay_requests_events_in_the_order_of_their_time(dlq: Dlq) -> None:
     run = dlq.run("replay", "--all")
     assert run.returncode == 0, run.stderr
     assert "requested 3 events of 3 dead letters" in run.stdout
-    assert "no dead letters: 1 records" in run.stderr
+    assert "not dead letters: 1 records" in run.stderr
     (path,) = requests(dlq.replays)
     rows = read_request(path).to_pylist()
     assert [(row["event_time_ms"], row["offset"]) for row in rows] == [

@@ -348,7 +348,7 @@ class SpoutCollector:
         return f"spout {self._component!r} emitted for transaction {number}"
 
     def _declared(self) -> str:
-        return f"its fields are: {', '.join(self._fields)}"
+        return f"Its fields are: {', '.join(self._fields)}"
 
 
 class SpoutPart(ABC):  # noqa: B024 - each part has methods of its own

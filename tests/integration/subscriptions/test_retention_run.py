@@ -299,7 +299,10 @@ def test_a_share_group_that_has_not_begun_holds_the_topics_of_its_members(
 @pytest.mark.promise("sub-retention-run-cluster")
 @pytest.mark.parametrize(
     ("listed", "told"),
-    [(False, "Describe on Cluster is missing"), (True, "not authorized: which records")],
+    [
+        (False, "Describe on Cluster is missing"),
+        (True, "not authorized: it is unknown which records"),
+    ],
 )
 def test_what_groups_need_that_may_not_be_described_is_kept(
     topics: SubscribedTopics,

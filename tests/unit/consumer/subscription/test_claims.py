@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back() -> None:
     assert first.is_first_form
     assert not claim.is_first_form
     newer = json.dumps({**json.loads(claim.encode()), "format": 3}).encode()
-    with pytest.raises(CursorVersionError, match=r"claim of subscription 's' has format 3; .* 2"):
+    with pytest.raises(CursorVersionError, match=r"claim of subscription 's' has format 3, .* 2"):
         Claim.decode(newer, "s")
     for value in (b"", b"{", b"[]", b"{}", b'{"format":2}', _FB84216 + b"0"):
         with pytest.raises(CursorDamagedError, match="'s' cannot be read"):

@@ -297,4 +297,4 @@ def test_document_of_another_format_is_refused_by_its_number() -> None:
     """The user is told which is found, and which is read."""
     with pytest.raises(StateFormatError) as refused:
         EventClock.from_document({"format": 77})
-    assert str(refused.value) == "clock of format 77; this version reads 1 and 2"
+    assert str(refused.value) == "clock of format 77, this version reads 1 and 2"

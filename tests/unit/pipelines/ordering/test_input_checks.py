@@ -84,11 +84,11 @@ def test_batch_that_ends_elsewhere_is_refused(
     """Given again it would be taken for read, followed by the next it would leave a hole."""
     _plan(tmp_path, 2, offsets)
     job = _job(tmp_path)
-    with pytest.raises(CheckpointError, match=r"has planned batch 2 anew.*--reset-input"):
+    with pytest.raises(CheckpointError, match=r"has planned batch 2 again.*--reset-input"):
         check_batch(job, _entry(2), 2)
-    with pytest.raises(CheckpointError, match="has planned batch 2 anew"):
+    with pytest.raises(CheckpointError, match="has planned batch 2 again"):
         check_batch(job, _entry(2), 3)
-    with pytest.raises(CheckpointError, match="has planned batch 2 anew"):
+    with pytest.raises(CheckpointError, match="has planned batch 2 again"):
         check_start(job, _entry(2))
 
 

@@ -180,7 +180,7 @@ def test_a_fresh_checkpoint_is_shown(root: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 99}, "has format 99; this version reads"),
+        ({"format": 99}, "has format 99, this version reads"),
         ({"kind": "other"}, "is not a reorder job's"),
     ],
 )

@@ -411,7 +411,7 @@ def test_more_rows_than_the_step_has_are_refused(cluster: _Cluster) -> None:
 def test_a_newer_life_is_told_so(cluster: _Cluster, begun_s: float | None) -> None:
     """By the answer to a batch, or by what the leader says."""
     cluster.holds(0, 1, Identity(7, 6))
-    with pytest.raises(FencedError, match="newer life"):
+    with pytest.raises(FencedError, match="newer process"):
         cluster.run(cluster.replicating(cluster.sender(begun_s=begun_s)))
     assert cluster.log.end == 1
 

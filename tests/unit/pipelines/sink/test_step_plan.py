@@ -44,7 +44,7 @@ def test_what_a_done_mark_says_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize("of", [_PLAN, _SENT])
 def test_another_format_is_refused(of: StepPlan | SequenceEnds) -> None:
     """A newer version may mean something else by it."""
-    with pytest.raises(ValueError, match="format 2; this version reads 1"):
+    with pytest.raises(ValueError, match="format 2, this version reads 1"):
         type(of).from_document({**of.to_document(), "format": 2})
 
 

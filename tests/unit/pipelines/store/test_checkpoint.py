@@ -204,7 +204,7 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
 def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
     with pytest.raises(
-        CheckpointError, match="has format 5; this version reads 6 and 7: let the version"
+        CheckpointError, match="has format 5, this version reads 6 and 7: let the version"
     ):
         claimed(tmp_path)
 

@@ -67,7 +67,7 @@ def test_another_form_is_refused_by_its_number() -> None:
     document = Processed().to_document(_ROOT)
     assert document["format"] == 5
     for other in (3, 6, None):
-        with pytest.raises(CheckpointError, match=f"format {other}; this version reads 4 and 5"):
+        with pytest.raises(CheckpointError, match=f"format {other}, this version reads 4 and 5"):
             Processed.from_document({**document, "format": other}, _ROOT)
 
 
@@ -136,7 +136,7 @@ def _topology(
         (
             {"fields": ("transaction", "count", "word")},
             2,
-            r"read by 'sum': transaction, word, count; now .*: transaction, count, word",
+            r"read by 'sum': transaction, word, count. Now .*: transaction, count, word",
         ),
         ({"fields": ("transaction", "host", "word", "count")}, 2, "transaction, host, word, count"),
         ({"table": "other"}, 2, r"state 'count' of 'sum': counts, .*: other, transactional"),

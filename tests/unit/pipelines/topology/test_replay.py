@@ -240,5 +240,5 @@ def test_a_newer_versions_notes_are_refused_by_name(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     ReplayedLetters(storage, "id").take({(0, 1)})
     (tmp_path / "replayed" / "000001").write_text('{"format": 2}')
-    with pytest.raises(CheckpointError, match=r"replayed/000001 .*format 2; this version reads 1"):
+    with pytest.raises(CheckpointError, match=r"replayed/000001 .*format 2, this version reads 1"):
         ReplayedLetters(storage, "id").take({(0, 1)})

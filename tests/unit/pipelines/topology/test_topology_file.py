@@ -23,8 +23,8 @@ _FILES = {
     "broken_topology_file.py": ("1 / 0", "ZeroDivisionError"),
     "empty_topology_file.py": ("", "has no topology"),
     "other_topology_file.py": ("topology = 3", "has no topology"),
-    "json.py": ("", "a module named 'json' is there already"),
-    "colorsys.py": ("", "a module named 'colorsys' is there already"),
+    "json.py": ("", "a module named 'json' exists already"),
+    "colorsys.py": ("", "a module named 'colorsys' exists already"),
 }
 
 

@@ -128,7 +128,7 @@ def test_a_shortened_older_segment_is_told(directory: Path) -> None:
     first, second = sorted(directory.glob("*.journal"))[:2]
     data = first.read_bytes()
     first.write_bytes(data[: data.rindex(b"\xabSQF")])
-    expected = f"it had {len(data)} when {second.name} was begun"
+    expected = f"but had {len(data)} when {second.name} was begun"
     assert any(expected in problem for problem in inspect_journal(directory).problems)
 
 

@@ -457,10 +457,10 @@ def test_a_transactional_repeat_does_not_take_out_what_was_put(
     again.state("counts").multi_remove(["a"])
     with caplog.at_level(logging.WARNING):
         again.commit()
-    assert "gives None, and 5 was written" in caplog.text
+    assert "gives None, but 5 was written" in caplog.text
     _remove(writer(2, 0), state, ["a"])
     add(writer(2, 1), state, ["a"])
-    assert "gives 6, and None was written" in caplog.text
+    assert "gives 6, but None was written" in caplog.text
     assert values(state, ["a"], txid=3) == [None]
 
 

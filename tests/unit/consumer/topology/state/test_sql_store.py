@@ -436,7 +436,7 @@ def test_a_life_that_was_taken_over_commits_nothing_more(store: SQLStore) -> Non
         late.commit()
     assert _sql(store, "SELECT * FROM counts") == []
     assert add(writer(1, 21), counts, ["a"]) == [1]
-    with pytest.raises(StateOvertakenError, match="newer life"):
+    with pytest.raises(StateOvertakenError, match="newer process"):
         store.create(owners, TOPOLOGY, EPOCH, least_attempt=10)
 
 
@@ -489,7 +489,7 @@ def test_a_database_of_an_older_version_goes_on(store: SQLStore) -> None:
     life = attempts_of_life(2)
     store.create({COMPONENT: [counts]}, TOPOLOGY, EPOCH, least_attempt=life)
     late = replace(writer(2, (1 << 20) + 3, task=1), batch="b2")
-    with pytest.raises(StateOvertakenError, match="newer life"):
+    with pytest.raises(StateOvertakenError, match="newer process"):
         opened(late, counts)
     for task, key in enumerate("ab"):
         assert add(replace(writer(2, life + 1, task=task), batch="b2"), counts, [key]) == [2]

@@ -154,7 +154,7 @@ def test_events_are_given_in_any_handy_form() -> None:
 @pytest.mark.parametrize(("given", "message"), [
     (7, "7 is not an event"),
     ("text", "'text' is not an event"),
-    ({"vlaue": 1}, "field 'vlaue'; expected: key, value"),
+    ({"vlaue": 1}, "field 'vlaue', expected: key, value"),
 ])  # fmt: skip
 def test_what_is_no_event_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -145,7 +145,7 @@ def _states(**kinds: Any) -> Callable[[Builder, Path], Any]:
         ),
         pytest.param(
             _states(sum=("a table", "")),
-            "committer 'sum', state 'count': 'a table' is no state",
+            "committer 'sum', state 'count': 'a table' is not a state",
             id="no state",
         ),
         pytest.param(
