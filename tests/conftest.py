@@ -301,6 +301,8 @@ def _made_topics(_admins: Callable[[str], AdminClient]) -> Iterator[dict[str, li
     made: dict[str, list[str]] = {}
     yield made
     for servers, names in made.items():
+        if not names:  # nothing was made, or the making failed
+            continue
         deletions = _admins(servers).delete_topics(names)
         if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):  # it outlives this process
             concurrent.futures.wait(deletions.values(), _TOPIC_TIMEOUT_S)

@@ -91,7 +91,7 @@ def test_batch_that_is_planned_anew_is_refused(
         job.run()
     lose(_folder(job) / "spark")
     job.produce([event(T0 + 1000 + n, partition=n % 4) for n in range(20)])
-    with pytest.raises(CheckpointError, match=r"has planned batch . anew.*--reset-input"):
+    with pytest.raises(CheckpointError, match=r"has planned batch . again.*--reset-input"):
         job.run(drain=True)
     report = job.run(drain=True, reset_input=True)
     assert report.totals.read == report.totals.released == 20 * lives + 20

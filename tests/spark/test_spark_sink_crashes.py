@@ -170,7 +170,7 @@ def test_batch_that_is_neither_the_last_nor_the_next_is_refused(sink: Sink) -> N
     sink.batch(3, range(10))
     sink.batch(3, range(10))
     for wrong in (2, 5):
-        with pytest.raises(WrongBatchError, match=f"got to batch 3, and this is batch {wrong}:"):
+        with pytest.raises(WrongBatchError, match=f"got to batch 3, and this is batch {wrong},"):
             sink.batch(wrong, range(10, 20))
     sink.batch(4, range(10, 20))
     sink.check(20)
