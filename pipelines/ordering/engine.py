@@ -175,7 +175,7 @@ class ReorderEngine:
             if head is not None and batch_id <= head.batch_id:
                 return None
             staged = self._steps.stage(rows, batch_id)
-            self._finisher.wake()
+            self._finisher.give(staged)
             return staged
 
     def wait_until_done(self) -> None:

@@ -71,10 +71,15 @@ _LOOK_AHEAD_S: Final = 0.05
 
 
 class Finisher:
-    """Finishes staged steps in their order, in a thread of its own."""
+    """Finishes staged batches in their order, in a thread of its own.
+
+    A step without new rows is staged and finished by the thread that runs it. For a moment it is
+    staged, too. So this thread takes only steps that it was given.
+    """
 
     def __init__(self, log: StepLog, steps: Steps) -> None:
         self.error: Exception | None = None
+        self._given = -1  # the newest step that it was given
         self._log = log
         self._steps = steps
         self._changed = threading.Condition()
@@ -90,12 +95,13 @@ class Finisher:
         """
         return self._log.is_done and not self._is_at_work
 
-    def wake(self) -> None:
+    def give(self, staged: StagedStep) -> None:
         """Have a step finished that was staged, once all before it are."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish, name="steps", daemon=True)
             self._thread.start()
         with self._changed:
+            self._given = staged.step
             self._changed.notify_all()
 
     def wait_for_room(self, is_stopping: Callable[[], bool]) -> None:
@@ -141,14 +147,14 @@ class Finisher:
                 return
 
     def _next(self) -> StagedStep | None:
-        """Wait for a staged step; None when there is none and none will come."""
+        """Wait for a step that was given; None when there is none and none will come."""
         with self._changed:
-            while not self._log.staged:
+            while not (staged := self._log.staged) or staged[0].step > self._given:
                 if self._is_closing:
                     return None
                 self._changed.wait()
             self._is_at_work = True
-            return self._log.staged[0]
+            return staged[0]
 
 
 class StepsAhead:

@@ -94,7 +94,7 @@ def test_one_step_waits_behind_the_one_at_work(
     for number in (0, 1):
         queue.wait_for_room(lambda: False)
         steps.stage(_step(number))
-        queue.wake()
+        queue.give(_step(number))
     waiting = pool.submit(queue.wait_for_room, lambda: False)
     with pytest.raises(Waiting):
         waiting.result(0.3)
@@ -102,7 +102,7 @@ def test_one_step_waits_behind_the_one_at_work(
     waiting.result(PATIENCE_S)
     assert steps.finished == [0]
     steps.stage(_step(2))
-    queue.wake()
+    queue.give(_step(2))
     steps.may_finish.release(2)
     queue.wait_until_idle()
     assert steps.finished == [0, 1, 2]
@@ -115,7 +115,7 @@ def test_what_follows_a_done_mark_is_waited_for(
     """What the job tells of the step: a tick that wrote meanwhile would be told of before it."""
     steps.may_end.clear()
     steps.stage(_step(0))
-    queue.wake()
+    queue.give(_step(0))
     steps.may_finish.release()
     assert steps.is_marked.wait(PATIENCE_S)
     assert steps.is_done
@@ -132,7 +132,7 @@ def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: Finisher) -> None:
     """However long the step at work takes."""
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.wake()
+        queue.give(_step(number))
     with pytest.raises(StopRequestedError):
         queue.wait_for_room(lambda: True)
     assert steps.finished == []
@@ -144,16 +144,29 @@ def test_close_lets_what_is_staged_end(
     """And another query may add steps behind it."""
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.wake()
+        queue.give(_step(number))
     closing = pool.submit(queue.close)
     steps.may_finish.release(2)
     closing.result(PATIENCE_S)
     assert steps.finished == [0, 1]
     steps.stage(_step(2))
-    queue.wake()
+    queue.give(_step(2))
     steps.may_finish.release()
     queue.close()
     assert steps.finished == [0, 1, 2]
+
+
+@pytest.mark.promise("order-mark-written-tick")
+def test_a_step_that_another_thread_finishes_is_left_to_it(steps: _Steps, queue: Finisher) -> None:
+    """A step without new rows is staged, too, until the thread that has it run has logged it."""
+    steps.may_finish.release(2)
+    steps.stage(_step(0))
+    queue.give(_step(0))
+    queue.wait_until_idle()
+    steps.stage(_step(1))
+    queue.close()
+    assert steps.finished == [0]
+    assert [one.step for one in steps.staged] == [1]
 
 
 @pytest.mark.promise("order-next-batch-read")
@@ -162,7 +175,7 @@ def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: Fin
     steps.error = ValueError("no such topic")
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.wake()
+        queue.give(_step(number))
     steps.may_finish.release()
     for wait in (queue.wait_until_idle, queue.wait_for_room):
         with pytest.raises(ValueError, match="no such topic"):
