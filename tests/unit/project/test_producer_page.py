@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,7 @@ _REFUSED: Final = 44  # POLICY_VIOLATION
 _PAGE: Final = ROOT / "docs" / "producer.md"
 _SAMPLES: Final = dict(
     zip(
-        ("first", "outcomes", "given up", "fastapi", "workers", "double"),
+        ("first", "outcomes", "fastapi", "workers"),
         samples(_PAGE.name),
         strict=True,
     )
@@ -77,18 +76,6 @@ async def test_the_handler_tells_the_three_outcomes_apart(wire: FakeWire) -> Non
         assert await third == (202, "the producer was closed before it was answered")
 
 
-async def test_events_that_are_given_up_are_on_disk(wire: FakeWire, tmp_path: Path) -> None:
-    names = await asyncio.to_thread(_run, "first", "given up")
-    wire.fault = lambda _records: _REFUSED
-    async with names["producer"] as producer:
-        outcome = await (await producer.send("orders", b"lamp"))
-    assert isinstance(outcome, NotPersisted)
-    lines = (tmp_path / "not-sent.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"topic": "orders", "value": "lamp", "why": outcome.reason}
-    ]
-
-
 @in_virtual_time
 async def test_only_its_outcome_tells_of_an_event_without_a_topic(wire: FakeWire) -> None:
     del wire
@@ -116,10 +103,6 @@ async def test_each_worker_takes_a_journal_of_its_own(wire: FakeWire, tmp_path: 
     assert again.name == first.name
     await again.close()
     await second.close()
-
-
-def test_the_double_stands_for_a_producer() -> None:
-    _run("outcomes", "double")["test_a_refused_order_is_422"]()
 
 
 async def test_a_thread_hands_its_call_to_the_loop(wire: FakeWire) -> None:
