@@ -8,6 +8,7 @@
 | 401 | the token is missing or wrong; nothing was read |
 | 404, 405, 413, 415 | no such path or method; a body too large; neither JSON nor NDJSON |
 | 408 | the body did not come in time |
+| 500 | the journal failed behind the events: the next start may send them, or may not have them |
 | 502 | with waiting: not each event is surely in the topic; the outcome of each |
 | 503 | no room in time, or the daemon stops; nothing was accepted: try again after `Retry-After` |
 
@@ -526,7 +527,12 @@ class HttpSource:
         if accepted is None:
             return _respond(400, answer)
         if not isinstance(accepted, Sequence):
-            await accepted.journaled
+            try:
+                await accepted.journaled
+            except JournalError as error:
+                answer["accepted"] = None
+                answer["error"] = f"the events may be kept, or not: {error}"
+                return _respond(500, answer)
             return _respond(_OK, answer)
         outcomes: Sequence[Outcome] = await asyncio.gather(*accepted)
         answer["events"] = [_outcome(outcome) for outcome in outcomes]

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientSession
 
 from sequitur.base.json_field import parse_key
+from sequitur.errors import JournalError
 from sequitur.producer._outcome import NotPersisted, Persisted, PossiblyPersisted
 from sequitur.producer.sources import SourceError
 from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
@@ -114,6 +115,21 @@ async def test_the_answer_waits_for_the_journal(post: Post, intake: FakeIntake) 
     assert not done
     intake.sync_allowed.set()
     assert (await request)[0] == 202
+
+
+async def test_who_sends_is_told_that_the_journal_may_have_the_events(
+    post: Post, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would be wrong: the next start may send them, and who sends again doubles them."""
+
+    async def fail(_place: int) -> None:
+        assert intake.values == [b"1"]
+        raise JournalError("the disk is away")
+
+    monkeypatch.setattr(intake, "make_durable", fail)
+    status, answer = await post(b"1", _JSON)
+    assert (status, answer["accepted"]) == (500, None)
+    assert answer["error"] == "the events may be kept, or not: the disk is away"
 
 
 async def test_good_lines_are_taken_and_bad_ones_listed(post: Post, intake: FakeIntake) -> None:
