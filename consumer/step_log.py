@@ -39,9 +39,9 @@ def check_format(document: Mapping[str, Any]) -> None:
         )
 
 
-# By how many partitions rows go to the output topic, which may gain some while a job lives.
+# How many output partitions there are for a row. The output topic may gain some while a job lives.
 #
-# Rows up to an event time, the *cut*, go by the old number, later ones by the new. The cut is the
+# Rows up to an event time, the *cut*, keep the old number, later ones have the new. The cut is the
 # greatest event time that was staged when the growth was found: so what is staged by then stays
 # where it stands, and of a key all rows up to the cut are in one partition and all later ones in
 # one.
@@ -49,7 +49,7 @@ def check_format(document: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """By how many partitions rows go, by their event time.
+    """How many output partitions there are for rows of each event time.
 
     Attributes:
         counts: Numbers of partitions, each greater than the one before.
@@ -61,12 +61,12 @@ class PartitionCounts:
 
     @property
     def newest(self) -> int:
-        """The number of partitions that the newest rows go by, and those without an event time."""
+        """The number for the newest rows, and for rows without an event time."""
         return self.counts[-1]
 
     @property
     def only(self) -> int | None:
-        """The number by which all rows go; None where there are several."""
+        """The number for all rows, or None if there are several."""
         return None if self.cuts_ms else self.newest
 
     def grown(self, partitions: int, cut_ms: int) -> Self:
@@ -82,7 +82,7 @@ class PartitionCounts:
         return type(self)((*counts, partitions), (*cuts, cut_ms))
 
     def within(self, first_ms: int, last_ms: int) -> tuple[int, ...]:
-        """Return by which numbers rows go that have an event time from one up to another."""
+        """Return the numbers for rows with event times from `first_ms` to `last_ms`, in order."""
         firsts = (first_ms, *(max(first_ms, cut + 1) for cut in self.cuts_ms))
         lasts = (*(min(last_ms, cut) for cut in self.cuts_ms), last_ms)
         return tuple(
@@ -195,8 +195,8 @@ class Step:
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.
         counted: Of each source partition that it read, how many rows, and bytes of them.
-        partition_counts: By how many partitions its rows, and all that were staged before, go to
-            the output topic; None in what versions wrote that knew one number alone.
+        partition_counts: How many output partitions there are for its rows, and for all that were
+            staged before; None in what versions wrote that knew one number alone.
     """
 
     step: int

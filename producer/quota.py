@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class KnownBacklogs:
-    """The last state of each topic, as long as it counts: so long from its arrival as it says.
+    """The newest backlog state of each topic, until its `valid_for_ms` after arrival are over.
 
     Times are milliseconds of a clock that is never set.
     """
@@ -50,7 +50,7 @@ class KnownBacklogs:
         self.limited: dict[str, BacklogState] = {}
 
     def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Take a record of the control topic; one without a value lifts what was known."""
+        """Take a record of the control topic. A record without a value removes a topic's state."""
         if (found := self.read(key, value)) is not None:
             self.note(*found, now_ms)
 
@@ -85,7 +85,7 @@ class KnownBacklogs:
             self.limited.pop(topic, None)
 
     def forget(self) -> None:
-        """Forget all."""
+        """Forget the states of all topics."""
         self._arrived.clear()
         self._known.clear()
         self.limited.clear()
@@ -162,7 +162,7 @@ class QuotaGate:
         return topic in self._states.limited or topic in self._lines
 
     def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take records of the control topic: key and value. Bad ones are told of, and ignored.
+        """Take records of the control topic: key and value. Bad ones are logged and ignored.
 
         Of a topic only the last counts. When the log is read again from its beginning, the states
         before it were superseded long ago.
@@ -184,7 +184,7 @@ class QuotaGate:
         self._look_again()
 
     def forget(self) -> None:
-        """Forget all states: their topic is gone, and another has taken its name."""
+        """Forget the backlogs of all topics: the control topic was deleted and created again."""
         self._states.forget()
         self._look_again()
 

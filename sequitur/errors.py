@@ -508,7 +508,7 @@ class AckBeyondEndError(CursorError, ValueError):
 
 
 class MarkDeleteBackError(CursorError, ValueError):
-    """A cumulative ack is before the mark-delete position. Nothing was changed."""
+    """A cumulative ack goes back: all up to a later offset is acked. Nothing was changed."""
 
 
 class CumulativeAckError(CursorError, ValueError):

@@ -340,8 +340,9 @@ def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
     name = found.record.name
     if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
         raise SubscriptionChangedError(
-            f"subscription {name!r} was reset meanwhile: it is in epoch {found.epoch}, and this "
-            f"was for epoch {planned.epoch}. Nothing was changed"
+            f"subscription {name!r} was reset or created again meanwhile: it is in epoch "
+            f"{found.epoch}, and this was for epoch {planned.epoch}. "
+            "Nothing was changed: look again"
         )
     if not fence and found.state != planned.state:
         raise SubscriptionChangedError(

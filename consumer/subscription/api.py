@@ -381,12 +381,13 @@ class Subscription:
         """Return the next messages, as soon as there is one.
 
         Args:
-            most: Return no more than so many.
+            most: The largest number of messages to return.
             timeout_s: How long to wait for the first; None for ever.
 
         Returns:
-            Those of a key of a partition in order; with the type `Key_Shared` one of each. None if
-            none comes in that time; see `receive`.
+            In a partition, messages of one key are in order, except with the type `Shared`. With
+            `Key_Shared` there is at most one of each key. The list is empty if no message comes
+            within `timeout_s`: see `receive`.
 
         Raises:
             SubscriptionClosedError: The subscription was closed.

@@ -441,7 +441,7 @@ def checks_group(kafka: KafkaSettings) -> str:
 
 
 class Leadership:
-    """A seat among those who can make the checks; one of them is told to."""
+    """A place in the consumer group of processes that can make the checks. One of them leads."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._leads = threading.Event()
@@ -472,16 +472,16 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this one makes the checks."""
+        """Whether this process makes the checks."""
         return self._leads.is_set()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Take note of who leads now; to be called again and again."""
+        """Return whether this process leads now. Call it again and again."""
         self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
         return self.leads
 
     def close(self) -> None:
-        """Leave, so that another one leads at once."""
+        """Leave the group, so that another process can make the checks at once."""
         self._leads.clear()
         self._consumer.close()
 
@@ -524,7 +524,7 @@ class LedChecks:
             raise
 
     def close(self) -> None:
-        """Let go of them: this process does not lead."""
+        """End the checks. The next `run` makes new ones."""
         if self._checks is not None:
             self._checks.close()
             self._checks = None

@@ -460,7 +460,7 @@ def read_stored(
     pointer = read_pointer(metadata)
     if pointer is None:
         if any(True for _ in chunks):
-            raise CursorChunksError(f"{identity}: chunks of a cursor that has none")
+            raise CursorChunksError(f"{identity}: chunks are stored, but the cursor has none")
         data = _whole_data(metadata)
     else:
         data = _joined(pointer, chunks, identity)
@@ -491,7 +491,7 @@ def _joined(pointer: Pointer, chunks: Iterable[bytes], identity: CursorIdentity)
     for value in chunks:
         index, part = _read_chunk(value, pointer, identity)
         if index in parts:
-            raise CursorChunksError(f"{identity}: chunk {index} is there twice")
+            raise CursorChunksError(f"{identity}: the stored cursor has chunk {index} twice")
         parts[index] = part
     missing = pointer.count - len(parts)
     if missing:
@@ -522,7 +522,7 @@ def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tup
     header, part = value[: _CHUNK.size], value[_CHUNK_HEADER:]
     magic, version, generation, count, index, length = _CHUNK.unpack(header)
     if magic != _CHUNK_MAGIC or len(part) != length:
-        raise CursorDamagedError(f"{identity}: a chunk was cut, or is none")
+        raise CursorDamagedError(f"{identity}: a stored chunk was cut, or is something else")
     if value[_CHUNK.size : _CHUNK_HEADER] != _CRC.pack(_crc(header + part)):
         raise CursorDamagedError(f"{identity}: the checksum of a chunk is wrong")
     if version != _VERSION:

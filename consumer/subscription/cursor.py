@@ -264,7 +264,7 @@ class Cursor:
             return 0
         self.check_range(int(firsts.min()), int(stops.max()), end=end)
         if (stops <= firsts).any():
-            raise ValueError("a range of offsets is empty")
+            raise ValueError("a range of offsets to ack is empty: give a stop above its first")
         acks = int((stops - firsts).sum())
         firsts, stops = merge(firsts, stops)
         behind = stops > self._committed
@@ -314,14 +314,14 @@ class Cursor:
             How many were not acked before.
 
         Raises:
-            MarkDeleteBackError: Offsets behind that one are acked cumulatively already.
+            MarkDeleteBackError: All messages up to a later offset are acked already.
         """
         _check_offset("offset", offset)
         self._check_end(offset + 1, end)
         if offset < self.mark_delete:
             raise MarkDeleteBackError(
-                f"{self.identity}: a cumulative ack of {offset} is before the mark-delete "
-                f"position {self.mark_delete}"
+                f"{self.identity}: a cumulative ack of offset {offset} goes back: all messages "
+                f"up to {self.mark_delete} are acked already. Nothing was changed"
             )
         if offset == self.mark_delete:
             self._counts.repeated += 1
@@ -515,7 +515,10 @@ class Cursor:
             return
         _check_offset("first", first)
         if stop <= first:
-            raise ValueError(f"the range from {first} to before {stop} is empty")
+            raise ValueError(
+                f"the offsets to ack, from {first} to before {stop}, are an empty range: give a "
+                f"stop above {first}"
+            )
         self._check_end(stop, end)
 
     def _check_end(self, stop: int, end: int) -> None:

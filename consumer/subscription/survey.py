@@ -175,7 +175,7 @@ def _hole(
     partition = cursor.identity.partition
     sentence = (
         f"{partition}:{first} is not acked, and of {entries:,} messages since only {open_among:,} "
-        "are not: Kafka keeps them all"
+        "are not: `sequitur retention run` keeps them all"
     )
     return sentence, {
         "position": f"{partition}:{first}",

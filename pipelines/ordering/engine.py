@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class ReorderEngine:
-    """Everything between a micro-batch and the output topics.
+    """Takes the rows of each micro-batch to the output topics: stages, decides, releases.
 
     Steps are staged one at a time under `_lock`, whoever asks for it: Spark's stream thread for
     batches, the driver's loop for ticks. Batches are finished by the thread of `Finisher`;

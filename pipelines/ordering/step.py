@@ -414,7 +414,7 @@ class Steps:
 
     @property
     def counts(self) -> PartitionCounts:
-        """By how many partitions the rows of the next step go to the output topic."""
+        """How many output partitions there are for the rows of the next step."""
         head = self._log.head
         return (None if head is None else head.partition_counts) or self._first_counts
 

@@ -70,17 +70,17 @@ class RemotePath(Generic[_Store]):
         return content
 
     def write_bytes(self, content: bytes) -> None:
-        """Write it whole, over what is there; likewise."""
+        """Write the file whole, as tasks write it, and replace what is there."""
         with self.open_output() as file:
             file.write(content)
 
     def unlink(self, *, missing_ok: bool = True) -> None:
-        """Delete it; whether it was there is not told."""
+        """Delete the file, if it is there."""
         del missing_ok
         self.delete_all()
 
     def delete_all(self) -> None:
-        """Delete it, and all in a folder of this name."""
+        """Delete the file, and all files in a folder of this name."""
         raise NotImplementedError
 
     def drop_unfinished(self) -> None:
@@ -482,17 +482,17 @@ class ObjectPath(RemotePath[Bucket]):
             return True
 
     def get(self) -> bytes:
-        """Return what is in it."""
+        """Return the content of the object."""
         with _calls(self) as obstore:
             return bytes(obstore.get(self.store.objects(), self.key).bytes())
 
     def put(self, content: bytes) -> None:
-        """Write it whole, over what is there."""
+        """Write the object whole, and replace what is there."""
         with _calls(self) as obstore:
             obstore.put(self.store.objects(), self.key, content, use_multipart=False)
 
     def put_new(self, content: bytes) -> bool:
-        """Write it whole, if it is not there; whether that is known to have been done."""
+        """Write the object whole, if it is not there. Return whether this call surely wrote it."""
         with _calls(self) as obstore:
             try:
                 store = self.store.objects()

@@ -175,7 +175,7 @@ class Transactions:
     def give_up(self, last: TransactionAttempt) -> bool:
         """Have databases refuse what tries up to this one write late.
 
-        Returns whether the transaction may be another batch from here on.
+        Returns whether the next attempt at the transaction may have other events.
         """
         try:
             is_untouched = give_up(self._topology, self.epoch, last)
@@ -185,11 +185,11 @@ class Transactions:
         return is_untouched or self.may_be_another_batch(last.transaction_id)
 
     def may_be_another_batch(self, transaction_id: int) -> bool:
-        """Tell whether a transaction may have been committed with another batch.
+        """Tell whether databases may have this transaction id already, with other events.
 
-        So it is with the one that a job was at when it lost its checkpoint, and its states have to
-        be opaque for that: they are computed anew from what was before. With others the database
-        refuses it by name.
+        They may have the transaction that a job was at when it lost its checkpoint. Opaque states
+        are then computed again, from the values before it. With other states the database refuses
+        the repeat, and this is false.
         """
         former = self._former.transaction
         states = [one for several in self._topology.states.values() for one in several.values()]

@@ -649,7 +649,10 @@ class Route:
             case Known.BEFORE:
                 raise OutdatedError(why)
             case Known.UNANSWERED:
-                raise ValueError(f"{why}, as it was before brokers ceased to answer")
+                raise ValueError(
+                    f"{why}, as brokers said when they last answered. They do not answer now: "
+                    "send it again later"
+                )
             case Known.NOW:
                 raise ValueError(why)
 

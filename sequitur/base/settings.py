@@ -244,11 +244,14 @@ def _sections(model: type[Settings]) -> dict[str, type[Section]]:
     for name, info in model.model_fields.items():
         if name not in SECTION_NAMES:
             raise TypeError(
-                f"{model.__name__}.{name} is not a section. Expected one of: "
-                f"{', '.join(SECTION_NAMES)}"
+                f"class {model.__name__}: its field {name!r} is not named after a section. "
+                f"Rename it to one of: {', '.join(SECTION_NAMES)}"
             )
         if not (isinstance(info.annotation, type) and issubclass(info.annotation, Section)):
-            raise TypeError(f"{model.__name__}.{name} must be annotated with a Section")
+            raise TypeError(
+                f"class {model.__name__}: the type of its field {name!r} is not a section. "
+                "Annotate it with a subclass of Section"
+            )
         sections[name] = info.annotation
     return sections
 

@@ -168,7 +168,9 @@ def batches_in(data: bytes) -> Iterator[StoredBatch]:
         end, magic = at + NOT_IN_LENGTH + length, data[at + _MAGIC_OFFSET]
         smallest = _LEGACY_OVERHEAD if magic < MAGIC else HEADER_SIZE
         if length < smallest - NOT_IN_LENGTH or magic > MAGIC:
-            raise RetriableError(f"a batch of {length} bytes in version {magic}")
+            raise RetriableError(
+                f"a batch in the log cannot be read: {length} bytes in format version {magic}"
+            )
         if end > len(data):
             return
         yield _legacy(view[at:end], magic) if magic < MAGIC else _batch(view[at:end])
@@ -374,7 +376,10 @@ def unpacked_records(batch: StoredBatch, most_bytes: int = MOST_BYTES) -> Buffer
             case 4:
                 found = _grown(cramjam.zstd.decompress_into, data, most_bytes)
             case other:
-                raise RetriableError(f"compression {other} is none of {[*COMPRESSION_CODES]}")
+                raise RetriableError(
+                    f"the batch at offset {batch.base_offset} has the unknown compression code "
+                    f"{other}: known codes are {COMPRESSION_CODES}"
+                )
     except (cramjam.DecompressionError, zlib.error, struct.error) as error:
         raise RetriableError(
             f"the batch at offset {batch.base_offset} cannot be unpacked: {error}"

@@ -302,7 +302,7 @@ _DEEPEST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ExecutorResult:
-    """What became of what an executor was given, as far as that is known in its process."""
+    """What one executor knows, after a batch, of the events and tuples that it was given."""
 
     acked: int  # how many trees are done
     # events that are not; of trees that left the process, ackers tell

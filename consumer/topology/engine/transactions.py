@@ -464,7 +464,7 @@ class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):
 
 
 class BatchRunner(TransactionRunner):
-    """Runs a task of a batch bolt, for one batch."""
+    """Runs one task of a batch bolt in one batch. The next batch gets another runner."""
 
     context: TransactionContext
 

@@ -301,8 +301,8 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         names = (TRANSACTION_FIELD, *fields)
         if isinstance(fields, str) or len(set(names)) < len(names):
             raise TopologyBuildError(
-                f"spout {spout_id!r}: its fields are a list of different names, and "
-                f"{TRANSACTION_FIELD!r} is the first of all: {fields!r}"
+                f"spout {spout_id!r}: fields = {fields!r}: give a list of different names. "
+                f"{TRANSACTION_FIELD!r} is the field that Sequitur adds before them: leave it out"
             )
         is_ordered = isinstance(spout, OrderedStreamSpout)
         if parallelism is not None and (is_ordered or parallelism < 1):

@@ -330,7 +330,7 @@ class SpoutBatches:
         return tuples
 
     def committed(self, transaction_id: int) -> None:
-        """Take note that a transaction is committed, and remove what is behind it.
+        """Take note that a transaction is committed, and remove metadata of older ones.
 
         Its own metadata is kept, for the next one to go on from, and that of the one before, for
         its own repeat in a life that does not know of this commit. Once more is no error.
@@ -349,7 +349,7 @@ class SpoutBatches:
         self._source.committed(transaction_id)
 
     def failed(self, transaction_id: int) -> list[int]:
-        """Take note that a transaction failed: it and all behind it are to be emitted again."""
+        """Take note that a transaction failed: it and all later ones are to be emitted again."""
         if transaction_id <= self._committed:
             raise self._out_of_turn(transaction_id, "cannot fail: it is committed")
         if transaction_id > self._latest:
@@ -428,6 +428,7 @@ def _read_committed(store: MetadataStore) -> int:
         return 0
     if not isinstance(committed, int) or committed < 1:
         raise TransactionMetadataError(
-            f"metadata {_COMMITTED!r}: {committed!r} is not a transaction id"
+            f"metadata {_COMMITTED!r}: {committed!r} is not a transaction id: give each topology a "
+            "metadata store of its own"
         )
     return committed

@@ -271,8 +271,8 @@ class RotatingTransactionalState:
         if self._is_strict and transaction_id != latest + 1:
             raise TransactionOrderError(
                 f"{self._name}: transaction {transaction_id} cannot begin: "
-                + (f"the latest with metadata is {latest}" if latest else "none before it has")
-                + f", so that {latest + 1} is next"
+                + (f"the latest with metadata is {latest}" if latest else "none has metadata yet")
+                + f". Begin transaction {latest + 1} first"
             )
 
     def _key(self, transaction_id: int) -> str:
@@ -282,7 +282,10 @@ class RotatingTransactionalState:
 def _transaction_id(key: str, name: str) -> int:
     text = key.removeprefix(f"{name}/")
     if not (text.isascii() and text.isdecimal()) or text != str(int(text)) or text == "0":
-        raise TransactionMetadataError(f"metadata {key!r}: {text!r} is not a transaction id")
+        raise TransactionMetadataError(
+            f"metadata {key!r}: {text!r} is not a transaction id: give each topology a metadata "
+            "store of its own"
+        )
     return int(text)
 
 

@@ -209,7 +209,8 @@ async def test_a_partitioner_that_knows_of_more_partitions_is_right(
         (
             Record(b"", partition=1),
             NotPersisted(
-                "partition 1: topic t has 0 to 0, as it was before brokers ceased to answer"
+                "partition 1: topic t has 0 to 0, as brokers said when they last answered. They do "
+                "not answer now: send it again later"
             ),
         ),
     ],

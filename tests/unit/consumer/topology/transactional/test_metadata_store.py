@@ -238,9 +238,13 @@ def test_metadata_is_as_json_gives_it_from_the_beginning() -> None:
 @pytest.mark.parametrize(
     ("there", "asked", "what"),
     [
-        ([], 2, "transaction 2 cannot begin: none before it has, so that 1 is next"),
+        ([], 2, "transaction 2 cannot begin: none has metadata yet. Begin transaction 1 first"),
         ([], 0, "transaction 0 has no metadata: ids begin at 1"),
-        ([1], 3, "transaction 3 cannot begin: the latest with metadata is 1, so that 2 is next"),
+        (
+            [1],
+            3,
+            "transaction 3 cannot begin: the latest with metadata is 1. Begin transaction 2 first",
+        ),
         ([1, 2, 3], 0, "transaction 0 has no metadata, and transaction 3 after it has"),
     ],
 )
