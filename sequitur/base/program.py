@@ -18,7 +18,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from contextvars import ContextVar
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
 
 import typer
@@ -27,7 +29,7 @@ from typer.core import TyperGroup
 from sequitur.base.extras import how_to_install, refusal_of_namesake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 REFUSED_EXIT_CODE: Final = 2
 """Arguments or settings were refused."""
@@ -203,8 +205,50 @@ def _complete(
     if example is not None:
         command.epilog = f"Example: {example}"
     if isinstance(command, TyperGroup):
-        for name, below in command.commands.items():
+
+        def complete(name: str, below: Any) -> None:
             _complete(below, (*words, name), flags, examples)
+
+        if isinstance(command.commands, ImportedCommands):
+            command.commands.on_import = complete
+        else:
+            for name, below in command.commands.items():
+                complete(name, below)
+
+
+class ImportedCommands(Mapping[str, Any]):
+    """Commands of which each is imported when it is asked for: all together take a second.
+
+    Args:
+        places: Module and attribute of each, by its name: a function, or a Typer of commands.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self.on_import: Callable[[str, Any], None] = lambda _name, _command: None
+        self._places = places
+        self._commands: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._commands:
+            module, attribute = self._places[name].split(":")
+            found = getattr(import_module(module), attribute)
+            app = typer.Typer(callback=lambda: None)
+            if isinstance(found, typer.Typer):
+                app.add_typer(found, name=name)
+            else:
+                app.command(name)(found)
+            self._commands[name] = typer.main.get_group(app).commands[name]
+            self.on_import(name, self._commands[name])
+        return self._commands[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _refuse(error: Any) -> NoReturn:

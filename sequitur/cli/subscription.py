@@ -15,10 +15,10 @@ from rich.table import Table
 
 from sequitur.base.flags import with_flags
 from sequitur.base.process import wall_clock_ms
+from sequitur.cli.commands import RenamedCommands
 from sequitur.cli.console import (
     AsJson,
     KafkaJob,
-    RenamedCommands,
     echo_json,
     shown,
     surveyor_of,

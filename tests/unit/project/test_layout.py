@@ -71,7 +71,9 @@ def test_the_tester_loads_neither_spark_nor_arrow() -> None:
 @pytest.mark.parametrize(
     ("heavy", "module"),
     [
-        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli.main"),
+        ("'numpy', 'pydantic', 'sequitur.consumer', 'sequitur.kafka'", "sequitur.cli.main"),
+        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli.jobs, sequitur.cli.dlq, sequitur.cli.tail"),
+        ("'pyspark', 'pyarrow', 'pandas'", "sequitur.cli.measure, sequitur.cli.subscription"),
         ("'pyspark', 'pyarrow', 'pandas'", "sequitur, sequitur.errors"),
         ("'pandas'", "sequitur.pipelines.reorder, sequitur.pipelines.process"),
         ("'numpy', 'aiohttp', 'psutil'", "sequitur.producer.sources"),

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sequitur.base.program import command_of
-from sequitur.cli.console import EXAMPLES
+from sequitur.cli.commands import EXAMPLES
 from sequitur.cli.main import app
 from sequitur.kafka.identity import Identity
 from sequitur.pipelines.jars import main as jars_main
