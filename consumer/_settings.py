@@ -100,7 +100,18 @@ Delay = Annotated[
 
 
 class ReorderSettings(Section):
-    """How the reorder job restores event-time order."""
+    """How the reorder job restores event-time order.
+
+    ::
+
+        settings = ReorderSettings(
+            input_topics=("readings",),
+            output_topic="readings.ordered",
+            event_time="json:at",
+            delay="10 s",
+            checkpoint="/data/state/readings",
+        )
+    """
 
     title = "Topics and state"
     panels: ClassVar = {

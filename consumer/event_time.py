@@ -184,13 +184,21 @@ class EventTimeSource(StrEnum):
     """Part of the record that carries the event time."""
 
     JSON = "json"
+    """A field of its JSON value."""
     HEADER = "header"
+    """A header."""
     KAFKA_TIMESTAMP = "kafka-timestamp"
+    """Its timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeSpec:
     """Where the event time of a record is.
+
+    ::
+
+        spec = EventTimeSpec.parse("json:at as s")
+        assert spec.of(b'{"at": 1700000000}', None, 0) == 1_700_000_000_000
 
     Attributes:
         source: The part of the record.
@@ -418,9 +426,10 @@ EVENT_TIME_HEADER: Final = "sequitur-event-time"
 
 
 class OutputTimestamp(StrEnum):
-    """What the timestamp of an output record is taken from."""
+    """Which time becomes the timestamp of an output record."""
 
     EVENT_TIME = "event-time"
+    """The event time of the row."""
     SOURCE = "source"
     """The timestamp that the record had in its source topic."""
     NOW = "now"

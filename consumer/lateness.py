@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class ReorderMode(StrEnum):
-    """What the output topic is to be."""
+    """Which rows the output topic gets, and when."""
 
     ORDERED = "ordered"
     """All rows, held until they can go out in event-time order."""
 
     LATEST = "latest"
-    """For events that carry the full state of their key: nothing is held, and a row goes out when
-    it is newer than what is out of its key. What is not is stale."""
+    """For events that carry the full state of their key. Nothing is held: a row goes out if it is
+    newer than the last released row of its key. Otherwise it is stale."""
 
 
 class LatePolicy(StrEnum):
-    """What becomes of a late row, in latest mode of a stale one. It is counted as late anyway."""
+    """What the job does with late rows, in latest mode with stale ones. All count as late."""
 
     TOPIC = "topic"
-    """It goes to the late topic, in latest mode the stale topic, with headers that say why."""
+    """Write them to the late topic, in latest mode the stale topic, with headers that say why."""
 
     EMIT = "emit"
-    """It goes to the output topic with the same headers, before what its step releases: readers
-    there must be ready for rows that are out of order."""
+    """Write them to the output topic with the same headers, before the rows that the step
+    releases. Readers get rows out of order."""
 
     DROP = "drop"
-    """It is counted, and gone."""
+    """Only count them."""
 
     FAIL = "fail"
-    """The job ends before anything of the step is out. Restarted under another policy it goes on
-    with the same rows."""
+    """End the job before a row of the step is out. A start under another policy resumes with the
+    same rows."""
 
 
 class Output(Enum):
@@ -78,13 +78,13 @@ ROUTES: Final[Mapping[LatePolicy, Route]] = MappingProxyType(
 
 
 class DataLoss(StrEnum):
-    """What becomes of the job when rows are gone that it has not read."""
+    """What the job does when rows are gone before it has read them."""
 
     FAIL = "fail"
-    """It ends, and names them."""
+    """End, and name them."""
 
     CONTINUE = "continue"
-    """It counts them as missing, and goes on behind them."""
+    """Count them as missing, and resume after them."""
 
 
 # Sorted runs: the rows that steps staged, as the log knows them.

@@ -125,10 +125,10 @@ class Totals:
         late: Rows that were late, whatever the late policy did with them.
         quarantined: Rows that went to the quarantine topic, by reason.
         duplicates: Rows dropped as duplicates.
-        skipped: Rows left out, since the job's subscription had acked them: by a job that lost its
-            checkpoint, a time to live, or somebody's hand.
-        missing: Rows that were gone before they could be read, at most: offsets, of which not each
-            need have had a row. They are not among those read.
+        skipped: Rows left out because the job's subscription had acked them: an earlier job that
+            lost its checkpoint, a time to live, `skip` or an eviction.
+        missing: At most how many rows were gone before they could be read. It counts offsets, and
+            not every offset had a row. They are not in `read`.
     """
 
     read: int = 0
@@ -141,7 +141,7 @@ class Totals:
 
     @property
     def held(self) -> int:
-        """Rows read that are in no output yet."""
+        """Rows that were read and are not in an output yet."""
         aside = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
         return self.read - self.released - aside
 

@@ -65,6 +65,15 @@ _log = Logger(__name__)
 class IdempotentProducer(Sending):
     """Sends events to Kafka once and in order, per partition.
 
+    ::
+
+        from pathlib import Path
+
+        settings = ProducerSettings(journal=Path("orders.journal"))
+        async with IdempotentProducer("broker-1:9092", settings) as producer:
+            delivery = await producer.send("orders", b"lamp", key=b"customer 1")
+            persisted = await delivery.result_or_raise()
+
     Args:
         kafka: How to reach the cluster. One string or several are `bootstrap_servers`.
         settings: How events are sent.

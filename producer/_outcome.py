@@ -70,6 +70,7 @@ class PossiblyPersisted(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome: TypeAlias = Persisted | NotPersisted | PossiblyPersisted
+"""One of the three, final."""
 
 
 class Delivery(asyncio.Future[Outcome]):
@@ -238,6 +239,11 @@ class TicketResult:
 
 class Ticket:
     """The events of one `send_many` on their way. Await it for the `TicketResult`.
+
+    ::
+
+        ticket = await producer.send_many("orders", [Record(b"lamp", key=b"1"), Record(b"desk")])
+        result = await ticket.result_or_raise()
 
     If your call may be cancelled, pass your own `Ticket` to `send_many`. You can still await it
     afterwards.
@@ -551,16 +557,26 @@ def claim_of(owner: object) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """One event that is not, or not surely, in the log, and that is not sent again."""
+    """One event that is not, or not surely, in the log, and that is not sent again.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition. None if it was refused before it had one.
+        event_id: Its event id. None if it was refused before it had one.
+        key: Its key.
+        value: Its whole payload. None is a tombstone.
+        headers: Its headers, without the event id.
+        timestamp_ms: The timestamp of its record, milliseconds since 1970. None if it was refused
+            before it had one.
+        outcome: Why it is not sent again.
+    """
 
     topic: str
-    partition: int | None  # its partition; None when it was refused before it had one
-    event_id: str | None  # its event id; None when it was refused before it had one
+    partition: int | None
+    event_id: str | None
     key: bytes | None
-    value: bytes | None  # its payload, whole; None is a tombstone
-    headers: tuple[Header, ...]  # its own headers, without the event id
-    # the timestamp of its record, milliseconds since 1970; None when it was refused before it had
-    # one
+    value: bytes | None
+    headers: tuple[Header, ...]
     timestamp_ms: int | None
     outcome: NotPersisted | PossiblyPersisted
 
@@ -570,7 +586,7 @@ OnGivenUp: TypeAlias = Callable[[Sequence[GivenUp]], None]
 
 
 OnSendFailure: TypeAlias = Callable[[Sequence[GivenUp]], object]
-"""Called with events of `send_nowait` that ended badly, and that nobody else has or sends."""
+"""Called with failed events of `send_nowait` that have no `on_delivery` and are not sent again."""
 
 
 class Unawaited(Ticket):

@@ -24,13 +24,13 @@ _COLUMNS = ("value", "key", "headers", "partition", "timestamp_ms")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One event.
+    """One event, for `send_many`.
 
     Attributes:
         value: Its payload, as bytes. None is a tombstone. A bytearray or memoryview is copied when
             the event is accepted. The same holds for keys and values of headers.
         key: Chooses the partition, as in Java. None goes to the sticky partition.
-        headers: Names and values.
+        headers: Pairs of a name and a value, which is bytes or None.
         partition: The partition. None: it is chosen by the key.
         timestamp_ms: The record's timestamp, milliseconds since 1970. None, which is recommended:
             the time of acceptance. A broker forgets a producer by the timestamp of its newest
@@ -173,10 +173,10 @@ def _encoded(value: bytes | str | None) -> bytes | None:
 
 
 Serializer: TypeAlias = Callable[[Any], bytes]
-"""Makes the bytes of a key or value. None is not given to it: it stays None, a tombstone."""
+"""Makes the bytes of a key or value. It is not called for None."""
 
 Partitioner: TypeAlias = Callable[[bytes | None, list[int], list[int]], int]
-"""Chooses a partition, as aiokafka's: of the key's bytes, all partitions, those with a leader."""
+"""Chooses a partition from the key's bytes, all partitions and those with a leader."""
 
 
 class RecordMaker:

@@ -75,14 +75,14 @@ class ProducerStatistics:
         batches_retried: Those of them that were not the first.
         bytes_sent: Bytes of those attempts, compressed.
         batches_split: Batches that a broker refused and that were halved.
-        renewals: How often a partition went on under another producer id or epoch.
+        renewals: How often a partition got another producer id or epoch.
         requests: Produce requests written.
-        unheard: Events that are not, or not surely, in the log, whose delivery or ticket is gone
-            before anybody looked at it; told once a minute, by topic and reason. Those that
-            `on_given_up` was given are not among them. And those of `send_nowait` that nobody was
-            told of; these every second.
-        journal: What the journal holds and has done; None without one.
-        quota: What backlog quotas did to sends; None unless `backlog_quota` is set.
+        unheard: Events that are not, or not surely, in the log, and of which the program has not
+            heard. Its delivery or ticket was discarded unread, or `send_nowait` sent the event and
+            no callback got it. The log has them by topic and reason, once a minute or, for
+            `send_nowait`, every second. Events that `on_given_up` got are not among them.
+        journal: Counts of the journal. None without one.
+        quota: How backlog quotas held up sends. None unless `backlog_quota` is set.
     """
 
     accepted: int

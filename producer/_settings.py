@@ -20,7 +20,14 @@ MAX_IN_FLIGHT = 5
 
 
 class ProducerSettings(Section):
-    """How events are sent."""
+    """How events are sent.
+
+    ::
+
+        from pathlib import Path
+
+        settings = ProducerSettings(journal=Path("orders.journal"), linger="20 ms")
+    """
 
     title = "Producer"
     panels: ClassVar = {

@@ -157,7 +157,7 @@ class MissingExtraError(SequiturError, ImportError):
 
 
 class ProducerError(SequiturError):
-    """Base of all errors that this package raises on purpose."""
+    """Base of the errors of the producer, of requests to brokers, and of settings."""
 
 
 class ControlRecordError(ProducerError, ValueError):
@@ -484,7 +484,7 @@ class StoppingError(SourceError):
 
 
 class ConsumerError(SequiturError):
-    """Base of all errors that this package raises on purpose."""
+    """Base of the errors of event times, topologies, states and cursors."""
 
 
 class EventTimeSpecError(ConsumerError, ValueError):
@@ -670,7 +670,7 @@ class StateUnavailableError(StateError):
 
 
 class PipelineError(SequiturError):
-    """Base of all errors that this package raises on purpose."""
+    """Base of the errors of jobs, checkpoints, sinks and open subscriptions."""
 
 
 class JavaError(PipelineError):

@@ -183,6 +183,15 @@ class SubscriptionStats:
 class Subscription:
     """Messages of some topics, from where their acks end.
 
+    ::
+
+        with Subscription(
+            "broker-1:9092", "billing", "orders", type="Key_Shared", position="earliest"
+        ) as subscription:
+            while (message := subscription.receive(timeout_s=5)) is not None:
+                print(message.key, message.value)
+                subscription.acknowledge(message)
+
     At least once: acks are written every `write_interval`, by `flush`, and by `close`. If the
     process dies, messages whose acks were not written come again.
 

@@ -24,7 +24,12 @@ class Outputs(StrEnum):
 
 
 class ProcessSettings(Section):
-    """How the process job runs a topology."""
+    """How the process job runs a topology.
+
+    ::
+
+        settings = ProcessSettings(max_attempts=3, retry_delay="1 s")
+    """
 
     title = "Topology"
     former: ClassVar = {"message_timeout": "call_timeout"}

@@ -330,6 +330,17 @@ def reorder(
 ) -> JobReport:
     """Run the reorder job in this process, and return its report.
 
+    ::
+
+        settings = ReorderSettings(
+            input_topics=("readings",),
+            output_topic="readings.ordered",
+            event_time="json:at",
+            checkpoint="/data/state/readings",
+        )
+        report = reorder("broker-1:9092", settings, on_step=print, available_now=True)
+        print(report.totals.released)
+
     Rows go to the output topic as with `sequitur reorder`. Your function `on_step` also gets each
     step that released rows, once they are in the topic. It may write them elsewhere. If the process
     dies or the function raises before the job has noted that it returned, the function gets the

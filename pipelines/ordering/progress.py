@@ -84,19 +84,29 @@ def counts(totals: Totals) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a run of the job did. Counts are since the checkpoint began."""
+    """The result of a run of the job. Counts are since the checkpoint began.
 
-    totals: Totals  # counts of rows
-    frontier_ms: int  # event time up to which everything on time is out; -1 before any
-    steps: int  # batches, ticks and drains
-    seconds: float  # how long this run took
-    records_per_s: float  # rows this run read a second
-    # what the delays were learned from; None with a fixed delay
+    Attributes:
+        totals: Counts of rows.
+        frontier_ms: Event time up to which all rows on time are out, epoch ms. -1 before any row.
+        steps: Number of batches, ticks and drains.
+        seconds: How long this run took.
+        records_per_s: How many rows a second this run read.
+        learned: The data that the delays were learned from. None with a fixed delay.
+        processed: Counts of the topology. None without one.
+        waits_for: Why rows are held, in words. Empty if none are.
+        all_quarantined: If this run read rows and quarantined all of them: what they have in place
+            of an event time, in words. Otherwise empty.
+    """
+
+    totals: Totals
+    frontier_ms: int
+    steps: int
+    seconds: float
+    records_per_s: float
     learned: LearnedDelays | None = None
-    processed: Mapping[str, int] | None = None  # counts of the topology behind; None without one
-    waits_for: str = ""  # what the rows that are held wait for; empty without any
-    # that all rows of this run were quarantined, and what they have instead of an event time, in
-    # words; empty where others were read, or none
+    processed: Mapping[str, int] | None = None
+    waits_for: str = ""
     all_quarantined: str = ""
 
     def as_json(self) -> dict[str, Any]:

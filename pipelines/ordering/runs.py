@@ -334,7 +334,7 @@ def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness
 #
 # A key's rows all go to one output partition, so each task finds all it has to know among the rows
 # of its own; where the topic has grown, also among those by which its keys went before. What is
-# decided, and by what, says `sequitur.consumer.LateJudge`.
+# decided, and by what, says `sequitur.consumer.lateness.LateJudge`.
 
 
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))

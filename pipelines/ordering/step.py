@@ -266,6 +266,13 @@ _DOCUMENT: Final = "given.json"
 class OrderedStep:
     """The rows that a step released, in their order.
 
+    ::
+
+        def write(step):
+            for partition in range(step.partitions):
+                for rows in step.tables(partition):
+                    print(step.id, rows["event_time_ms"], rows["key"], rows["value"])
+
     The job calls the function again with the same id and the same rows in the same order until it
     has noted that the function returned. Numbers grow from step to step. Steps without rows are
     left out.
@@ -311,7 +318,7 @@ class OrderedStep:
 
 
 StepFunction: TypeAlias = Callable[[OrderedStep], object]
-"""Is given each step that has released rows, in the driver, one after the other."""
+"""Gets each step that has released rows, in the driver, one after the other."""
 
 
 class GivenSteps:

@@ -431,7 +431,7 @@ def timestamp_columns(rule: TimestampRule) -> tuple[str, ...]:
 def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tuple[Longs, Headers]:
     """Return the timestamps of records, and their headers with what the timestamps do not say.
 
-    `sequitur.consumer.TimestampRule.of` is the reference; a test holds the two together.
+    `sequitur.consumer.event_time.TimestampRule.of` is the reference; a test holds the two together.
     """
     event_times = rows[_EVENT_TIME]
     has_time = event_times.is_valid().to_numpy()

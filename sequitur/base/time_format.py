@@ -59,14 +59,18 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 class TimeUnit(StrEnum):
-    """What an epoch time counts."""
+    """The unit of a time since 1970."""
 
     S = "s"
+    """Seconds."""
     MS = "ms"
+    """Milliseconds."""
     US = "us"
+    """Microseconds."""
     NS = "ns"
+    """Nanoseconds."""
     AUTO = "auto"
-    """The one that the number's size says."""
+    """The one that fits the size of the number."""
 
 
 AUTO_LIMITS: Final = ((TimeUnit.S, 10**11), (TimeUnit.MS, 10**14), (TimeUnit.US, 10**17))
@@ -152,8 +156,8 @@ class TimeFormat:
     """How a time is written.
 
     Attributes:
-        unit: What a number counts; ISO 8601 times are read, too. None with a form.
-        form: The only form that is read; None with a unit.
+        unit: The unit of a number. Times in ISO 8601 are read, too. None with a form.
+        form: The only form that is read. None with a unit.
     """
 
     unit: TimeUnit | None = TimeUnit.MS

@@ -33,6 +33,7 @@ from typing import Final
 from sequitur.errors import MalformedEventIdError
 
 EVENT_ID_HEADER: Final = "sequitur-event-id"
+"""The header in which each record of the producer has its event id."""
 MAX_PRODUCER_NAME_LENGTH: Final = 200
 UNNAMED_PREFIX: Final = "sequitur"
 """The beginning of the name of a producer without a given name."""
@@ -105,6 +106,11 @@ def encode_event_id(producer: str, sequence: int, generation: str = "") -> bytes
 
 def parse_event_id(value: bytes) -> EventId:
     """Read a header's value.
+
+    ::
+
+        event_id = parse_event_id(b"orders~5f2a91c0:17")
+        assert (event_id.producer, event_id.sequence) == ("orders", 17)
 
     Raises:
         MalformedEventIdError: `value` is not `<producer name>~<generation>:<sequence>`, where the

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Gives a token that is valid now; asked for each login, so it may keep one for a while."""
+"""Returns a token that is valid now. It is called for each login, and may keep one for a while."""
 
 
 def aiokafka_provider(token_provider: TokenProvider) -> Any:
@@ -54,7 +54,20 @@ _TOKEN_LIFE_S: Final = 60.0
 
 
 class KafkaSettings(Section):
-    """How to reach the brokers. The same settings serve all clients."""
+    """How to reach the brokers. The same settings serve all clients.
+
+    ::
+
+        import os
+
+        kafka = KafkaSettings(
+            bootstrap_servers="broker-1:9093",
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_username="orders",
+            sasl_password=os.environ["KAFKA_PASSWORD"],
+        )
+    """
 
     title = "Brokers"
     bootstrap_servers: str = Field(

@@ -175,7 +175,21 @@ class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its ow
 
 
 class Bolt(BaseBolt):
-    """A bolt that anchors and acks by itself."""
+    """A bolt that anchors and acks by itself.
+
+    ::
+
+        class Split(Bolt):
+            fields = ("word",)
+
+            def prepare(self, context, collector):
+                self.collector = collector
+
+            def process(self, tuple):
+                for word in tuple["value"].decode().split():
+                    self.collector.emit((word,), anchors=tuple)
+                self.collector.ack(tuple)
+    """
 
     @abstractmethod
     def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
@@ -190,6 +204,23 @@ class BatchBolt(Bolt):
 
     Each batch has a copy of its own, which `prepare` begins with nothing. Make expensive things,
     such as a connection, in a `Bolt` or `BasicBolt`: these live from batch to batch.
+
+    ::
+
+        class Total(BatchBolt):
+            fields = ("total",)
+
+            def prepare(self, context, collector):
+                self.collector, self.tuples = collector, []
+
+            def process(self, tuple):
+                self.tuples.append(tuple)
+
+            def finish_batch(self):
+                total = sum(tuple["count"] for tuple in self.tuples)
+                self.collector.emit((total,), anchors=self.tuples)
+                for tuple in self.tuples:
+                    self.collector.ack(tuple)
     """
 
     @abstractmethod
@@ -204,6 +235,20 @@ class BasicBolt(BaseBolt):
     """A bolt whose tuples are anchored to its input, which is acked when `process` returns.
 
     An exception fails the input.
+
+    ::
+
+        from collections import Counter
+
+        class Count(BasicBolt):
+            fields = ("word", "count")
+
+            def __init__(self):
+                self.counts = Counter()
+
+            def process(self, tuple, collector):
+                self.counts[tuple["word"]] += 1
+                yield tuple["word"], self.counts[tuple["word"]]
     """
 
     @abstractmethod
@@ -288,6 +333,12 @@ def bolt(
     direct_streams: Sequence[str] = (),
 ) -> Any:
     """Make a function a bolt: `@bolt`, or `@bolt(fields=("word", "count"))`.
+
+    ::
+
+        @bolt(fields=("word",))
+        def split(sentence):
+            yield from sentence.value.decode().split()
 
     Args:
         function: Gets a tuple and yields values: a tuple or list in the order of the fields, a

@@ -101,6 +101,15 @@ class EventHook:
 
     It is called when the outcomes of a batch are known, before they are stored. If the batch is
     repeated, it is called again. An exception that it raises is logged, and changes nothing.
+
+    ::
+
+        class Notes(EventHook):
+            def on_ack(self, done):
+                print(done.event.key, done.latency_ms)
+
+            def on_fail(self, failed):
+                print(failed.event.key, failed.failure.reason, failed.is_dead)
     """
 
     def on_ack(self, done: AckedEvent, /) -> None:

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 class TaskId(NamedTuple):
-    """A task of a bolt."""
+    """A task of a bolt.
+
+    Attributes:
+        component: The bolt's id.
+        task: The task's number, from 0.
+    """
 
     component: str
     task: int

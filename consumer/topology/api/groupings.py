@@ -259,6 +259,15 @@ class CustomStreamGrouping(ABC):
 
     Each task that emits unpickles its own copy in each batch. The choice may depend only on the
     tuples of this batch, so that a repeated batch is the same.
+
+    ::
+
+        class ByLength(CustomStreamGrouping):
+            def prepare(self, context):
+                self.tasks = context.tasks
+
+            def choose_tasks(self, task, values):
+                return [len(values[0]) % self.tasks]
     """
 
     def prepare(self, context: GroupingContext) -> None:  # noqa: B027 - most need nothing

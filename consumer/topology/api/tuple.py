@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEFAULT_STREAM: Final = "default"
+"""The stream of tuples that are emitted without the name of one."""
 SYSTEM_COMPONENT: Final = "__system"
 """The source of tick tuples, by Storm's name."""
 TRANSACTION_FIELD: Final = "transaction"
@@ -23,7 +24,13 @@ TRANSACTION_FIELD: Final = "transaction"
 
 
 class Place(NamedTuple):
-    """Where an event came from."""
+    """Where an event came from.
+
+    Attributes:
+        topic: Its source topic.
+        partition: Its partition there.
+        offset: Its offset there.
+    """
 
     topic: str
     partition: int
@@ -31,7 +38,18 @@ class Place(NamedTuple):
 
 
 class EventValues(NamedTuple):
-    """The values of a spout's tuple. A plain tuple of these columns is accepted, too."""
+    """The values of a spout's tuple. Testers also take a plain tuple of them, or a mapping.
+
+    Attributes:
+        key: The event's key.
+        value: The event's value. None is a tombstone.
+        headers: Name and value of each header.
+        event_time_ms: Its event time, epoch ms.
+        topic: Its source topic.
+        partition: Its partition there.
+        offset: Its offset there.
+        timestamp_ms: The timestamp of its record there, epoch ms.
+    """
 
     key: bytes | None
     value: bytes | None

@@ -47,6 +47,7 @@ class Ordering(StrEnum):
     KEY = "key"
     """Later events of its key."""
     NONE = "none"
+    """None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class MapState:
     same. A row of a transactional state that the batch wrote before is not written again. A read
     returns it as it is stored, whatever the repeat computes.
 
+    `Committer` has a sample.
+
     Args:
         state: Which one.
         session: Where rows are read.

@@ -57,12 +57,11 @@ class TransactionTester(TopologyTester):
     """Runs a transactional topology as a job does. See `TopologyTester`.
 
     Each batch is a transaction. The tester repeats it until it is committed, and moves the clock
-    between two attempts. ::
+    between two attempts. `run_batch` runs a batch of a spout of the topology's own. ::
 
         tester = TransactionTester(topology)
-        tester.run([("k", "to be or not to be")])
-        while tester.run_batch():  # where the topology has a spout of its own
-            ...
+        tester.run([("page 1", "to be or not to be")])
+        assert tester.transaction_id == 1
 
     Args:
         topology: The topology.

@@ -41,6 +41,22 @@ class Committer:
 
     Commit phases of batches come one after the other, in the order of their transaction ids. A
     bolt that is added by `TransactionalTopologyBuilder.set_committer_bolt` needs no mark.
+
+    ::
+
+        class UpdateGlobalCount(BaseTransactionalBolt, Committer):
+            fields = ("transaction", "count")
+
+            def __init__(self):
+                self.sum = 0
+
+            def process(self, tuple):
+                self.sum += tuple["count"]
+
+            def finish_batch(self):
+                count = self.context.state("count")
+                _, total = count.update("all", lambda key, before: (before or 0) + self.sum)
+                self.collector.emit((self.transaction, total))
     """
 
 
@@ -121,6 +137,20 @@ class BaseTransactionalBolt(BatchBolt):
 
     The engine anchors and acks its tuples. An exception from `process` fails the event of the
     tuple. An exception from `finish_batch` fails this attempt of the batch.
+
+    ::
+
+        class BatchCount(BaseTransactionalBolt):
+            fields = ("transaction", "count")
+
+            def __init__(self):
+                self.count = 0
+
+            def process(self, tuple):
+                self.count += 1
+
+            def finish_batch(self):
+                self.collector.emit((self.transaction, self.count))
     """
 
     context: TransactionContext

@@ -581,6 +581,13 @@ class MemoryTransactionalSpout(PartitionedTransactionalSpout):
     one empty batch. If emitters run in other processes than the coordinator, empty batches never
     end.
 
+    ::
+
+        spout = MemoryTransactionalSpout(
+            {0: [("to be",), ("or not",)], 1: [("to be",)]}, fields=("sentence",), take=1
+        )
+        builder = TransactionalTopologyBuilder("words", "sentences", spout)
+
     Args:
         partitions: The rows of each partition, by its number. Missing numbers are empty partitions.
         fields: Names of a row's values.

@@ -25,6 +25,11 @@ _SECRETS: Final = ("password", "sslpassword")
 class SQLStore(StateStore):
     """A database of SQLite or PostgreSQL. Needs the extra `sequitur-kafka[state]`.
 
+    ::
+
+        store = SQLStore("sqlite:////var/lib/counts.db")
+        count = TransactionalState(store, "global_count", key=str, value=int)
+
     Args:
         url: `sqlite:////var/lib/counts.db`, a file that all tasks reach, on one host, or
             `postgresql+psycopg://user@host/database`, without a password. A relative path is made
