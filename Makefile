@@ -126,7 +126,7 @@ pictures: $(INSTALLED) ## Draw docs/pictures
 failures: $(INSTALLED) ## Write build/failures.md: each failure case, what is promised, and the tests that show it
 	@$(BIN)/python -m tests.house.promises --write
 
-reference: $(INSTALLED) ## Write docs/settings.md, metrics.md and api.md, of settings, metrics and docstrings
+reference: $(INSTALLED) ## Write docs/settings.md, metrics.md and reference/, of settings, metrics and docstrings
 	@$(BIN)/python -m tests.house.reference --write
 
 count: $(INSTALLED) ## Lines of code, files, packages, longest functions, beside those of the first version

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Event,
         EventHook,
         EventValues,
-        FailBatch,
         FailedEvent,
         GroupingContext,
         OrderedStreamSpout,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
         SQLStore,
         TransactionalState,
     )
+    from sequitur.errors import FailBatch, NotPersistedError, PossiblyPersistedError
     from sequitur.producer import (
         EVENT_ID_HEADER,
         Delivery,
@@ -60,11 +60,9 @@ if TYPE_CHECKING:
         IdempotentProducer,
         KafkaSettings,
         NotPersisted,
-        NotPersistedError,
         Outcome,
         Persisted,
         PossiblyPersisted,
-        PossiblyPersistedError,
         ProducerSettings,
         Record,
         Ticket,
@@ -86,6 +84,9 @@ _OF_SUBSCRIPTIONS: Final = frozenset(
     | {"SubscriptionType"}
 )
 """They are loaded with a Kafka client, which others do without."""
+_FACES: Final = (
+    *("errors", "producer", "consumer", "consumer.topology", "consumer.topology.state"),
+)
 
 __all__ = [
     "EVENT_ID_HEADER",
@@ -159,8 +160,8 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module("sequitur.subscription"), name)
         return value
     if name in __all__:
-        for package in ("producer", "consumer", "consumer.topology", "consumer.topology.state"):
-            module = import_module(f"sequitur.{package}")
+        for face in _FACES:
+            module = import_module(f"sequitur.{face}")
             if name in module.__all__:
                 value = globals()[name] = getattr(module, name)
                 return value

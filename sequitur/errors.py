@@ -1,7 +1,8 @@
 """Every error that Sequitur raises on purpose.
 
 All descend from `SequiturError` but the two that a bolt is not to catch by chance, or raises as a
-request: `BoltTimeoutError` and `FailBatch`. All can be pickled.
+request: `BoltTimeoutError` and `FailBatch`. All can be pickled. `__all__` leaves out those that
+only a command or the daemon raises, since no program gets them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ __all__ = [
     "BoltStateError",
     "BoltTimeoutError",
     "BrokerError",
-    "BrokerStartError",
     "BrokerUnreachableError",
     "BufferFullError",
     "CheckpointError",
@@ -35,9 +35,7 @@ __all__ = [
     "CursorError",
     "CursorVersionError",
     "DataLossError",
-    "DeadLettersFullError",
     "DeliveryError",
-    "DemoError",
     "DoubleAckError",
     "EmitError",
     "EventTimeSpecError",
@@ -47,8 +45,6 @@ __all__ = [
     "ForeignCursorError",
     "ForeignTupleError",
     "JarError",
-    "JarFetchError",
-    "JarHashError",
     "JavaError",
     "JournalBusyError",
     "JournalClosedError",
@@ -59,17 +55,13 @@ __all__ = [
     "JournalLockedError",
     "JournalNameError",
     "JournalVersionError",
-    "KeySpecError",
     "LateRowError",
     "LogRangeError",
-    "LostFileError",
     "LostRowsError",
     "MalformedEventIdError",
     "MarkDeleteBackError",
     "MissingExtraError",
     "NameNotAllowedError",
-    "NoRoomError",
-    "NotADeadLetterError",
     "NotAllPersistedError",
     "NotPersistedError",
     "OutcomeUnknownError",
@@ -77,8 +69,6 @@ __all__ = [
     "OwnershipError",
     "PipelineError",
     "PolicyError",
-    "PortInUseError",
-    "PositionError",
     "PositionFormatError",
     "PositionRangeError",
     "PossiblyPersistedError",
@@ -96,8 +86,6 @@ __all__ = [
     "SettingsError",
     "SinkError",
     "SinkUnansweredError",
-    "SourceError",
-    "SourceSpecError",
     "StateConflictError",
     "StateError",
     "StateFormatError",
@@ -106,8 +94,6 @@ __all__ = [
     "StateUnavailableError",
     "StateValueError",
     "StepFunctionError",
-    "StoppingError",
-    "SubscriptionChangedError",
     "SubscriptionClosedError",
     "SubscriptionConnectedError",
     "SubscriptionError",
@@ -125,9 +111,6 @@ __all__ = [
     "TransactionOrderError",
     "UnansweredError",
     "UngroupableValueError",
-    "UnknownRecordError",
-    "UnknownSubscriptionError",
-    "UnknownTopicError",
     "UnreadableHeadersError",
     "WrongBatchError",
     "WrongClusterError",

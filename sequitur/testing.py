@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 from sequitur.base.extras import load
 from sequitur.consumer.topology import (
     AckedEvent,
-    DeadLetteredEvent,
     EventValues,
     FailedEvent,
-    FailedTry,
     FailReason,
-    OutputRecord,
     ProcessSettings,
-    StepKind,
     TopologyTester,
     TransactionTester,
     TreeFailure,
-    TreeStep,
-    TupleTree,
 )
+from sequitur.consumer.topology.engine.plan import OutputRecord
+from sequitur.consumer.topology.tester.tester import DeadLetteredEvent
+from sequitur.consumer.topology.tester.transaction_tester import FailedTry
+from sequitur.consumer.topology.tester.tuple_trees import StepKind, TreeStep, TupleTree
 
 if TYPE_CHECKING:
     from sequitur.pipelines.ordering.tester import ReorderedRecord, ReorderTester

@@ -33,7 +33,7 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer import StepKind
+from sequitur.consumer.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
 from sequitur.pipelines.ordering.progress import JobReport, waiting_text
@@ -43,7 +43,7 @@ from sequitur.pipelines.ordering.step import Finisher, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer import PartitionCounts, StagedStep, Totals
+    from sequitur.consumer.step_log import PartitionCounts, StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.sink.sink import Outputs

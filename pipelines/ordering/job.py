@@ -36,10 +36,11 @@ from sequitur.base.program import (
 )
 from sequitur.base.retry import Outages
 from sequitur.base.settings import parse_address
-from sequitur.consumer import FOLD_LIMITS, ConsumerError
+from sequitur.consumer.lateness import FOLD_LIMITS
 from sequitur.errors import (
     BrokerError,
     CheckpointError,
+    ConsumerError,
     FatalError,
     PipelineError,
     ProducerError,
@@ -82,7 +83,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from sequitur.consumer import FoldLimits, ReorderSettings, StepDone, StepEntry
+    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.lateness import FoldLimits
+    from sequitur.consumer.step_log import StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.step import StepFunction

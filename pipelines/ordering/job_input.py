@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer import EventClock, Step
+    from sequitur.consumer import EventClock
+    from sequitur.consumer.step_log import Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
     from sequitur.pipelines.ordering.step import Steps

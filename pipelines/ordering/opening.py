@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
-from sequitur.consumer import PartitionCounts
 from sequitur.consumer.event_time import identity_of
+from sequitur.consumer.step_log import PartitionCounts
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -24,7 +24,8 @@ from sequitur.pipelines.topology.topology_file import (
 )
 
 if TYPE_CHECKING:
-    from sequitur.consumer import ReorderSettings, Step
+    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.step_log import Step
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import JobContext, Topics
 

@@ -19,7 +19,9 @@ from rich.text import Text
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.settings import parse_address
-from sequitur.consumer import QUARANTINE_REASONS, advice, awaited
+from sequitur.consumer.clock import advice
+from sequitur.consumer.event_time import QUARANTINE_REASONS
+from sequitur.consumer.step_log import awaited
 from sequitur.errors import ReorderError
 
 if TYPE_CHECKING:
@@ -29,17 +31,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import (
-        EventClock,
-        EventTimeSpec,
-        LearnedDelays,
-        PartitionClock,
-        SourcePartition,
-        StepDone,
-        StepEntry,
-        Totals,
-        UnusableRow,
-    )
+    from sequitur.consumer import EventClock, EventTimeSpec, LearnedDelays, SourcePartition
+    from sequitur.consumer.clock import PartitionClock, UnusableRow
+    from sequitur.consumer.step_log import StepDone, StepEntry, Totals
     from sequitur.consumer.subscription.cursor import PartitionCursor
 
 

@@ -17,22 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
-    LATE,
-    QUARANTINE_REASONS,
-    STALE,
-    Fold,
-    KeyState,
-    LateJudge,
-    ReorderMode,
-    Run,
-    StepLateness,
-    Totals,
-    UnusableRow,
-)
-from sequitur.consumer.lateness import ROUTES, Output
-from sequitur.consumer.step_log import late_rows_to
+from sequitur.consumer import BEFORE_ALL_TIME_MS, ReorderMode, StepLateness
+from sequitur.consumer.clock import UnusableRow
+from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS, STALE
+from sequitur.consumer.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
+from sequitur.consumer.step_log import Totals, late_rows_to
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.layout import MOST_ADDED
 from sequitur.pipelines.rows.release import (
@@ -62,15 +51,9 @@ from sequitur.pipelines.workers import in_blocks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sequitur.consumer import (
-        EventClock,
-        PartitionCounts,
-        ReorderSettings,
-        SourcePartition,
-        StagedStep,
-        StepEntry,
-        Upkeep,
-    )
+    from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
+    from sequitur.consumer.lateness import Upkeep
+    from sequitur.consumer.step_log import PartitionCounts, StagedStep, StepEntry
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.rows.stage import AckedOffsets

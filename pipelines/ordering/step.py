@@ -22,19 +22,11 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from uuid import uuid4
 
-from sequitur.consumer import (
-    LONGEST_TICK_MS,
-    EventClock,
-    SourcePartition,
-    StagedStep,
-    StepEntry,
-    StepKind,
-    Totals,
-    finish,
-    now_of_step,
-)
+from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.clock import LONGEST_TICK_MS
+from sequitur.consumer.event_time import now_of_step
 from sequitur.consumer.lateness import ROUTES, Output
-from sequitur.consumer.step_log import late_rows_to
+from sequitur.consumer.step_log import StagedStep, StepEntry, StepKind, Totals, finish, late_rows_to
 from sequitur.errors import LateRowError, StepFunctionError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
@@ -52,7 +44,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sequitur.consumer import LearnedDelays, PartitionCounts, Run, Step, StepDone
+    from sequitur.consumer import LearnedDelays
+    from sequitur.consumer.lateness import Run
+    from sequitur.consumer.step_log import PartitionCounts, Step, StepDone
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_input import Lost
     from sequitur.pipelines.ordering.runs import SortedRuns

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import FOLD_LIMITS, ReorderSettings, SourcePartition
+from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.lateness import FOLD_LIMITS
 from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from sequitur.consumer import StepDone, TimestampRule, Totals
+    from sequitur.consumer.event_time import TimestampRule
+    from sequitur.consumer.step_log import StepDone, Totals
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -96,14 +98,17 @@ class ReorderTester:
     Each `run` is a batch of the job::
 
         settings = {
-            "input_topics": ["readings"], "output_topic": "ordered",
-            "event_time": "json:at", "delay": "10 s",
+            "input_topics": ["readings"],
+            "output_topic": "ordered",
+            "event_time": "json:at",
+            "delay": "10 s",
         }
         with ReorderTester(settings) as tester:
             tester.run([{"value": '{"at": 1700000002000}'}, {"value": '{"at": 1700000001000}'}])
             tester.drain()
             assert [one.value for one in tester.released] == [
-                b'{"at": 1700000001000}', b'{"at": 1700000002000}',
+                b'{"at": 1700000001000}',
+                b'{"at": 1700000002000}',
             ]
 
     The tester stages, judges, holds, releases and sends rows as the job does, and runs tasks from

@@ -33,7 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.consumer import EVENT_TIME_HEADER, OutputTimestamp
+from sequitur.consumer import OutputTimestamp
+from sequitur.consumer.event_time import EVENT_TIME_HEADER
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, read_varint, varint
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from sequitur.consumer import SourcePartition, TimestampRule
+    from sequitur.consumer import SourcePartition
+    from sequitur.consumer.event_time import TimestampRule
     from sequitur.pipelines.rows.release import RowGroup
     from sequitur.pipelines.store.storage import Location
 

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.consumer import (
+from sequitur.consumer import SourcePartition
+from sequitur.consumer.event_time import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE_BY_HEADER,
@@ -29,9 +30,8 @@ from sequitur.consumer import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
-    SourcePartition,
-    late_against,
 )
+from sequitur.consumer.lateness import late_against
 from sequitur.pipelines.rows.layout import (
     ALL_TIME,
     MOST_ADDED,
@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer import Run, TimestampRule
+    from sequitur.consumer.event_time import TimestampRule
+    from sequitur.consumer.lateness import Run
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.layout import Footer, KafkaBatch, SourceRanges
     from sequitur.pipelines.store.storage import Location

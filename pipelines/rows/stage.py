@@ -11,20 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer import (
-    LATE,
-    MISSING,
-    QUARANTINE_REASONS,
-    EventTimeSource,
-    EventTimeSpec,
-    SourcePartition,
-    TimeUnit,
-    bin_limit_ms,
-    is_behind,
-    read_event_time,
-    staging_rules,
-)
-from sequitur.consumer.clock import LAST_BIN
+from sequitur.consumer import EventTimeSource, EventTimeSpec, SourcePartition, TimeUnit
+from sequitur.consumer.clock import LAST_BIN, bin_limit_ms
+from sequitur.consumer.event_time import LATE, MISSING, QUARANTINE_REASONS, read_event_time
+from sequitur.consumer.lateness import is_behind, staging_rules
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.pipelines.spark.partition_blocks import packed
@@ -33,7 +23,9 @@ from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sequitur.consumer import EventClock, PartitionCounts, TimeBounds
+    from sequitur.consumer import EventClock
+    from sequitur.consumer.event_time import TimeBounds
+    from sequitur.consumer.step_log import PartitionCounts
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.release import HeldRows
     from sequitur.pipelines.store.storage import Location

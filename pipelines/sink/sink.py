@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
 from sequitur.base.text import named
-from sequitur.consumer import OutputPartition, OutputTimestamp, TimestampRule
+from sequitur.consumer import OutputTimestamp
+from sequitur.consumer.event_time import TimestampRule
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -29,6 +30,7 @@ from sequitur.errors import (
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.connections import GivesWay, kept_connections
 from sequitur.kafka.error_codes import NO_ERROR, Answer, meaning_of
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import following
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings, StepDone
+    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.step_log import StepDone
     from sequitur.kafka.connections import Connections, Leaders
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.producer_ids import PartitionAnswer

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from sequitur.base.retry import Backoff, Retry, brief_outages
-from sequitur.consumer import OutputPartition
 from sequitur.errors import (
     BrokerError,
     CheckpointError,
@@ -31,6 +30,7 @@ from sequitur.errors import (
 )
 from sequitur.kafka.connections import GivesWay, kept_connections
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE, following
 from sequitur.pipelines.store.documents import check_format

@@ -24,10 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone gives i
 from pyspark.sql import types as T  # noqa: N812 - likewise
 from pyspark.sql.pandas.functions import arrow_udf
 
-from sequitur.consumer import OutputPartition
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.partition import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner, OutputPartition
 from sequitur.pipelines.rows.layout import Headers, open_rows, record_batches
 from sequitur.pipelines.rows.stage import not_taken, payload_sizes, tables_up_to
 from sequitur.pipelines.sink.sink import TRUSTED_MS, BlockWriter, errors_of_sending

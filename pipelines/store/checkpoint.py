@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
-from sequitur.consumer import NOTHING_DONE, Run, SourcePartition, StagedStep, StepDone, StepEntry
+from sequitur.consumer import SourcePartition
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.documents import (
     BEGIN_ANEW,
@@ -35,7 +37,8 @@ from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from sequitur.consumer import Fold, Step
+    from sequitur.consumer.lateness import Fold
+    from sequitur.consumer.step_log import Step
     from sequitur.pipelines.store.job_identity import BegunWith, JobIdentity
     from sequitur.pipelines.store.ownership import Ownership
     from sequitur.pipelines.store.storage import Location, SparkFolder, Storage

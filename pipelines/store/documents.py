@@ -6,13 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from sequitur.consumer import StateFormatError
-from sequitur.errors import CheckpointError
+from sequitur.errors import CheckpointError, StateFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer import Run
+    from sequitur.consumer.lateness import Run
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 
 

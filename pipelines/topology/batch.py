@@ -18,14 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from sequitur.consumer import (
-    OVERSIZED_HEADER,
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TOPIC_HEADER,
-    ConservationError,
-)
-from sequitur.consumer.topology import (
+from sequitur.consumer.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_COMPONENT_HEADER,
     DEAD_DETAIL_HEADER,
@@ -35,12 +28,18 @@ from sequitur.consumer.topology import (
     DEAD_STREAM_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
-    OutputRecord,
 )
-from sequitur.consumer.topology.engine.plan import random_ids
+from sequitur.consumer.event_time import (
+    OVERSIZED_HEADER,
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
+)
+from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.settling.root import Root, component_of, is_made, readable
 from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
+from sequitur.errors import ConservationError
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.layout import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.rows.release import Roots

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
-    from sequitur.consumer.topology import OutputRecord
+    from sequitur.consumer.topology.engine.plan import OutputRecord
     from sequitur.consumer.topology.step.batch import Sources, TaskResult
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.workers import Workers

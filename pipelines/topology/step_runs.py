@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, ConservationError
+from sequitur.consumer import BEFORE_ALL_TIME_MS
 from sequitur.consumer.event_time import identity_of
 from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
@@ -31,7 +31,7 @@ from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun
-from sequitur.errors import CheckpointError
+from sequitur.errors import CheckpointError, ConservationError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, outputs_of
 from sequitur.pipelines.store.documents import (
@@ -57,7 +57,8 @@ from sequitur.pipelines.topology.files import SurvivingTasks, events, read_pendi
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer import ReorderSettings, StepEntry
+    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.step_log import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.kafka.record_format import RecordLimit

@@ -24,20 +24,15 @@ from sequitur.base.log import Logger
 from sequitur.base.process import user_folder
 from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.base.settings import Address, Duration, Section, Settings, Size, parse_address
-from sequitur.errors import ProducerError, RetriableError
+from sequitur.errors import ProducerError, RetriableError, StoppingError
 from sequitur.kafka.partition import EXPECTED, is_topic_name
 from sequitur.kafka.records import UNNAMED_PREFIX
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer._client import IdempotentProducer
 from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
-from sequitur.producer.sources import (
-    DeadLetterFile,
-    SourceSettings,
-    StoppingError,
-    check_source,
-    make_source,
-)
+from sequitur.producer.sources._dead_letter import DeadLetterFile
+from sequitur.producer.sources._registry import SourceSettings, check_source, make_source
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -46,7 +41,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer._running import ProducerStatistics
     from sequitur.producer.daemon.health import HealthSnapshot
-    from sequitur.producer.sources import Source, SourceStatistics
+    from sequitur.producer.sources._source import Source, SourceStatistics
 
 
 _DEAD_LETTERS: Final = ".dead-letters.jsonl"

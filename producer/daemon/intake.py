@@ -6,10 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.errors import BacklogQuotaError
+from sequitur.errors import BacklogQuotaError, DeadLettersFullError, StoppingError
 from sequitur.producer._outcome import PossiblyPersisted
 from sequitur.producer.journal.frames import Position
-from sequitur.producer.sources import DeadLettersFullError, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sequitur.producer._client import IdempotentProducer
     from sequitur.producer._outcome import Delivery, GivenUp, Ticket
     from sequitur.producer._record import Record
-    from sequitur.producer.sources import DeadLetterFile
+    from sequitur.producer.sources._dead_letter import DeadLetterFile
 
     T = TypeVar("T")
 

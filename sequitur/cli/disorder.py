@@ -31,18 +31,19 @@ from sequitur.consumer import (
     BEFORE_ALL_TIME_MS,
     DelayPolicy,
     EventClock,
-    LateJudge,
-    LatenessHistogram,
     StepLateness,
+    lateness_bin,
+)
+from sequitur.consumer.clock import (
+    LATENESS_LIMIT_MS,
+    LatenessHistogram,
+    Look,
     UnusableRow,
     advice,
     bin_limit_ms,
-    is_behind,
-    lateness_bin,
-    read_event_time,
 )
-from sequitur.consumer.clock import LATENESS_LIMIT_MS, Look
-from sequitur.consumer.event_time import TimeBounds
+from sequitur.consumer.event_time import TimeBounds, read_event_time
+from sequitur.consumer.lateness import LateJudge, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

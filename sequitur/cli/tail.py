@@ -17,7 +17,9 @@ from rich.text import Text
 from sequitur.base.flags import with_flags
 from sequitur.cli.console import KafkaJob, plain, shown
 from sequitur.cli.topic_reader import open_topic
-from sequitur.consumer import EVENT_TIME_HEADER, REASON_HEADER, parse_event_time_spec
+from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.dead_letters import DEAD_EVENT_TIME_HEADER, DEAD_REASON_HEADER
+from sequitur.consumer.event_time import EVENT_TIME_HEADER, REASON_HEADER
 from sequitur.consumer.subscription.inspection import moment
 from sequitur.consumer.subscription.position import (
     Edge,
@@ -26,7 +28,6 @@ from sequitur.consumer.subscription.position import (
     ToTime,
     parse_time_ms,
 )
-from sequitur.consumer.topology import DEAD_EVENT_TIME_HEADER, DEAD_REASON_HEADER
 from sequitur.producer import EVENT_ID_HEADER
 
 if TYPE_CHECKING:

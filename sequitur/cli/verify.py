@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.producer import EVENT_ID_HEADER, MalformedEventIdError, parse_event_id
+from sequitur.errors import MalformedEventIdError
+from sequitur.producer import EVENT_ID_HEADER, parse_event_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from sequitur.base.settings import Settings, environment_name, fields_of
 from sequitur.cli.main import app
 from sequitur.producer.daemon.cli import _app as produce_app
+from tests.house.public_names import FACES
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 
 GOLDEN: Final = ROOT / "tests" / "golden" / "before-house"
 _CHANGED: Final = GOLDEN.parent / "changed-names.txt"
-_FACES: Final = (
-    *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.subscription", "sequitur.testing"),
-    *("sequitur.producer", "sequitur.consumer", "sequitur.consumer.topology"),
-    "sequitur.consumer.topology.state",
-)
 _MARK: Final = "|"
 
 
@@ -40,7 +36,7 @@ def names() -> Iterator[tuple[str, str]]:
     loader = griffe.GriffeLoader(search_paths=[ROOT])
     package = loader.load("sequitur")
     loader.resolve_aliases(implicit=False, external=False)
-    for face in _FACES:
+    for face in FACES:
         module = package.modules_collection[face]
         for name in sorted(map(str, module.exports or ())):
             yield from _members(f"{face}.{name}", module[name])
@@ -122,10 +118,11 @@ def main() -> None:
         now, before = _by_name(_as_text(find())), _by_name((GOLDEN / record).read_text())
         for name in sorted({*now, *before}):
             was, is_now = before.get(name, ""), now.get(name, "")
-            new = [one for one in _and_holders(name) if one in now and one not in before]
-            if was == is_now or not known.isdisjoint(new or [name]):
+            holders = _and_holders(name)
+            other = [one for one in holders if (one in now) != (one in before)]
+            if was == is_now or not known.isdisjoint(other or [name]):
                 continue
-            missing.add(new[-1] if new else name)  # what is new stands for its members
+            missing.add(other[-1] if other else name)  # what is new or gone stands for its members
             lines = difflib.unified_diff(was.splitlines(), is_now.splitlines(), n=0, lineterm="")
             sys.stderr.writelines(f"{line}\n" for line in lines if not is_writing)
     if is_writing:

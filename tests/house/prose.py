@@ -28,7 +28,10 @@ _DIALECT: Final = re.compile(
 _TWO_RULES: Final = re.compile(r"; |, also\b|(?:, and .*){2}")
 _PACKAGES: Final = ("sequitur", "producer", "consumer", "pipelines")
 _SAYS: Final = {"debug", "info", "warning", "error", "exception", "critical", "complain"}
-_PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/inside/*.md")
+_PAGES: Final = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/*.md", "docs/inside/*.md", "docs/reference/*.md"),
+)
 
 
 def of_page(text: str) -> Iterator[str]:

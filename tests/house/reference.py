@@ -1,4 +1,4 @@
-"""Pages that are made of the code: `settings.md`, `metrics.md` and `api.md` in `docs`.
+"""Pages that are made of the code: `settings.md`, `metrics.md` and `reference/` in `docs`.
 
 `python -m tests.house.reference` fails where one of them is not of today; `--write` writes all.
 """
@@ -22,12 +22,12 @@ from sequitur.pipelines.ordering.progress import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from sequitur.producer.daemon.daemon import ProduceJob
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot
-from tests.house.public_names import api_page
+from tests.house.public_names import reference_pages
 from tests.support.done_step import A, done_step
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
 
@@ -120,18 +120,20 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-_PAGES: Final[dict[str, Callable[[], str]]] = {
-    "settings.md": settings_page,
-    "metrics.md": metrics_page,
-    "api.md": api_page,
-}
+def _pages() -> dict[str, str]:
+    pages = {"settings.md": settings_page(), "metrics.md": metrics_page()}
+    return pages | {f"reference/{name}": page for name, page in reference_pages().items()}
 
 
 def _stale() -> Iterator[str]:
-    for name, page in _PAGES.items():
+    pages = _pages()
+    for name, page in pages.items():
         path = DOCS / name
-        if not path.exists() or path.read_text("utf-8") != page():
+        if not path.exists() or path.read_text("utf-8") != page:
             yield f"docs/{name} is not of today: make reference writes it"
+    for path in sorted(DOCS.glob("reference/*")):
+        if f"reference/{path.name}" not in pages:
+            yield f"docs/reference/{path.name} is not made of the code any more: remove it"
 
 
 def main() -> None:
@@ -139,8 +141,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write all")
     if parser.parse_args().write:
-        for name, page in _PAGES.items():
-            (DOCS / name).write_text(page(), "utf-8")
+        (DOCS / "reference").mkdir(exist_ok=True)
+        for name, page in _pages().items():
+            (DOCS / name).write_text(page, "utf-8")
     elif told := list(_stale()):
         sys.exit("\n".join(told))
 

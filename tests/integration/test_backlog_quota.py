@@ -17,14 +17,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur.producer import (
-    BacklogQuotaError,
-    IdempotentProducer,
-    KafkaSettings,
-    Persisted,
-    ProducerClosedError,
-    ProducerSettings,
-)
+from sequitur.errors import BacklogQuotaError, ProducerClosedError
+from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted, ProducerSettings
 from sequitur.producer.quota import ControlReader, QuotaGate, QuotaStatistics
 from tests.support.control_topic import ControlTopic, key_of
 from tests.support.daemon_health import DaemonHealth

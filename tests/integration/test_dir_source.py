@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from sequitur.producer.sources import LostFileError, PositionError, SourceError
+from sequitur.errors import LostFileError, PositionError, SourceError
 from sequitur.producer.sources._line_file import LineFile
 from sequitur.producer.sources._source import EventParser, TextParser
 from sequitur.producer.sources.dir import DirectorySource, WatchedFolder

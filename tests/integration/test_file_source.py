@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from sequitur.producer.sources import LostFileError, PositionError, SourceError, StoppingError
+from sequitur.errors import LostFileError, PositionError, SourceError, StoppingError
 from sequitur.producer.sources._source import EventParser, TextParser
 from sequitur.producer.sources.file import FileSource
 from tests.support.fake_intake import (

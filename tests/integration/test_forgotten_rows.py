@@ -12,13 +12,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur.consumer import OutputPartition
-from sequitur.errors import OutputMismatchError
+from sequitur.errors import OutputMismatchError, RetriableError
 from sequitur.kafka.connections import kept_connections
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import Untold
 from sequitur.pipelines.sink import sink as block_writer
 from sequitur.pipelines.sink.sink import PartitionSender
-from sequitur.producer import KafkaSettings, RetriableError
+from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.job_output import (
     JobOutput,

@@ -15,9 +15,8 @@ import pytest
 from aiohttp import ClientSession
 
 from sequitur.base.json_field import parse_key
-from sequitur.errors import JournalError
+from sequitur.errors import JournalError, SourceError
 from sequitur.producer._outcome import NotPersisted, Persisted, PossiblyPersisted
-from sequitur.producer.sources import SourceError
 from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
 from sequitur.producer.sources._source import EventParser, TextParser
 from tests.support.fake_intake import FakeIntake

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import OutputPartition
 from sequitur.kafka.connections import Leaders
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState
 from sequitur.kafka.wire import Wire
 from sequitur.pipelines.sink import sink as block_writer

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from sequitur.consumer.topology import (
-    TransactionalTopologyBuilder,
-    TransactionError,
-    TransactionTester,
-)
+from sequitur.consumer.topology import TransactionalTopologyBuilder, TransactionTester
 from sequitur.consumer.topology.state import SQLStore, TransactionalState
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from sequitur.errors import TransactionError
 from tests.support.state_databases import create, opened, writer
 from tests.support.transactions import Gather, Journal, Noting, events
 

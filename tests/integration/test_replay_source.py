@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sequitur.base.json_field import JsonField
-from sequitur.producer.sources import PositionError, SourceError
+from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.replay import Disorder, ReplaySource, time_of
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal

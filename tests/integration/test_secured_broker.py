@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.errors import FatalError, SettingsError
 from sequitur.kafka.admin import create_topic
 from sequitur.producer import (
-    FatalError,
     IdempotentProducer,
     KafkaSettings,
     NotPersisted,
     Persisted,
     ProducerSettings,
-    SettingsError,
 )
 from tests.support.daemon_process import DaemonProcess, read_partitions
 from tests.support.secured_broker import PASSWORD, USER, SecuredBroker, token

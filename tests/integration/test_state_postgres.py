@@ -22,15 +22,12 @@ from sequitur.consumer.topology.state import (
     OpaqueState,
     SQLStore,
     State,
-    StateConflictError,
-    StateError,
-    StateOwnerError,
-    StateUnavailableError,
     TransactionalState,
 )
 from sequitur.consumer.topology.state.sql import dialects, engines
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.errors import StateConflictError, StateError, StateOwnerError, StateUnavailableError
 from tests.support.examples import examples
 from tests.support.golden import golden_text
 from tests.support.lossy_proxy import LossyProxy

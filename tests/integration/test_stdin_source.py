@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.producer.sources import SourceError, StoppingError
+from sequitur.errors import SourceError, StoppingError
 from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.stdin import StdinSource
 from tests.support.fake_intake import FakeIntake

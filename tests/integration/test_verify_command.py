@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from sequitur.producer import EVENT_ID_HEADER, encode_event_id
+from sequitur.kafka.records import encode_event_id
+from sequitur.producer import EVENT_ID_HEADER
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from sequitur.consumer import (
     DelayPolicy,
     EventClock,
-    LatenessHistogram,
     LearnedDelays,
     SourcePartition,
     StepLateness,
-    bin_limit_ms,
     lateness_bin,
 )
-from sequitur.consumer.clock import LAST_BIN, LATENESS_LIMIT_MS
+from sequitur.consumer.clock import LAST_BIN, LATENESS_LIMIT_MS, LatenessHistogram, bin_limit_ms
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(3)]
 _lateness = st.integers(-1000, 200_000)

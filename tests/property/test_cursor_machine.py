@@ -11,23 +11,24 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sequitur.consumer import (
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription import acked_ranges
+from sequitur.consumer.subscription.acked_ranges import AckedRanges
+from sequitur.consumer.subscription.codec import (
     METADATA_LIMIT,
-    AckBeyondEndError,
-    Cursor,
-    CursorDamagedError,
-    CursorError,
-    CursorIdentity,
-    MarkDeleteBackError,
-    StateFormatError,
     decode_cursor,
     encode_cursor,
     in_metadata,
     read_stored,
 )
-from sequitur.consumer.subscription import acked_ranges
-from sequitur.consumer.subscription.acked_ranges import AckedRanges
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
+from sequitur.errors import (
+    AckBeyondEndError,
+    CursorDamagedError,
+    CursorError,
+    MarkDeleteBackError,
+    StateFormatError,
+)
 from tests.support.cursors import block_lengths, entries_to_read, state_of
 from tests.support.examples import examples
 

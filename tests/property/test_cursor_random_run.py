@@ -12,14 +12,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from sequitur.consumer import (
-    AckBeyondEndError,
-    Cursor,
-    CursorIdentity,
-    MarkDeleteBackError,
-    decode_cursor,
-    encode_cursor,
-)
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
+from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 
 IDENTITY = CursorIdentity("billing", "orders", 3)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import Cursor, SourcePartition, StepKind
+from sequitur.consumer import Cursor, SourcePartition
+from sequitur.consumer.step_log import StepKind
 from sequitur.consumer.subscription.cursor import PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
 from sequitur.errors import SubscriptionError, UnansweredError

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
-    EventClock,
-    Fold,
-    FoldLimits,
-    KeyState,
-    Run,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock
+from sequitur.consumer.lateness import Fold, FoldLimits, KeyState, Run
+from sequitur.consumer.step_log import StepEntry, StepKind, Totals
 from tests.support.events import T0
 from tests.support.reorder_reference import Record, Reference
 

@@ -13,6 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer import (
+    EventClock,
+    OutputTimestamp,
+    ReorderMode,
+    SourcePartition,
+    lateness_bin,
+)
+from sequitur.consumer.event_time import (
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
@@ -22,15 +29,10 @@ from sequitur.consumer import (
     SOURCE_OFFSET_HEADER,
     STALE,
     TOO_FAR_FUTURE,
-    EventClock,
-    LateJudge,
-    OutputTimestamp,
-    PartitionCounts,
-    ReorderMode,
-    SourcePartition,
     TimestampRule,
-    lateness_bin,
 )
+from sequitur.consumer.lateness import LateJudge
+from sequitur.consumer.step_log import PartitionCounts
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask

@@ -15,15 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
-    LATE,
-    QUARANTINE_REASONS,
-    EventClock,
-    PartitionClock,
-    PartitionCounts,
-    ReorderSettings,
-    SourcePartition,
-)
+from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
+from sequitur.consumer.clock import PartitionClock
+from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS
+from sequitur.consumer.step_log import PartitionCounts
 from sequitur.kafka.log_reading import Fetched
 from sequitur.kafka.partition import murmur2
 from sequitur.kafka.record_format import RecordLimit

@@ -19,14 +19,13 @@ from hypothesis.stateful import run_state_machine_as_test
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Committer,
-    FailBatch,
     ProcessSettings,
     TransactionalTopologyBuilder,
-    TransactionError,
     TransactionTester,
 )
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, TransactionalState
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from sequitur.errors import FailBatch, TransactionError
 from tests.support.examples import examples
 from tests.support.state_history import StateHistory
 from tests.support.transactions import FaultyStore, Journal, counts, faulty_store, unavailable

@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings, StepKind
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
 from sequitur.pipelines.ordering.job import run_reorder
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.step import StepFunction

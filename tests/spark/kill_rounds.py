@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer
 
 from sequitur.cli.topic_reader import watermarks
 from sequitur.consumer import ReorderSettings
-from sequitur.consumer.topology import DEAD_COMPONENT_HEADER
+from sequitur.consumer.dead_letters import DEAD_COMPONENT_HEADER
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob

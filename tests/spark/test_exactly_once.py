@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewPartitions,
 )
 
-from sequitur.consumer import EVENT_TIME_HEADER
+from sequitur.consumer.event_time import EVENT_TIME_HEADER
 from sequitur.errors import OutputMismatchError, SinkError
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
 from sequitur.pipelines.sink.sink import BlockWriter

@@ -10,7 +10,8 @@ import pyspark
 import pytest
 from pyspark import TaskContext
 
-from sequitur.consumer import UNPARSABLE, OutputTimestamp, TimestampRule
+from sequitur.consumer import OutputTimestamp
+from sequitur.consumer.event_time import UNPARSABLE, TimestampRule
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.sink.sink import BlockWriter, _Send

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import StepKind
+from sequitur.consumer.step_log import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
 from tests.spark.kill_rounds import BY_TASKS

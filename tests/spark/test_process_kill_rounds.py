@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.topology import DEAD_COMPONENT_HEADER, ProcessSettings
+from sequitur.consumer.dead_letters import DEAD_COMPONENT_HEADER
+from sequitur.consumer.topology import ProcessSettings
 from tests.spark.checkpoint_places import CheckpointPlace, disturb
 from tests.spark.kill_rounds import Rounds
 from tests.support.output_reading import read_output

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.cli.topic_reader import read_topic
-from sequitur.consumer import (
-    EVENT_TIME_HEADER,
-    REASON_HEADER,
-    StepKind,
-)
+from sequitur.consumer.event_time import EVENT_TIME_HEADER, REASON_HEADER
+from sequitur.consumer.step_log import StepKind
 from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint

@@ -21,7 +21,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from sequitur.consumer import REASON_HEADER, ReorderSettings
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.event_time import REASON_HEADER
 from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import run_reorder
 from sequitur.testing import ReorderTester
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.consumer import StepDone, StepEntry
+    from sequitur.consumer.step_log import StepDone, StepEntry
     from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic
     from tests.spark.conftest import Job, StorageFolder

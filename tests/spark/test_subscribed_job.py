@@ -39,7 +39,8 @@ from tests.support.subscribed_topics import SubscribedTopics
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer import Cursor, StepEntry
+    from sequitur.consumer import Cursor
+    from sequitur.consumer.step_log import StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import Delivery, KafkaSettings
     from sequitur.producer.quota import QuotaStatistics

@@ -32,7 +32,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sequitur.consumer import StagedStep, StepEntry
+    from sequitur.consumer.step_log import StagedStep, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
     from tests.spark.conftest import Job

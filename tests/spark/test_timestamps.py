@@ -18,12 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     ConfigResource,
 )
 
-from sequitur.consumer import (
+from sequitur.consumer import LatePolicy
+from sequitur.consumer.event_time import (
     EVENT_TIME_HEADER,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_TIMESTAMP_HEADER,
-    LatePolicy,
 )
 from tests.spark.conftest import BOTH_WAYS
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS

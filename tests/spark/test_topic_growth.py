@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewPartitions,
 )
 
-from sequitur.consumer import PartitionCounts, StepKind
+from sequitur.consumer.step_log import PartitionCounts, StepKind
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.errors import TopologyFileError
 from sequitur.kafka.partition import KeyPartitioner

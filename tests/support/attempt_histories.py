@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer import OutputPartition
 from sequitur.errors import (
     OutputMismatchError,
     SendUnansweredError,
 )
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
 from sequitur.pipelines.sink.sink import Assignment, PartitionSender

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sequitur.consumer import (
-    EventClock,
-    Run,
-    SourcePartition,
-    StagedStep,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import StagedStep, StepEntry, StepKind, Totals
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_cursor
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.acked_ranges import AckedRanges

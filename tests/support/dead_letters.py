@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sequitur.cli.topic_reader import TopicRecord
-from sequitur.consumer import SOURCE_OFFSET_HEADER, SOURCE_PARTITION_HEADER, SOURCE_TOPIC_HEADER
-from sequitur.consumer.topology import (
+from sequitur.consumer.dead_letters import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
@@ -14,6 +13,11 @@ from sequitur.consumer.topology import (
     DEAD_REASON_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
+)
+from sequitur.consumer.event_time import (
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TOPIC_HEADER,
 )
 
 T0 = 1_700_000_000_000

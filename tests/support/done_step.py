@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from sequitur.consumer import (
-    EventClock,
-    LearnedDelays,
-    Run,
-    SourcePartition,
-    StepDone,
-    StepEntry,
-    StepKind,
-    StepLateness,
-    Totals,
-)
+from sequitur.consumer import EventClock, LearnedDelays, SourcePartition, StepLateness
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from sequitur.consumer import OutputPartition
-from sequitur.errors import OutcomeUnknownError
+from sequitur.errors import OutcomeUnknownError, RetriableError
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import DescribeProducersRequest, PartitionAnswer
-from sequitur.producer import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sequitur.errors import StoppingError
 from sequitur.producer._outcome import Delivery, Outcome, Persisted, TicketResult
-from sequitur.producer.sources import StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sequitur.consumer import OutputPartition
+from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.layout import Headers, record_batches
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.sink.sink import BlockWriter

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import FOLD_LIMITS, FoldLimits, ReorderSettings
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderedRecord, ReorderTester
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from sequitur.consumer import StepDone, StepEntry, StepKind
+    from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.progress import JobReport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sequitur.errors import OutcomeUnknownError
 from sequitur.kafka.record_batch import Stamp
-from sequitur.producer import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequitur.producer import IdempotentProducer, Persisted, ProducerError, ProducerSettings, Record
+from sequitur.errors import ProducerError
+from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings, Record
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer.topology.state import CommitterStates, State, Writer
+from sequitur.consumer.topology.state.map_state import CommitterStates
+from sequitur.consumer.topology.state.store import Writer
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sequitur.consumer.topology.state import State
     from sequitur.consumer.topology.state.store import Key
 
 TOPOLOGY = "words"

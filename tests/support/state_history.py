@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from sequitur.consumer.topology.state import (
-    CommitterStates,
     NonTransactionalState,
     OpaqueState,
     State,
-    StateOvertakenError,
-    StateUnavailableError,
     TransactionalState,
 )
+from sequitur.errors import StateOvertakenError, StateUnavailableError
 from tests.support.state_databases import create, opened, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.consumer.topology.state import StateStore
+    from sequitur.consumer.topology.state.map_state import CommitterStates
 
 _KEYS = "abcdef"
 _KINDS = ("same", "opaque", "plain")

@@ -19,22 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer import (
-    EventClock,
-    Fold,
-    KeyState,
-    LatePolicy,
-    PartitionClock,
-    Run,
-    SourcePartition,
+from sequitur.consumer import EventClock, LatePolicy, SourcePartition
+from sequitur.consumer.clock import LatenessHistogram, LearnedDelays, PartitionClock
+from sequitur.consumer.lateness import Fold, KeyState, Run
+from sequitur.consumer.step_log import (
+    PartitionCounts,
     StagedStep,
     StepDone,
     StepEntry,
     StepKind,
     Totals,
 )
-from sequitur.consumer.clock import LatenessHistogram, LearnedDelays
-from sequitur.consumer.step_log import PartitionCounts
 from sequitur.consumer.subscription.codec import (
     StoredCursor,
     decode_cursor,

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology import OutputCollector, OutputRecord, TopologyContext, Tuple
+    from sequitur.consumer.topology import OutputCollector, TopologyContext, Tuple
+    from sequitur.consumer.topology.engine.plan import OutputRecord
 
 MOST_STEPS = 40
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from sequitur.consumer.topology import BaseTransactionalBolt, BasicBolt, Committer
-from sequitur.consumer.topology.state import SQLStore, StateUnavailableError
+from sequitur.consumer.topology.state import SQLStore
+from sequitur.errors import StateUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, TransactionAttempt, Tuple
-    from sequitur.consumer.topology.state import State, StateSession, Writer
-    from sequitur.consumer.topology.state.store import Change
+    from sequitur.consumer.topology.state import State
+    from sequitur.consumer.topology.state.store import Change, StateSession, Writer
 
 _journals: dict[str, dict[str, Any]] = {}
 

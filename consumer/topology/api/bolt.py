@@ -240,6 +240,7 @@ class BasicBolt(BaseBolt):
 
         from collections import Counter
 
+
         class Count(BasicBolt):
             fields = ("word", "count")
 

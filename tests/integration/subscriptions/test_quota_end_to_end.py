@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
-from sequitur.producer import BacklogQuotaError, IdempotentProducer, Persisted, ProducerSettings
+from sequitur.errors import BacklogQuotaError
+from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:

@@ -16,13 +16,9 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.retention import Holder, run_retention
+from sequitur.errors import BacklogQuotaError
 from sequitur.kafka.control import control_topic
-from sequitur.producer import (
-    BacklogQuotaError,
-    IdempotentProducer,
-    Persisted,
-    ProducerSettings,
-)
+from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.support.subscribed_topics import SubscribedTopics
 
 if TYPE_CHECKING:

@@ -104,7 +104,8 @@ def test_what_is_reserved_cannot_be_read(tmp_path: Path) -> None:
     start = (
         "from sequitur.base.standard_streams import reserve_descriptors\n"
         "reserve_descriptors()\n"
-        "from sequitur.producer.sources import SourceError, SourceSettings, check_source\n"
+        "from sequitur.errors import SourceError\n"
+        "from sequitur.producer.sources._registry import SourceSettings, check_source\n"
         "try:\n    check_source(SourceSettings(source='stdin'))\n"
         "except SourceError as error:\n    open(sys.argv[1], 'w').write(str(error))\n"
     )

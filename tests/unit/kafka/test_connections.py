@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sequitur.errors import RetriableError
 from sequitur.kafka.connections import Connections, kept_connections
 from sequitur.kafka.wire import Wire
-from sequitur.producer import KafkaSettings, RetriableError
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
 from sequitur.consumer import SourcePartition
-from sequitur.errors import TopicError, UnansweredError
+from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

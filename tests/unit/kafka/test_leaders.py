@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import OutputPartition
-from sequitur.errors import OutcomeUnknownError
+from sequitur.errors import OutcomeUnknownError, RetriableError
 from sequitur.kafka import connections
 from sequitur.kafka.connections import Leaders
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import PartitionAnswer
-from sequitur.producer import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from sequitur.consumer.topology import EmitError
 from sequitur.consumer.topology.api.builder import KafkaOutput
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.plan import encoder
+from sequitur.errors import EmitError
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import HEADER_SIZE, RecordLimit
 

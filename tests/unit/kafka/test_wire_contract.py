@@ -25,6 +25,7 @@ from aiokafka.protocol.produce import ProduceResponse_v8
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
+from sequitur.errors import FatalError, RetriableError
 from sequitur.kafka import log_reading
 from sequitur.kafka.error_codes import MEANINGS, Answer
 from sequitur.kafka.identity import Identity
@@ -37,7 +38,7 @@ from sequitur.kafka.producer_ids import (
     ProduceRequest,
 )
 from sequitur.kafka.wire import Wire
-from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer import KafkaSettings
 from tests.support.waiting import PATIENCE_S
 
 

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.producer import (
-    BrokerError,
-    NotPersisted,
-    Position,
-    Record,
-)
+from sequitur.errors import BrokerError
+from sequitur.producer import NotPersisted, Record
+from sequitur.producer.journal.frames import Position
 from tests.support.outcomes import InLog
 from tests.support.producers import make_producer
 

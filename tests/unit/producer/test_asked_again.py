@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.errors import BufferFullError
-from sequitur.producer import (
-    IdempotentProducer,
-    NotPersisted,
-    Outcome,
-    Position,
-    ProducerClosedError,
-    ProducerSettings,
-    Record,
-)
+from sequitur.errors import BufferFullError, ProducerClosedError
+from sequitur.producer import IdempotentProducer, NotPersisted, Outcome, ProducerSettings, Record
+from sequitur.producer.journal.frames import Position
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, let_pass, make_producer, values_of
 

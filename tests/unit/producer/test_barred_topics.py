@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sequitur.errors import FatalError, RetriableError
 from sequitur.producer import (
-    FatalError,
     IdempotentProducer,
     NotPersisted,
     Persisted,
     PossiblyPersisted,
     ProducerSettings,
     Record,
-    RetriableError,
 )
 from sequitur.producer.batching.batch import Batch, BufferBudget, Outstanding
 from sequitur.producer.delivery.routes import BarredTopics, SendQueues

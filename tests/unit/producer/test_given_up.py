@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from sequitur.errors import ProducerClosedError
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
     Persisted,
-    Position,
     PossiblyPersisted,
-    ProducerClosedError,
     ProducerSettings,
     Record,
 )
 from sequitur.producer._outcome import GivenUp, Unheard
+from sequitur.producer.journal.frames import Position
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.errors import (
+    JournalError,
     JournalFailedError,
     JournalFullError,
+    ProducerClosedError,
+    RetriableError,
 )
 from sequitur.producer import (
     IdempotentProducer,
-    JournalError,
     NotPersisted,
     Persisted,
-    Position,
     PossiblyPersisted,
-    ProducerClosedError,
     ProducerSettings,
     Record,
-    RetriableError,
     parse_event_id,
 )
+from sequitur.producer.journal.frames import Position
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal

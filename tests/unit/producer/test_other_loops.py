@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.errors import ProducerClosedError, WrongThreadError
-from sequitur.producer import IdempotentProducer, Persisted, Position, Record
+from sequitur.producer import IdempotentProducer, Persisted, Record
+from sequitur.producer.journal.frames import Position
 from tests.support.producers import make_producer, values_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sequitur.base.process import StampClock
+from sequitur.errors import ProducerClosedError, RetriableError, SendManyError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.producer import (
     EVENT_ID_HEADER,
@@ -18,11 +19,8 @@ from sequitur.producer import (
     Outcome,
     Persisted,
     PossiblyPersisted,
-    ProducerClosedError,
     ProducerSettings,
     Record,
-    RetriableError,
-    SendManyError,
     parse_event_id,
 )
 from sequitur.producer.delivery.sender import Sender

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.producer import (
-    IdempotentProducer,
+from sequitur.errors import (
     NotAllPersistedError,
     NotPersistedError,
-    Persisted,
     PossiblyPersistedError,
-    ProducerSettings,
-    Record,
     SendManyError,
-    Ticket,
 )
+from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings, Record, Ticket
 from tests.support.fake_wire import DROPPED, FakeWire, Fault
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST

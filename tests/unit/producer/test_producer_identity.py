@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.producer import (
-    IdempotentProducer,
-    JournalError,
-    Outcome,
-    Persisted,
-    ProducerClosedError,
-    Record,
-    TakenOverError,
-    WrongClusterError,
-    parse_event_id,
-)
+from sequitur.errors import JournalError, ProducerClosedError, TakenOverError, WrongClusterError
+from sequitur.producer import IdempotentProducer, Outcome, Persisted, Record, parse_event_id
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import kill, make_producer, use, values_of

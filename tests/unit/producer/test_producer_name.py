@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sequitur.errors import JournalError
 from sequitur.kafka.records import check_producer_name
-from sequitur.producer import IdempotentProducer, JournalError, ProducerSettings
+from sequitur.producer import IdempotentProducer, ProducerSettings
 from sequitur.producer._running import journal_producer, unnamed_producer
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.segments import RealDisk

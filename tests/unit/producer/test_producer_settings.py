@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from sequitur.consumer import ReorderSettings
 from sequitur.errors import SubscriptionNameError
-from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings, ProduceSettings
+from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings
+from sequitur.producer.daemon.daemon import ProduceSettings
 from sequitur.spark import ExactlyOnceKafka, reorder
 from sequitur.subscription import Subscription
 

@@ -12,17 +12,10 @@ import pytest
 import structlog
 
 from sequitur.base.process import StampClock
-from sequitur.errors import JournalFailedError
+from sequitur.errors import JournalFailedError, ProducerClosedError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.records import TimestampRange, timestamp_range
-from sequitur.producer import (
-    IdempotentProducer,
-    NotPersisted,
-    Persisted,
-    ProducerClosedError,
-    Record,
-    parse_event_id,
-)
+from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, Record, parse_event_id
 from sequitur.producer.batching.batch import Batch
 from sequitur.producer.delivery.sender import Redating
 from sequitur.producer.delivery.sequencer import Doubt, Sequencer, Slot, State

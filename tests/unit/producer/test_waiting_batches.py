@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.base.process import StampClock
-from sequitur.errors import JournalClosedError, JournalFullError
-from sequitur.producer import (
-    IdempotentProducer,
-    JournalError,
-    NotPersisted,
-    Persisted,
-    Position,
-    PossiblyPersisted,
-    Record,
-)
-from sequitur.producer.journal.frames import Waiting
+from sequitur.errors import JournalClosedError, JournalError, JournalFullError
+from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, PossiblyPersisted, Record
+from sequitur.producer.journal.frames import Position, Waiting
 from sequitur.producer.journal.report import inspect_journal
 from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire

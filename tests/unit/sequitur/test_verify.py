@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from sequitur.cli.topic_reader import TopicRecord
 from sequitur.cli.verify import Order, ProducerReport, TopicCheck, TopicReport
-from sequitur.producer import EVENT_ID_HEADER, encode_event_id
+from sequitur.kafka.records import encode_event_id
+from sequitur.producer import EVENT_ID_HEADER
 
 
 def _record(

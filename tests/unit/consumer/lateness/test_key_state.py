@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sequitur.consumer import FOLD_LIMITS, Fold, KeyState, Run
+from sequitur.consumer.lateness import FOLD_LIMITS, Fold, KeyState, Run
 
 
 def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:

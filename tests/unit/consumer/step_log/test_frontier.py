@@ -8,22 +8,10 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import (
-    ConservationError,
-    EventClock,
-    KeyState,
-    LatePolicy,
-    LearnedDelays,
-    Run,
-    SourcePartition,
-    StateFormatError,
-    StepDone,
-    StepEntry,
-    StepKind,
-    StepLateness,
-    Totals,
-    finish,
-)
+from sequitur.consumer import EventClock, LatePolicy, LearnedDelays, SourcePartition, StepLateness
+from sequitur.consumer.lateness import KeyState, Run
+from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.errors import ConservationError, StateFormatError
 
 A = SourcePartition("readings", 0)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import EventClock, Run, SourcePartition, least_frontier_ms
+from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.lateness import Run, least_frontier_ms
 
 _AT = {SourcePartition("t", number): at for number, at in enumerate((10, 500, 900, 1000))}
 

@@ -6,17 +6,9 @@ import json
 
 import pytest
 
-from sequitur.consumer import (
-    EventClock,
-    Fold,
-    KeyState,
-    PartitionCounts,
-    Run,
-    SourcePartition,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.lateness import Fold, KeyState, Run
+from sequitur.consumer.step_log import PartitionCounts, StepEntry, StepKind, Totals
 
 _GROWN = PartitionCounts((2,)).grown(3, 100).grown(7, 250)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
-    ConservationError,
-    EventClock,
-    Run,
-    SourcePartition,
-    StagedStep,
-    StepDone,
-    StepEntry,
-    StepKind,
-    Totals,
-    finish,
-)
+from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.errors import ConservationError
+
+if TYPE_CHECKING:
+    from sequitur.consumer.lateness import Run
 
 _COUNTS = st.integers(0, 1 << 40)
 _TOTALS = st.builds(

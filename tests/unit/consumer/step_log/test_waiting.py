@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, Look, SourcePartition, awaited
-from sequitur.consumer.step_log import Awaited
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer.clock import Look
+from sequitur.consumer.step_log import Awaited, awaited
 
 IDLE_MS = 30_000
 DELAY_MS = 1_000

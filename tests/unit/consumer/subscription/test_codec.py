@@ -11,23 +11,15 @@ import google_crc32c
 import msgspec
 import pytest
 
-from sequitur.consumer import (
-    Cursor,
-    CursorDamagedError,
-    CursorError,
-    CursorIdentity,
-    CursorVersionError,
-    ForeignCursorError,
-    decode_cursor,
-    encode_cursor,
-)
-from sequitur.consumer.subscription.codec import CURSOR_VERSION
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import CURSOR_VERSION, decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import (
     LARGEST_OFFSET,
     AckCounts,
     Redeliveries,
     RedeliverySpan,
 )
+from sequitur.errors import CursorDamagedError, CursorError, CursorVersionError, ForeignCursorError
 from tests.support.cursors import state_of
 from tests.support.golden import golden_text
 

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sequitur.consumer import (
-    AckBeyondEndError,
-    AckCounts,
-    Cursor,
-    CursorError,
-    CursorIdentity,
-    MarkDeleteBackError,
-)
-from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts
+from sequitur.errors import AckBeyondEndError, CursorError, MarkDeleteBackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_cursor
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
 from tests.support.tree import ROOT
 
 SPAN: Final = 100_000_000
@@ -23,7 +24,8 @@ _PROGRAM: Final = """
 import gc, json, sys
 import numpy as np
 import psutil
-from sequitur.consumer import Cursor, CursorIdentity, decode_cursor, encode_cursor
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
 
 span, holes = int(sys.argv[1]), int(sys.argv[2])
 identity = CursorIdentity("billing", "orders", 3)

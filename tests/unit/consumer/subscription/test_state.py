@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import CursorDamagedError, CursorVersionError
 from sequitur.consumer.subscription.stored_records import StoredState, SubscriptionState, read_state
+from sequitur.errors import CursorDamagedError, CursorVersionError
 from tests.support.examples import examples
 
 _NUMBERS = st.integers(-1, (1 << 63) - 1)

@@ -7,22 +7,24 @@ import struct
 import google_crc32c
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.codec import (
     METADATA_LIMIT,
-    Cursor,
-    CursorChunksError,
-    CursorDamagedError,
-    CursorError,
-    CursorIdentity,
-    CursorVersionError,
-    ForeignCursorError,
-    StateFormatError,
     StoredPieces,
+    chunk_key,
     in_metadata,
+    is_chunk_of,
     read_pointer,
     read_stored,
 )
-from sequitur.consumer.subscription.codec import chunk_key, is_chunk_of
+from sequitur.errors import (
+    CursorChunksError,
+    CursorDamagedError,
+    CursorError,
+    CursorVersionError,
+    ForeignCursorError,
+    StateFormatError,
+)
 from tests.support.cursors import state_of
 
 IDENTITY = CursorIdentity("billing/eu", "orders", 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from sequitur.consumer import CursorDamagedError, CursorVersionError, SourcePartition
+from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.stored_records import (
     StoredRecords,
     SubscriptionState,
@@ -13,6 +13,7 @@ from sequitur.consumer.subscription.stored_records import (
     state_key,
     what_helps,
 )
+from sequitur.errors import CursorDamagedError, CursorVersionError
 from tests.support.golden import golden_records
 
 _HOME = 7

@@ -9,14 +9,13 @@ import pytest
 from sequitur.consumer import (
     DelayPolicy,
     EventClock,
-    LatenessHistogram,
     LearnedDelays,
     SourcePartition,
-    StateFormatError,
     StepLateness,
-    bin_limit_ms,
     lateness_bin,
 )
+from sequitur.consumer.clock import LatenessHistogram, bin_limit_ms
+from sequitur.errors import StateFormatError
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
-    EventClock,
-    Look,
-    SourcePartition,
-    StateFormatError,
-)
-from sequitur.consumer.clock import PartitionClock
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer.clock import Look, PartitionClock
+from sequitur.errors import StateFormatError
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

@@ -7,6 +7,13 @@ import json
 import pytest
 
 from sequitur.consumer import (
+    EventTimeSource,
+    EventTimeSpec,
+    TimeFormat,
+    TimeUnit,
+    parse_event_time_spec,
+)
+from sequitur.consumer.event_time import (
     LATE,
     LIKELY_UNITS,
     MISSING,
@@ -16,15 +23,10 @@ from sequitur.consumer import (
     TOO_FAR_FUTURE,
     UNPARSABLE,
     EventTime,
-    EventTimeSource,
-    EventTimeSpec,
-    EventTimeSpecError,
     TimeBounds,
-    TimeFormat,
-    TimeUnit,
-    parse_event_time_spec,
     read_event_time,
 )
+from sequitur.errors import EventTimeSpecError
 from tests.support.event_time_cases import (
     BOUNDS,
     FORMAT_CASES,

@@ -17,16 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
-    Cursor,
-    CursorIdentity,
-    EventClock,
-    Run,
-    SourcePartition,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import Cursor, CursorIdentity, EventClock, SourcePartition
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import StepEntry, StepKind, Totals
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
 from sequitur.pipelines.ordering.job_subscription import acked_between, held_offsets
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock, StagedStep, StepKind
+from sequitur.consumer import EventClock
+from sequitur.consumer.step_log import StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.step import Finisher
 from tests.support.waiting import PATIENCE_S

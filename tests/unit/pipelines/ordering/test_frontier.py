@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from sequitur.consumer import EventClock, LearnedDelays, ReorderSettings, Run, SourcePartition
+from sequitur.consumer import EventClock, LearnedDelays, ReorderSettings, SourcePartition
 from sequitur.consumer.clock import StepLateness, lateness_bin
+from sequitur.consumer.lateness import Run
 from sequitur.pipelines.ordering.frontier import Frontier, tick_ms
 
 A, B = SourcePartition("readings", 0), SourcePartition("readings", 1)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import LATE, LateJudge, PartitionCounts
+from sequitur.consumer.event_time import LATE
+from sequitur.consumer.lateness import LateJudge
+from sequitur.consumer.step_log import PartitionCounts
 from sequitur.consumer.topology import BaseBolt, BasicBolt, TopologyBuilder
 from sequitur.errors import CheckpointError, TopologyFileError
 from sequitur.pipelines.ordering.opening import known_counts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer.event_time import (
     EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
@@ -18,8 +18,8 @@ from sequitur.consumer import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
-    FoldLimits,
 )
+from sequitur.consumer.lateness import FoldLimits
 from sequitur.errors import LateRowError
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.deaths import DOCUMENTS, at_frontier_4000, check_verdicts_stay, times_of

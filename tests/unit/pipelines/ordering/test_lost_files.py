@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import PartitionCounts, ReorderSettings
+from sequitur.consumer import ReorderSettings
+from sequitur.consumer.step_log import PartitionCounts
 from sequitur.errors import CheckpointError, SinkError
 from sequitur.pipelines.ordering.step import Steps
 

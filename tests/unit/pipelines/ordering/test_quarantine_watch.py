@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import MISSING, Totals, UnusableRow, parse_event_time_spec
+from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.clock import UnusableRow
+from sequitur.consumer.event_time import MISSING
+from sequitur.consumer.step_log import Totals
 from sequitur.pipelines.ordering.progress import QuarantineWatch
 
 _SECONDS = "event-time-likely-seconds"

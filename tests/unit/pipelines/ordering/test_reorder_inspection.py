@@ -11,20 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import (
-    EventClock,
-    Fold,
-    KeyState,
-    LearnedDelays,
-    Run,
-    SourcePartition,
-    StagedStep,
-    StepDone,
-    StepEntry,
-    StepKind,
-    StepLateness,
-    Totals,
-)
+from sequitur.consumer import EventClock, LearnedDelays, SourcePartition, StepLateness
+from sequitur.consumer.lateness import Fold, KeyState, Run
+from sequitur.consumer.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.documents import files_document

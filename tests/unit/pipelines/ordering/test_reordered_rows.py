@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer.event_time import (
     EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LATE,
@@ -24,9 +24,8 @@ from sequitur.consumer import (
     SOURCE_TOPIC_HEADER,
     TOO_FAR_FUTURE,
     UNPARSABLE,
-    StepKind,
-    awaited,
 )
+from sequitur.consumer.step_log import StepKind, awaited
 from sequitur.errors import CheckpointError
 from tests.support.deaths import dying_before
 from tests.support.events import (

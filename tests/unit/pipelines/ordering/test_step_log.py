@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer import EventClock
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import (
     NOTHING_DONE,
-    EventClock,
-    Run,
     StagedStep,
     StepDone,
     StepEntry,

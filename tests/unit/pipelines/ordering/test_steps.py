@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import (
-    EventClock,
-    Look,
-    PartitionCounts,
-    ReorderSettings,
-    Run,
-    SourcePartition,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
+from sequitur.consumer.clock import Look
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import PartitionCounts, StepEntry, StepKind, Totals
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer import LATE, LateJudge
+from sequitur.consumer.event_time import LATE
+from sequitur.consumer.lateness import LateJudge
 from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits

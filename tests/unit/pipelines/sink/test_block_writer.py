@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import OutputPartition
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.sink import sink as block_writer
 from sequitur.pipelines.sink.sink import Assignment
 from tests.support.attempt_histories import laid_out

@@ -13,9 +13,10 @@ import pytest
 
 from sequitur import ReorderSettings
 from sequitur.base.retry import Outages
-from sequitur.consumer import NOTHING_DONE, OutputPartition
+from sequitur.consumer.step_log import NOTHING_DONE
 from sequitur.errors import SinkUnansweredError, UnansweredError
 from sequitur.kafka import connections
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.sink.sink import Outgoing, OutputTopic, TopicSink

@@ -10,7 +10,6 @@ import pytest
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.fetch import FetchRequest
 
-from sequitur.consumer import OutputPartition
 from sequitur.errors import (
     FencedError,
     OutputMismatchError,
@@ -21,6 +20,7 @@ from sequitur.errors import (
 from sequitur.kafka.connection_check import translated
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import DescribeProducersRequest
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import MAX_SEQUENCE, following

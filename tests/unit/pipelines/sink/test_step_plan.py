@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import OutputPartition
 from sequitur.errors import FencedError, OutputMismatchError
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.pipelines.sink.step_plans import (

@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import (
-    Fold,
-    KeyState,
-    Run,
-    StepDone,
-    StepEntry,
-    StepKind,
-    Totals,
-    parse_event_time_spec,
-)
+from sequitur.consumer import parse_event_time_spec
 from sequitur.consumer.event_time import identity_of
+from sequitur.consumer.lateness import Fold, KeyState, Run
+from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
 from sequitur.pipelines.rows.release import Part, RunRows

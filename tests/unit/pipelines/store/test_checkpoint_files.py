@@ -11,17 +11,10 @@ from uuid import uuid4
 
 import pytest
 
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
-    EventClock,
-    Look,
-    Run,
-    SourcePartition,
-    StepDone,
-    StepEntry,
-    StepKind,
-    Totals,
-)
+from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer.clock import Look
+from sequitur.consumer.lateness import Run
+from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.ownership import as_text

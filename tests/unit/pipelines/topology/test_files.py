@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import OutputTimestamp, TimestampRule
-from sequitur.consumer.topology import OutputRecord
-from sequitur.consumer.topology.engine.plan import Sent
+from sequitur.consumer import OutputTimestamp
+from sequitur.consumer.event_time import TimestampRule
+from sequitur.consumer.topology.engine.plan import OutputRecord, Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.layout import footer_of
 from sequitur.pipelines.rows.release import Part, Selection

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.topology import DEAD_DETAIL_HEADER, FailReason, OutputRecord
+from sequitur.consumer.dead_letters import DEAD_DETAIL_HEADER
+from sequitur.consumer.topology import FailReason
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import RecordLimit
@@ -16,6 +17,8 @@ from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sequitur.consumer.topology.engine.plan import OutputRecord
 
 _NOISE = random.Random(1).randbytes(20_000)
 _TRACEBACK = "".join(random.Random(2).choices("abcdefghijklmnopqrstuvwxyz\n", k=16_000))

@@ -13,7 +13,6 @@ from sequitur.consumer.topology import (
     Bolt,
     Committer,
     CustomStreamGrouping,
-    FailBatch,
     OrderedStreamSpout,
     ProcessSettings,
     TopologyBuilder,
@@ -23,6 +22,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.tester.tester import InMemoryBatch
+from sequitur.errors import FailBatch
 from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.topology import TopologyBuilder
-from sequitur.consumer.topology.state import StateOwnerError
 from sequitur.consumer.topology.step.transaction_run import CommitRun, ProcessingRun
-from sequitur.errors import TopologyFileError
+from sequitur.errors import StateOwnerError, TopologyFileError
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
 from tests.support.events import T0, event

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sequitur.errors import BacklogQuotaError, StoppingError
 from sequitur.kafka.control import BacklogState
-from sequitur.producer import BacklogQuotaError, Position, Record
+from sequitur.producer import Record
 from sequitur.producer.daemon.intake import ProducerIntake, position_and_mark
-from sequitur.producer.sources import DeadLetterFile, StoppingError
+from sequitur.producer.sources._dead_letter import DeadLetterFile
 from tests.support.dead_letter_file import read_dead_letters
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.producer import IdempotentProducer
+    from sequitur.producer.journal.frames import Position
 
 _RECORDS = [Record(b"1"), Record(b"2")]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sequitur.base.retry import Backoff
-from sequitur.producer import FatalError, RetriableError
+from sequitur.errors import FatalError, RetriableError
 from sequitur.producer.delivery.sender import LeaderFinder
 from tests.support.waiting import PATIENCE_S
 

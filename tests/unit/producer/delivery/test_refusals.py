@@ -14,9 +14,10 @@ from aiokafka import errors as kafka_errors
 from pydantic import ValidationError
 
 from sequitur.base.retry import Backoff
+from sequitur.errors import FatalError, RetriableError, SettingsError
 from sequitur.kafka.connection_check import translated, why_not_connected
 from sequitur.kafka.wire import Wire
-from sequitur.producer import FatalError, KafkaSettings, RetriableError, SettingsError
+from sequitur.producer import KafkaSettings
 from sequitur.producer.delivery.sender import LeaderFinder
 from tests.support.fake_wire import FakeWire
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from sequitur.errors import BacklogQuotaError, RetriableError
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
-from sequitur.producer import BacklogQuotaError, RetriableError
 from sequitur.producer.quota import QuotaGate
 from tests.support.virtual_time import in_virtual_time
 

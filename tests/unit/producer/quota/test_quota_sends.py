@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.base.process import wall_clock_ms
+from sequitur.errors import BacklogQuotaError, BufferFullError, ProducerClosedError, SendManyError
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
-from sequitur.producer import (
-    BacklogQuotaError,
-    BufferFullError,
-    IdempotentProducer,
-    NotPersisted,
-    Persisted,
-    Position,
-    ProducerClosedError,
-    Record,
-    SendManyError,
-    Ticket,
-)
+from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, Record, Ticket
+from sequitur.producer.journal.frames import Position
 from tests.support.producers import make_producer, values_of
 from tests.support.waiting import PATIENCE_S
 

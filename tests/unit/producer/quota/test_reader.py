@@ -12,9 +12,10 @@ from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v4, FetchRespons
 from aiokafka.protocol.offset import OffsetResponse_v1
 from structlog.testing import capture_logs
 
+from sequitur.errors import FatalError, RetriableError
 from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.record_batch import new_builder
-from sequitur.producer import FatalError, KafkaSettings, RetriableError
+from sequitur.producer import KafkaSettings
 from sequitur.producer.quota import ControlReader, QuotaGate
 
 if TYPE_CHECKING:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.producer.sources import (
-    DeadLetterFile,
-    DeadLettersFullError,
-)
+from sequitur.errors import DeadLettersFullError
+from sequitur.producer.sources._dead_letter import DeadLetterFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sequitur.base.json_field import JsonField, parse_key
+from sequitur.errors import KeySpecError
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
-from sequitur.producer.sources import KeySpecError
 from sequitur.producer.sources._source import EventParser, LineSplitter, TextParser, parse_header
 
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from sequitur.producer.sources import (
-    SourceError,
+from sequitur.errors import SourceError, SourceSpecError
+from sequitur.producer.sources._registry import (
+    KINDS,
     SourceSettings,
-    SourceSpecError,
     check_source,
+    kind_of,
     make_source,
 )
-from sequitur.producer.sources._registry import KINDS, kind_of
 from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.file import FileSource
 from sequitur.producer.sources.http import is_loopback
@@ -256,7 +256,6 @@ import sequitur.producer.sources as sources
 sources.__path__.append(sys.argv[1])
 from sequitur.producer.sources import _registry
 registry = importlib.reload(_registry)
-sources.SourceSettings = registry.SourceSettings
 given = registry.SourceSettings(source="tape:x", tape_speed=3)
 print(registry.make_source(given, max_event_bytes=9))
 sys.modules.pop("sequitur.producer.daemon.daemon", None)

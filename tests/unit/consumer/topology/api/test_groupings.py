@@ -11,11 +11,8 @@ import pytest
 from sequitur.consumer.topology import (
     BasicBolt,
     Bolt,
-    BoltError,
     CustomStreamGrouping,
-    EmitError,
     FailReason,
-    FunctionBolt,
     GroupingContext,
     Place,
     ProcessSettings,
@@ -23,10 +20,10 @@ from sequitur.consumer.topology import (
     To,
     Topology,
     TopologyBuilder,
-    TopologyBuildError,
     TopologyTester,
     bolt,
 )
+from sequitur.consumer.topology.api.bolt import FunctionBolt
 from sequitur.consumer.topology.api.groupings import (
     AllGrouping,
     DirectGrouping,
@@ -41,6 +38,7 @@ from sequitur.consumer.topology.api.groupings import (
 )
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.plan import plan
+from sequitur.errors import BoltError, EmitError, TopologyBuildError
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:

@@ -20,17 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.topology import (
-    TopologyBuilder,
-    TopologyTester,
-    UngroupableValueError,
-    stable_hash,
-)
+from sequitur.consumer.topology import TopologyBuilder, TopologyTester, stable_hash
 from sequitur.consumer.topology.api.groupings import first_stable_hash
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.errors import UngroupableValueError
 
 _CET = dt.timezone(dt.timedelta(hours=1))
 

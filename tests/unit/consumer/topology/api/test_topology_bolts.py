@@ -17,7 +17,6 @@ import pytest
 from sequitur.consumer.topology import (
     BasicBolt,
     Bolt,
-    BoltStateError,
     FailReason,
     ProcessSettings,
     To,
@@ -29,6 +28,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.engine.trees import TrackedTuple
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.errors import BoltStateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

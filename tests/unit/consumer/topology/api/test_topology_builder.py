@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import (
-    BasicBolt,
-    Bolt,
-    FunctionBolt,
-    TopologyBuilder,
-    TopologyBuildError,
-    bolt,
-)
+from sequitur.consumer.topology import BasicBolt, Bolt, TopologyBuilder, bolt
+from sequitur.consumer.topology.api.bolt import FunctionBolt
 from sequitur.consumer.topology.api.builder import Kind
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

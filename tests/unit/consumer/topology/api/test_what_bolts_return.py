@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from sequitur.consumer.topology import (
-    BaseBolt,
-    BasicBolt,
-    Bolt,
-    TopologyBuilder,
-    TopologyBuildError,
-    TopologyTester,
-)
+from sequitur.consumer.topology import BaseBolt, BasicBolt, Bolt, TopologyBuilder, TopologyTester
+from sequitur.errors import TopologyBuildError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -11,19 +11,16 @@ import pytest
 from sequitur.consumer.topology import (
     AckedEvent,
     BasicBolt,
-    BoltError,
-    BoltStateError,
     EventHook,
     FailedEvent,
     FailReason,
     ProcessSettings,
     Topology,
     TopologyBuilder,
-    TopologyBuildError,
     TopologyTester,
-    UngroupableValueError,
     bolt,
 )
+from sequitur.errors import BoltError, BoltStateError, TopologyBuildError, UngroupableValueError
 from tests.support.step_runs import StepRuns, event
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from sequitur.consumer.topology import (
     ProcessSettings,
     Topology,
     TopologyBuilder,
-    TopologyBuildError,
     TopologyTester,
     TransactionalTopologyBuilder,
     TransactionTester,
@@ -22,6 +21,7 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.api.bolt import next_tick_ms, ticks_due, watermark_after
 from sequitur.consumer.topology.state import TransactionalState
+from sequitur.errors import TopologyBuildError
 from tests.support.step_runs import StepRuns, event
 from tests.support.transactions import GatherAndPassOn, Journal, Noting, events, store_in
 

@@ -14,16 +14,16 @@ import pytest
 from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
-    DeadLetteredEvent,
     FailReason,
     ProcessSettings,
-    StepKind,
     To,
     TopologyBuilder,
-    TopologyBuildError,
     TopologyTester,
     bolt,
 )
+from sequitur.consumer.topology.tester.tester import DeadLetteredEvent
+from sequitur.consumer.topology.tester.tuple_trees import StepKind
+from sequitur.errors import TopologyBuildError
 from tests.support.bolts import HoldingBolt
 
 if TYPE_CHECKING:

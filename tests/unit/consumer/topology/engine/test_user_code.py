@@ -15,7 +15,6 @@ from sequitur.consumer.topology import (
     BasicBolt,
     BatchBolt,
     Bolt,
-    BoltTimeoutError,
     EventValues,
     FailReason,
     Ordering,
@@ -28,6 +27,7 @@ from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.task_output import UserCode
 from sequitur.consumer.topology.settling.root import Root
+from sequitur.errors import BoltTimeoutError
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import OutputFiles
 

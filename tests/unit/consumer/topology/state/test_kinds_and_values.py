@@ -13,19 +13,15 @@ from sequitur.consumer.topology.state import (
     OpaqueState,
     SQLStore,
     State,
-    StateError,
-    StateKind,
-    StateOvertakenError,
-    StateOwnerError,
-    StateValueError,
     TransactionalState,
-    Writer,
 )
 from sequitur.consumer.topology.state import store as kinds
 from sequitur.consumer.topology.state.store import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Found,
+    StateKind,
+    Writer,
     check_fence,
     copy_of,
     fit_key,
@@ -34,6 +30,7 @@ from sequitur.consumer.topology.state.store import (
     refusal,
 )
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
+from sequitur.errors import StateError, StateOvertakenError, StateOwnerError, StateValueError
 
 _STORE = SQLStore("sqlite:////nowhere/counts.db")
 

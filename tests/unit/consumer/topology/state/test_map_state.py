@@ -19,28 +19,23 @@ from sequitur.consumer.topology.api.groupings import (
 )
 from sequitur.consumer.topology.api.tuple import Stream
 from sequitur.consumer.topology.state import (
-    CommitterStates,
     NonTransactionalState,
     OpaqueState,
     SQLStore,
     State,
-    StateConflictError,
-    StateError,
-    StateOvertakenError,
-    StateSession,
-    StateValueError,
-    Stored,
     TransactionalState,
 )
+from sequitur.consumer.topology.state.map_state import CommitterStates
 from sequitur.consumer.topology.state.sql.session import SQLSession
+from sequitur.consumer.topology.state.store import StateSession, Stored
+from sequitur.errors import StateConflictError, StateError, StateOvertakenError, StateValueError
 from tests.support.state_databases import add, adding, create, opened, values, writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.topology.state import Writer
-    from sequitur.consumer.topology.state.store import Key
+    from sequitur.consumer.topology.state.store import Key, Writer
 
 
 @pytest.fixture

@@ -18,23 +18,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.topology.state import (
-    CommitterStates,
     NonTransactionalState,
     OpaqueState,
     SQLStore,
     State,
-    StateError,
-    StateOvertakenError,
-    StateOwnerError,
-    StateUnavailableError,
     TransactionalState,
 )
+from sequitur.consumer.topology.state.map_state import CommitterStates
 from sequitur.consumer.topology.state.sql import engines
 from sequitur.consumer.topology.transactional.attempt import (
     TransactionAttempt,
     attempts_of_life,
     life_of_attempt,
 )
+from sequitur.errors import StateError, StateOvertakenError, StateOwnerError, StateUnavailableError
 from tests.support.golden import make_golden_states
 from tests.support.state_databases import (
     COMPONENT,

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.topology import Bolt, TopologyBuilder, TopologyError, TransactionError
+from sequitur.consumer.topology import Bolt, TopologyBuilder
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.consumer.topology.step.batch import emissions
 from sequitur.consumer.topology.step.transaction_run import BatchFailedError, TransactionTries
 from sequitur.consumer.topology.transactional.attempt import BatchFailure, Cause, TransactionAttempt
+from sequitur.errors import TopologyError, TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

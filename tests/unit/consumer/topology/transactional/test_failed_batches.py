@@ -9,15 +9,14 @@ import pytest
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Committer,
-    FailBatch,
     FailReason,
     ProcessSettings,
     TopologyTester,
     TransactionalTopologyBuilder,
-    TransactionError,
     TransactionTester,
 )
-from sequitur.consumer.topology.state import SQLStore, StateError, TransactionalState
+from sequitur.consumer.topology.state import SQLStore, TransactionalState
+from sequitur.errors import FailBatch, StateError, TransactionError
 from tests.support.transactions import (
     Gather,
     GatherAndPassOn,

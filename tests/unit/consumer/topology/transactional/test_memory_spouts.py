@@ -10,21 +10,18 @@ import pytest
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Committer,
-    FailBatch,
     MemoryMetadataStore,
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
     ProcessSettings,
-    TopologyBuildError,
-    TopologyError,
     TransactionalTopologyBuilder,
-    TransactionError,
     TransactionTester,
 )
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, TransactionalState
 from sequitur.consumer.topology.transactional import spouts
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
+from sequitur.errors import FailBatch, TopologyBuildError, TopologyError, TransactionError
 from tests.support.transactions import Gather, Journal, Noting, counts, events, rows, store_in
 
 if TYPE_CHECKING:

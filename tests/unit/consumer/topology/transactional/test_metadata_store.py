@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.topology import TransactionMetadataError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 from sequitur.consumer.topology.transactional.spouts import (
@@ -19,6 +18,7 @@ from sequitur.consumer.topology.transactional.spouts import (
     MemoryTransactionalSpout,
     RotatingTransactionalState,
 )
+from sequitur.errors import TransactionMetadataError, TransactionOrderError
 from tests.support.transactional_spouts import KilledError, KilledStore
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from sequitur.consumer.topology import (
     BasicBolt,
     ProcessSettings,
     TransactionalTopologyBuilder,
-    TransactionError,
     TransactionTester,
     bolt,
 )
 from sequitur.consumer.topology.state import SQLStore, TransactionalState
+from sequitur.errors import TransactionError
 from tests.support.transactions import (
     Gather,
     Journal,

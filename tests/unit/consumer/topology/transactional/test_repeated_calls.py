@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 from sequitur.consumer.topology import (
-    BoltTimeoutError,
-    FailBatch,
     FailReason,
     ProcessSettings,
     TransactionalTopologyBuilder,
@@ -26,6 +24,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.engine.transactions import BoltCopies
 from sequitur.consumer.topology.state import TransactionalState
 from sequitur.consumer.topology.tester.tester import InMemoryBatch
+from sequitur.errors import BoltTimeoutError, FailBatch
 from tests.support.transactions import (
     GatherAndPassOn,
     Journal,

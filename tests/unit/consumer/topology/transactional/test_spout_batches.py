@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.topology import EmitError, TopologyBuildError, TransactionOrderError
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 from sequitur.consumer.topology.transactional.spouts import (
@@ -16,6 +15,7 @@ from sequitur.consumer.topology.transactional.spouts import (
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
 )
+from sequitur.errors import EmitError, TopologyBuildError, TransactionOrderError
 from tests.support.transactional_spouts import (
     SOURCES,
     KilledStore,

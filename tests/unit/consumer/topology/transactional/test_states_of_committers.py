@@ -8,11 +8,8 @@ import pytest
 from sqlalchemy import event
 
 from sequitur.consumer.topology import (
-    FailBatch,
     ProcessSettings,
-    TopologyBuildError,
     TransactionalTopologyBuilder,
-    TransactionError,
     TransactionTester,
 )
 from sequitur.consumer.topology.state import (
@@ -20,10 +17,10 @@ from sequitur.consumer.topology.state import (
     OpaqueState,
     SQLStore,
     State,
-    StateOwnerError,
     TransactionalState,
 )
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from sequitur.errors import FailBatch, StateOwnerError, TopologyBuildError, TransactionError
 from tests.support.transactions import (
     Gather,
     Journal,

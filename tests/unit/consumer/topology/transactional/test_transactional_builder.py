@@ -11,14 +11,11 @@ from sequitur.consumer.topology import (
     BatchBolt,
     Bolt,
     Committer,
-    FailBatch,
     MemoryOpaqueTransactionalSpout,
     MemoryTransactionalSpout,
     OrderedStreamSpout,
     ProcessSettings,
     TopologyBuilder,
-    TopologyBuildError,
-    TopologyError,
     TopologyTester,
     TransactionalTopologyBuilder,
     TransactionAttempt,
@@ -31,6 +28,7 @@ from sequitur.consumer.topology.state import (
     State,
     TransactionalState,
 )
+from sequitur.errors import FailBatch, TopologyBuildError, TopologyError
 from tests.support.transactions import (
     Gather,
     Journal,
