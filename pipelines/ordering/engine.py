@@ -223,7 +223,7 @@ class ReorderEngine:
     def process_pending(self, wait: Callable[[float], bool]) -> None:
         """Try events again until none waits; to be called at the end, after `close`."""
         with self._lock, contextlib.suppress(StopRequestedError):
-            while self._steps.try_again(wait):
+            while self._steps.try_again(wait, StepKind.DRAIN):
                 pass
 
     def close(self) -> None:

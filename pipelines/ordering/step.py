@@ -734,7 +734,7 @@ class Steps:
             if not self.try_again(wait):
                 return
 
-    def try_again(self, wait: Callable[[float], bool]) -> bool:
+    def try_again(self, wait: Callable[[float], bool], kind: StepKind = StepKind.TICK) -> bool:
         """Wait until an event is due again, and process it; whether there was one."""
         before, now_ms = self._log.settled(), self._job.now_ms()
         due_ms = None if self._processing is None else self._processing.due_ms(now_ms)
@@ -742,7 +742,7 @@ class Steps:
             return False
         if wait(max(0, due_ms - now_ms) / 1000):
             raise StopRequestedError
-        self.run_quiet(StepKind.TICK, before, before.clock, self._job.now_ms())
+        self.run_quiet(kind, before, before.clock, self._job.now_ms())
         return True
 
     def ticked(self, before: StepEntry, now_ms: int) -> EventClock:

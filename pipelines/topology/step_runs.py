@@ -25,12 +25,14 @@ import pyarrow.parquet as pq
 
 from sequitur.consumer import BEFORE_ALL_TIME_MS
 from sequitur.consumer.event_time import identity_of
+from sequitur.consumer.step_log import StepKind
 from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun
+from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import CheckpointError, ConservationError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, outputs_of
@@ -562,6 +564,7 @@ class StepWork:
     before: Processed  # what became of the step before
     requests: Sequence[Location]  # replay requests that it takes in
     ticks: Mapping[str, int]  # the bolts that are given a tick, and their intervals in ms
+    only_retries: bool  # all is released, and the run ends: what failed is tried again, and no more
     has_retries: bool  # whether an event that waits is due
 
     @classmethod
@@ -576,14 +579,23 @@ class StepWork:
         settings: ProcessSettings,
     ) -> StepWork:
         """Return what a step gives a topology."""
-        retry_ms = due_ms(before.next_due_ms, entry.logged_ms, policy=settings.retry)
+        logged_ms = entry.logged_ms
+        retry_ms = due_ms(before.next_due_ms, logged_ms, policy=settings.retry)
+        # A tick would make more that may fail: with steps as long as its interval the run would
+        # never end. A transaction is tried again whole.
+        ends = (
+            entry.kind is StepKind.DRAIN
+            and due is None
+            and not isinstance(topology, TransactionalTopology)
+        )
         return cls(
             entry=entry,
             due=due,
             before=before,
             requests=requests,
-            ticks=ticks_due(topology.tick_intervals_ms, before.time_ms, entry.logged_ms),
-            has_retries=retry_ms is not None and retry_ms <= entry.logged_ms,
+            only_retries=ends,
+            ticks={} if ends else ticks_due(topology.tick_intervals_ms, before.time_ms, logged_ms),
+            has_retries=retry_ms is not None and retry_ms <= logged_ms,
         )
 
     @property
@@ -702,6 +714,7 @@ class StepRuns:
             letter_limit=self._limit_of(self._dead_letters.name),
             watermark_ms=before.watermark_ms,
             ticks=work.ticks,
+            only_retries=work.only_retries,
             life=self._life,
             run=name,
             counted=self._counted.names,

@@ -161,7 +161,7 @@ def test_foreign_or_newer_checkpoint_is_refused(job: Job, tmp_path: Path) -> Non
     document = json.loads(marker.read_text())
     marker.unlink()
     marker.write_text(json.dumps({**document, "format": 99}))
-    with pytest.raises(CheckpointError, match="has format 99; this version reads"):
+    with pytest.raises(CheckpointError, match="has format 99, this version reads"):
         job.run()
 
 

@@ -44,6 +44,8 @@ class Moment:
     watermark_ms: int | None = None
     # the bolts that are given a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
+    # at the end of a run: only what failed is tried again, so bolts that are given nothing rest
+    only_retries: bool = False
 
 
 def ticks_due(

@@ -593,6 +593,8 @@ class Executor:
             for runner in self._runners.values():
                 if self._environment.outcome.failures:
                     break  # of the batch nothing is to be committed
+                if self._start.moment.only_retries and not runner.has_to_finish:
+                    continue  # what it would make may fail, and the run would never end
                 runner.finish_batch()
                 self._complete_calls()
                 self._take_in_made()

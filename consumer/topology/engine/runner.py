@@ -339,6 +339,11 @@ class Runner:
         if self._limit_s is not None:
             self._until_s = self._clock() + self._limit_s
 
+    @property
+    def has_to_finish(self) -> bool:
+        """Whether the bolt has a `finish_batch` of its own, and was given something for it."""
+        return bool(self._to_finish)
+
     def finish_batch(self) -> None:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""
         users = self._users

@@ -297,6 +297,7 @@ class StepBatch(ABC):
     watermark_ms: int | None = None
     # the bolts that are given a tick, and their intervals in ms
     ticks: Mapping[str, int] = field(default_factory=dict)
+    only_retries: bool = False  # at the end of a run: only what failed is tried again
     transaction: Transaction | None = None
     run: str = ""  # names this run of the step, among all of a life of the job
     counted: frozenset[str] = frozenset()  # the newest runs of earlier steps whose results counted
@@ -338,7 +339,7 @@ class StepBatch(ABC):
     @property
     def moment(self) -> Moment:
         """When the step runs."""
-        return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks)
+        return Moment(self.seed[0], self.now_ms, self.watermark_ms, self.ticks, self.only_retries)
 
     def ticks_of(self, stage: Stage) -> tuple[str, ...]:
         """Return the bolts of a stage that get a tick; ticks come first."""

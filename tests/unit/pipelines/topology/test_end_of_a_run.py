@@ -1,0 +1,106 @@
+"""The end of a run that is bounded: what failed is tried again until nothing waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.consumer.topology import BasicBolt, Bolt, ProcessSettings, TopologyBuilder, bolt
+from sequitur.testing import ReorderTester
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sequitur.consumer.topology import (
+        BaseBolt,
+        BasicOutputCollector,
+        OutputCollector,
+        Topology,
+        TopologyContext,
+        Tuple,
+    )
+
+_AT_MS = 1_700_000_000_000
+_SETTINGS = {
+    "input_topics": ["in"],
+    "output_topic": "out",
+    "event_time": "json:at",
+    "delay": "0 s",
+}
+
+
+class AtTicks(BasicBolt):
+    """Makes a tuple at each tick."""
+
+    fields = ("made",)
+
+    def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
+        if tuple.is_tick:
+            collector.emit(("at a tick",))
+
+
+class AtEnds(Bolt):
+    """Makes a tuple at the end of each batch."""
+
+    fields = ("made",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(context, collector)
+        self.collector = collector
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        self.collector.ack(tuple)
+
+    def finish_batch(self) -> None:
+        self.collector.emit(("at an end",))
+
+
+@bolt(fields=("made",))
+def fails_once(given: Tuple) -> Iterator[object]:
+    """Fail each tuple at its first attempt."""
+    if given.attempt == 1:
+        raise ValueError("not yet")
+    yield given["made"]
+
+
+def _topology(makes: BaseBolt) -> Topology:
+    builder = TopologyBuilder("ends")
+    builder.set_spout("events")
+    interval = "1 s" if isinstance(makes, AtTicks) else None
+    builder.set_bolt("makes", makes, tick_interval=interval).local_grouping("events")
+    builder.set_bolt("fails", fails_once).shuffle_grouping("makes")
+    builder.set_output("out", topic="made", key=None, value="made").local_grouping("fails")
+    return builder.build()
+
+
+def _processed(tester: ReorderTester) -> Mapping[str, int]:
+    processed = tester.report().processed
+    assert processed is not None
+    return processed
+
+
+@pytest.mark.promise("process-run-ends-while-ticks-make")
+@pytest.mark.parametrize("makes", [AtTicks, AtEnds])
+def test_a_run_ends_though_each_step_takes_as_long_as_a_tick(
+    makes: Callable[[], BaseBolt],
+) -> None:
+    """Of ticks and ends of batches comes what fails at first: something waits after each step."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms")
+    with ReorderTester(_SETTINGS, _topology(makes()), process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(2)
+        engine = tester._opened()
+        assert _processed(tester)["made_pending"] == 1
+        steps = []
+
+        def wait(seconds: float) -> bool:
+            tester.now_ms += 2_000
+            steps.append(seconds)
+            return len(steps) > 20
+
+        engine.process_pending(wait)
+        assert len(steps) <= 2
+        totals = _processed(tester)
+        assert (totals["made_pending"], totals["made"]) == (0, totals["made_acked"])
+        assert len(tester.records("made")) == totals["made"] > 0
