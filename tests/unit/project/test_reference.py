@@ -17,6 +17,7 @@ from sequitur import Persisted
 from tests.house.public_names import FACES, reference_pages, samples
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,10 +104,10 @@ async def test_the_samples_of_the_producer_send(
     monkeypatch.chdir(tmp_path)
     wire = FakeWire()
     use(wire, monkeypatch)
-    await asyncio.wait_for(_awaited(names, _SAMPLES["IdempotentProducer"][0]), timeout=30)
+    await asyncio.wait_for(_awaited(names, _SAMPLES["IdempotentProducer"][0]), timeout=PATIENCE_S)
     assert names["persisted"] == Persisted(0, 0, "orders", names["persisted"].timestamp_ms)
     async with names["IdempotentProducer"]("broker-1:9092") as names["producer"]:
-        await asyncio.wait_for(_awaited(names, _SAMPLES["Ticket"][0]), timeout=30)
+        await asyncio.wait_for(_awaited(names, _SAMPLES["Ticket"][0]), timeout=PATIENCE_S)
     assert names["result"].persisted == 2
     assert [one.value for one in wire.records["orders", 0]] == [b"lamp", b"lamp", b"desk"]
 
