@@ -3,6 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+MAKEFLAGS += --jobs=2
 
 # Images of Python set it, and each process that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+COMPILED := .venv/.compiled
 # Two have a Spark and one a broker of its own, 3 GB together; on two cores further ones use what
 # these wait.
 TEST_PROCESSES ?= 5
@@ -41,16 +43,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 jars: $(INSTALLED)
 	@$(BIN)/sequitur setup
 
+# Else each of the processes that run the tests compiles all of them, with what an assertion shows.
+$(COMPILED): $(INSTALLED)
+	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null
+	@touch $@
+
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png
 	@$(BIN)/sequitur demo --plot demo.png --report build/demo.json
 
-test: setup ## The tests of every promise: on a real broker and real Spark, once each
+test: setup $(COMPILED) ## The tests of every promise: on a real broker and real Spark, once each
 	@$(PYTEST) $(IN_TEST)
 
-$(LANES:%=test-%): test-%: setup
+$(LANES:%=test-%): test-%: setup $(COMPILED)
 	@$(PYTEST) $(IN_TEST) --lane=$*
 
-test-all: setup ## All tests, kills and clusters too, the wheel with each extra, and containers where Docker's engine runs
+test-all: setup $(COMPILED) ## All tests, kills and clusters too, the wheel with each extra, and containers where Docker's engine runs
 	@$(PYTEST) --promises
 	@$(BIN)/python -m tests.house.extras
 	@tests/containers/run

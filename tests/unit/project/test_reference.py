@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import inspect
 import re
 import sys
@@ -20,6 +21,7 @@ from tests.support.producers import use
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _MAIN: Final = (
@@ -29,8 +31,14 @@ _MAIN: Final = (
     *("BaseTransactionalBolt", "Committer", "TransactionalTopologyBuilder", "SQLStore"),
     *("Subscription", "ReorderTester", "TopologyTester", "TransactionTester"),
 )
-_SAMPLES: Final = samples()
 _MODULE: Final = "sequitur_samples"
+
+pytestmark = pytest.mark.xdist_group("reference")  # one process reads all docstrings
+
+
+@functools.cache
+def _samples() -> Mapping[str, list[str]]:
+    return samples()
 
 
 @pytest.fixture
@@ -46,7 +54,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def _run(names: dict[str, Any], *several: str) -> None:
     for name in several:
-        for sample in _SAMPLES[name]:
+        for sample in _samples()[name]:
             code = compile(sample, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             assert not code.co_flags & inspect.CO_COROUTINE
             exec(code, names)
@@ -59,18 +67,19 @@ async def _awaited(names: dict[str, Any], sample: str) -> None:
 
 @pytest.mark.parametrize("name", _MAIN)
 def test_a_main_class_has_a_sample(name: str) -> None:
-    assert _SAMPLES[name]
-    for sample in _SAMPLES[name]:
+    assert _samples()[name]
+    for sample in _samples()[name]:
         compile(sample, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("page", reference_pages().values(), ids=reference_pages())
-def test_a_page_begins_with_links_to_its_names(page: str) -> None:
-    head = page.partition("\n## ")[0]
-    linked = set(re.findall(r"\[`(\w+)`\]", head))
-    titles = re.findall(r"^### `(\w+)`" if "\n### " in page else r"^## `(\w+)`", page, re.MULTILINE)
-    assert linked == set(titles)
-    assert len(titles) == len(linked)
+def test_a_page_begins_with_links_to_its_names() -> None:
+    for name, page in reference_pages().items():
+        head = page.partition("\n## ")[0]
+        linked = set(re.findall(r"\[`(\w+)`\]", head))
+        title = r"^### `(\w+)`" if "\n### " in page else r"^## `(\w+)`"
+        titles = re.findall(title, page, re.MULTILINE)
+        assert linked == set(titles), name
+        assert len(titles) == len(linked), name
 
 
 def test_the_samples_of_topologies_count_words(names: dict[str, Any]) -> None:
@@ -104,10 +113,10 @@ async def test_the_samples_of_the_producer_send(
     monkeypatch.chdir(tmp_path)
     wire = FakeWire()
     use(wire, monkeypatch)
-    await asyncio.wait_for(_awaited(names, _SAMPLES["IdempotentProducer"][0]), timeout=PATIENCE_S)
+    await asyncio.wait_for(_awaited(names, _samples()["IdempotentProducer"][0]), timeout=PATIENCE_S)
     assert names["persisted"] == Persisted(0, 0, "orders", names["persisted"].timestamp_ms)
     async with names["IdempotentProducer"]("broker-1:9092") as names["producer"]:
-        await asyncio.wait_for(_awaited(names, _SAMPLES["Ticket"][0]), timeout=PATIENCE_S)
+        await asyncio.wait_for(_awaited(names, _samples()["Ticket"][0]), timeout=PATIENCE_S)
     assert names["result"].persisted == 2
     assert [one.value for one in wire.records["orders", 0]] == [b"lamp", b"lamp", b"desk"]
 
@@ -115,7 +124,7 @@ async def test_the_samples_of_the_producer_send(
 @pytest.mark.parametrize("name", ["reorder", "OrderedStep", "ExactlyOnceKafka", "Subscription"])
 def test_the_other_samples_call_what_is_there(names: dict[str, Any], name: str) -> None:
     """They need a broker or Spark: their names are checked, and the arguments of calls."""
-    for call in (n for n in ast.walk(ast.parse(_SAMPLES[name][0])) if isinstance(n, ast.Call)):
+    for call in (n for n in ast.walk(ast.parse(_samples()[name][0])) if isinstance(n, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id in names:
             words = {str(one.arg): None for one in call.keywords}
             called = names[call.func.id]
