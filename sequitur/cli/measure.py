@@ -67,7 +67,8 @@ def spans_of(kafka: KafkaSettings, topic: str, since_ms: int | None = None) -> S
 def merged(kafka: KafkaSettings, spans: Spans) -> Iterator[tuple[SourcePartition, LogRecord]]:
     """Yield the records of partitions in the order of their timestamps.
 
-    Those of one partition stay in its order, whatever their timestamps are.
+    Those of one partition stay in its order, whatever their timestamps are. Records of one
+    timestamp, as a file has that was sent at once, come from all partitions by their shares.
     """
     each = max(_FEWEST_BYTES, min(_PARTITION_BYTES, _WAITING_BYTES // max(1, len(spans))))
     reader = Reader(kafka=kafka, passes_deleted=True, partition_bytes=each)
@@ -77,7 +78,11 @@ def merged(kafka: KafkaSettings, spans: Spans) -> Iterator[tuple[SourcePartition
             for record in columns.rows():
                 yield where, record
 
-    return heapq.merge(*map(of_one, sorted(spans)), key=lambda one: one[1].timestamp)
+    def place_of(one: tuple[SourcePartition, LogRecord]) -> tuple[int, float]:
+        (first, end), record = spans[one[0]], one[1]
+        return record.timestamp, (record.offset - first) / (end - first)
+
+    return heapq.merge(*map(of_one, sorted(spans)), key=place_of)
 
 
 def read_into(

@@ -90,6 +90,20 @@ def test_a_partition_without_records_holds_nothing_up(
     assert list(found["partitions"]) == ["0"]
 
 
+def test_a_partition_is_late_though_all_was_sent_in_one_moment(
+    kafka: KafkaSettings, make_topic: MakeTopic
+) -> None:
+    """Were one partition read to its end before the next, the other would hold the frontier."""
+    topic = make_topic(2)
+    few = [(0, 9, 600 - 10 * n + (20 if n % 10 == 9 else 0)) for n in range(50)]
+    many = [(1, 9, 600 - n) for n in range(500)]
+    _fill(kafka, topic, few + many)
+    found = _measured(kafka, topic)
+    assert found["partitions"]["0"]["most_ms"] >= 10_000
+    late = {one["delay_ms"]: one["late"] for one in found["delays"]}
+    assert late[1_000] >= 4
+
+
 def test_a_table_says_what_a_delay_puts_in_order(
     kafka: KafkaSettings, make_topic: MakeTopic
 ) -> None:
