@@ -40,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[Header] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
 

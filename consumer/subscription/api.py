@@ -18,6 +18,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
+from confluent_kafka import Message as KafkaMessage  # noqa: TC002 - `help()` evaluates it
 
 from sequitur.consumer.subscription.consumption import Consumption
 from sequitur.consumer.subscription.cursor_store import GroupOffsets
@@ -37,17 +38,14 @@ from sequitur.consumer.subscription.stored_records import LEASE_S, LONGEST_LEASE
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CumulativeAckError
 from sequitur.kafka.arrivals import headers_of
-from sequitur.kafka.partition import check_topic_name
+from sequitur.kafka.partition import SourcePartition, check_topic_name
 from sequitur.kafka.settings import KafkaSettings, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from confluent_kafka import Message as KafkaMessage
-
     from sequitur.base.retry import Backoff
     from sequitur.consumer.subscription.cursor import CursorStats
-    from sequitur.kafka.partition import SourcePartition
 
 _ORDER_RULES: Final = {
     SubscriptionType.EXCLUSIVE: OrderRule.TAKEN_BACK,

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 PLAN_FORMAT: Final = 1
 ANEW: Final = "give the job a checkpoint and an app of its own"
 OLDER_COPY: Final = (
-    "is the checkpoint an older copy, or does another process run under the same app? Put the "
-    f"newest copy back, or {ANEW}"
+    "is the checkpoint an older copy, or does another job write to this topic under the same app? "
+    "Put the newest copy back, or give the job a checkpoint and an output topic of its own"
 )
 
 

@@ -61,9 +61,10 @@ def check_identity(root: str, found: Mapping[str, Any], wanted: Mapping[str, Any
     for name, value in wanted.items():
         if name in _BEGUN_WITH or _current(name, found.get(name)) == value:
             continue
+        own = "a checkpoint and an output topic" if name == "topology" else "a checkpoint"
         raise CheckpointError(
             f"{root} belongs to a job with {name} = {found.get(name)!r}, "
-            f"not {value!r}: give the job a checkpoint of its own, or set it back"
+            f"not {value!r}: give the job {own} of its own, or set it back"
         )
 
 

@@ -252,6 +252,12 @@ class BasicBolt(BaseBolt):
             def process(self, tuple, collector):
                 self.counts[tuple["word"]] += 1
                 yield tuple["word"], self.counts[tuple["word"]]
+
+            def snapshot(self):  # without it the next batch may begin with no counts
+                return self.counts
+
+            def restore(self, state):
+                self.counts = state
     """
 
     @abstractmethod

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import pydoc
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,17 @@ def _own_classes() -> dict[str, type]:
         for name, value in vars(module).items()
         if inspect.isclass(value) and value.__module__.startswith("sequitur")
     }
+
+
+@pytest.mark.parametrize("face", _FACES, ids=FACES)
+def test_help_shows_each_public_name(face: Any) -> None:
+    """It evaluates annotations: their names have to be there, and not for a type checker alone."""
+    assert face.__name__ in pydoc.render_doc(face)
+    found = [getattr(face, name) for name in face.__all__]
+    classes = [one for one in found if inspect.isclass(one)]
+    assert classes
+    for one in classes:
+        assert one.__name__ in pydoc.render_doc(one)
 
 
 def test_every_error_is_in_one_place() -> None:
