@@ -37,7 +37,7 @@ def settle(given: Tuple) -> Iterator[Any]:
 
 
 class Numbers(BasicBolt):
-    """Emits the next three of its task's numbers at each tick, and knows only what comes next."""
+    """Emits the next eight of its task's numbers at each tick, and knows only what comes next."""
 
     fields = ("task", "number")
 
@@ -46,7 +46,7 @@ class Numbers(BasicBolt):
 
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
         if tuple.is_tick:
-            for _ in range(3):
+            for _ in range(8):
                 collector.emit((self.context.task, self.next))
                 self.next += 1
 
