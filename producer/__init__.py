@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._running import ProducerStatistics
     from sequitur.producer._settings import ProducerSettings
+    from sequitur.producer.journal.frames import SourcePosition
 
 __all__ = [
     "EVENT_ID_HEADER",
@@ -49,6 +50,7 @@ __all__ = [
     "ProducerStatistics",
     "Record",
     "Serializer",
+    "SourcePosition",
     "Ticket",
     "TicketResult",
     "TokenProvider",
@@ -75,6 +77,7 @@ _LOADED_WHEN_USED: Final = {
     "ProducerStatistics": "._running",
     "Record": "._record",
     "Serializer": "._record",
+    "SourcePosition": ".journal.frames",
     "Ticket": "._outcome",
     "TicketResult": "._outcome",
     "TokenProvider": "sequitur.kafka.settings",

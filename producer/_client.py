@@ -42,6 +42,7 @@ from sequitur.producer._running import (
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.delivery.identities import Identities
+from sequitur.producer.journal.frames import SourcePosition
 from sequitur.producer.journal.state import NOTHING_RECOVERED
 from sequitur.producer.quota import ControlReader, QuotaGate
 
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from sequitur.producer._outcome import Delivery, GivenUp, OnGivenUp, OnSendFailure
     from sequitur.producer._record import Partitioner, Record, Serializer
     from sequitur.producer._running import ProducerStatistics
-    from sequitur.producer.journal.frames import Position
     from sequitur.producer.journal.journal import Journal
 
 _WIRE_CLOSE_S: Final = 1.0
@@ -260,7 +260,7 @@ class IdempotentProducer(Sending):
                 raise
 
     async def accept(
-        self, topic: str, records: Sequence[Record], position: Position | None = None
+        self, topic: str, records: Sequence[Record], position: SourcePosition | None = None
     ) -> Ticket:
         """Accept all events or none, in one step. Wait for room before that.
 
@@ -281,10 +281,11 @@ class IdempotentProducer(Sending):
                 or to hold them, and `delivery_timeout` is over; nothing was accepted.
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
-            TypeError: An event is of a wrong type; nothing was accepted.
+            TypeError: An event or the position is of a wrong type; nothing was accepted.
             ValueError: No topic can have this name; nothing was accepted.
         """
         running = self._accepting_for(topic)
+        _check_position(position)
         ticket = Ticket()
         ticket.open(asyncio.get_running_loop())
         route = await self._route_with_room(running, topic, for_events=bool(records))
@@ -342,7 +343,7 @@ class IdempotentProducer(Sending):
         await self._accepting().barred.lifted(topic)
         self._accepting()
 
-    async def note_position(self, position: Position) -> None:
+    async def note_position(self, position: SourcePosition) -> None:
         """Journal a position after all events accepted so far. Return when it is durable.
 
         Without a journal it returns when all that was accepted before has its outcome.
@@ -350,8 +351,10 @@ class IdempotentProducer(Sending):
         Raises:
             ProducerClosedError: The producer is not started, or closed.
             JournalError: The journal failed.
+            TypeError: The position is of a wrong type.
         """
         running = self._accepting()
+        _check_position(position)
         if running.rounds.journals:
             running.rounds.note(position)
             await running.rounds.kept(running.rounds.next_cut)
@@ -485,3 +488,9 @@ class IdempotentProducer(Sending):
         self._closed = True
         if self._running is not None:
             self._running.fail(f"the producer failed ({error!r})")
+
+
+def _check_position(position: object) -> None:
+    if position is not None and not isinstance(position, SourcePosition):
+        kind = type(position).__name__
+        raise TypeError(f"position is {kind}, expected sequitur.producer.SourcePosition")

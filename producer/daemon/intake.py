@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.log import Logger
 from sequitur.errors import BacklogQuotaError, DeadLettersFullError, StoppingError
 from sequitur.producer._outcome import PossiblyPersisted
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -91,12 +91,12 @@ class ProducerIntake:
             return False
         return True
 
-    async def _position(self, position: bytes) -> Position:
+    async def _position(self, position: bytes) -> SourcePosition:
         """Return the position, once all that was refused before it is on disk."""
         mark = self._dead_letters.mark
         if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
-        return Position(self._source, position + _MARKED + mark.encode())
+        return SourcePosition(self._source, position + _MARKED + mark.encode())
 
     async def _once_taken(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Accept, and wait for as long as the topic takes no batches, or is over its backlog quota.

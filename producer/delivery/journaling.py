@@ -26,9 +26,9 @@ from sequitur.producer.journal.frames import (
     Frame,
     Number,
     Numbered,
-    Position,
     Renewal,
     Restamp,
+    SourcePosition,
     Waiting,
     WaitingKey,
 )
@@ -77,7 +77,7 @@ class Round:
     # batches that it holds with numbers, and gets other timestamps of
     redated: list[SlotStamp] = field(default_factory=list)
     # source positions that cover its events
-    positions: list[Position] = field(default_factory=list)
+    positions: list[SourcePosition] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)  # what is appended before the batches
     # the batches with numbers that the journal does not hold yet
     batches: list[SlotStamp] = field(default_factory=list)

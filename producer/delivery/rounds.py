@@ -35,7 +35,7 @@ from sequitur.producer.delivery.journaling import (
     Spill,
     stamp_of,
 )
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,7 +312,7 @@ class RoundMaker:
         """Look whether a round is due."""
         self._due.set()
 
-    def note(self, position: Position) -> None:
+    def note(self, position: SourcePosition) -> None:
         """Put a position into the round of what was accepted until now."""
         if self._journal is not None:
             self._positions[position.source] = position.value
@@ -436,7 +436,7 @@ class RoundMaker:
             self._gathering = None
         if self._journal is not None:
             accumulator.keeper = partial(self.kept, self.next_cut)
-        positions = [Position(*item) for item in self._positions.items()]
+        positions = [SourcePosition(*item) for item in self._positions.items()]
         self._positions.clear()
         batches = [(of(filled), batch) for filled, batch in cut]
         pieces = [(batch, batch.piece(filled.count)) for filled, batch in left_open]
@@ -458,7 +458,7 @@ class RoundMaker:
         self,
         batches: list[tuple[SendQueue, Batch]],
         pieces: list[tuple[Batch, Waiting]],
-        positions: list[Position],
+        positions: list[SourcePosition],
         limit: int,
     ) -> list[Round]:
         """Return a long round as several. With positions, all of them count or none."""

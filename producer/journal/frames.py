@@ -25,8 +25,13 @@ class BatchKey(NamedTuple):
     base_sequence: int
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
-    """How far a source was read; `value` is opaque to the journal."""
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a source of events was read.
+
+    Attributes:
+        source: Your name for the source.
+        value: The position, in a form of your own.
+    """
 
     source: str
     value: bytes
@@ -51,7 +56,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     identity: Identity | None  # the current identity, None before the first one
     next_event_sequence: int
     partitions: tuple[PartitionState, ...]
-    positions: tuple[Position, ...]  # last position of each source
+    positions: tuple[SourcePosition, ...]  # last position of each source
     cluster_id: str = ""  # the cluster that the events are for, empty while it is not known
 
 
@@ -71,7 +76,7 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     record_count: int
     first_event_sequence: int
     last_event_sequence: int
-    position: Position | None = None
+    position: SourcePosition | None = None
     timestamp_ms: int = -1
     dated: bool = True
     data: bytes = b""
@@ -245,12 +250,12 @@ class Renewal(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str = ""  # the cluster that gave it, empty while it is not known
 
 
-Frame = Head | Renewal | BatchFrame | Acks | Waiting | Numbered | Drop | Commit | Position
+Frame = Head | Renewal | BatchFrame | Acks | Waiting | Numbered | Drop | Commit | SourcePosition
 
 
 def frame_name(kind: type) -> str:
     """Return what a kind of frame is called in reports."""
-    return kind.__name__.removesuffix("Frame")
+    return kind.__name__.removesuffix("Frame").removeprefix("Source")
 
 
 def without_bytes(frame: Frame) -> Frame:
@@ -300,7 +305,7 @@ FRAME_TYPES: Final[dict[int, type]] = {
     4: Acks,
     5: Waiting,
     6: Drop,
-    7: Position,
+    7: SourcePosition,
     8: Numbered,
     9: Commit,
 }

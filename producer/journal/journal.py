@@ -36,8 +36,8 @@ from sequitur.producer.journal.frames import (
     Frame,
     Head,
     Numbered,
-    Position,
     Renewal,
+    SourcePosition,
     TornTail,
     WaitingKey,
     decode_frame,
@@ -415,6 +415,6 @@ class Journal:
 def _gives_room(frames: Sequence[Frame]) -> bool:
     """Return whether a round is small, and lets batches be sent or forgotten."""
     giving = (Acks, Drop, Numbered, Renewal, Commit)
-    return all(isinstance(frame, (*giving, Position)) for frame in frames) and any(
+    return all(isinstance(frame, (*giving, SourcePosition)) for frame in frames) and any(
         isinstance(frame, giving) for frame in frames
     )

@@ -29,8 +29,8 @@ from sequitur.producer.journal.frames import (
     Number,
     Numbered,
     PartitionState,
-    Position,
     Renewal,
+    SourcePosition,
     TornTail,
     Waiting,
     WaitingKey,
@@ -363,7 +363,7 @@ class JournalState:
                 self.live.forget_all(WaitingKey(*name) for name in frame.waiting)
             case Commit():
                 self._apply_commit(frame)
-            case Position():
+            case SourcePosition():
                 self.positions[frame.source] = frame.value
             case Renewal():
                 self._apply_renewal(frame)
@@ -385,7 +385,7 @@ class JournalState:
             identity=self.identity,
             next_event_sequence=self.next_event_sequence,
             partitions=tuple(self.partitions.values()),
-            positions=tuple(Position(*item) for item in self.positions.items()),
+            positions=tuple(SourcePosition(*item) for item in self.positions.items()),
             cluster_id=self.cluster_id,
         )
 

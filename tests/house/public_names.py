@@ -79,8 +79,6 @@ NOT_FOR_USERS: Final = frozenset(
         *("OutputCollector.__init__", "OutputCollector.hand_over"),
         *("Backoff.delay_ms", "Position.within", "Section.by_names_of_today"),
         *("Delivery.keeper", "Delivery.on_unheard", "Delivery.timestamp_ms"),
-        *("IdempotentProducer.accept", "IdempotentProducer.accept_each"),
-        *("IdempotentProducer.note_position", "IdempotentProducer.recovered_position"),
         *("IdempotentProducer.recovered_topics", "IdempotentProducer.wait_for_quota"),
         "IdempotentProducer.wait_for_topic",
         *("KafkaSettings.uses_sasl", "KafkaSettings.uses_tls"),

@@ -19,8 +19,8 @@ from sequitur.producer.journal.frames import (
     Frame,
     Head,
     Numbered,
-    Position,
     Renewal,
+    SourcePosition,
     Waiting,
 )
 
@@ -248,7 +248,7 @@ class JournalModel:
                 self.waiting = {k: w for k, w in self.waiting.items() if k not in frame.waiting}
             case Commit():
                 self._commit(whole=frame.whole)
-            case Position():
+            case SourcePosition():
                 self._position(frame)
             case Renewal():
                 self._renew(frame)
@@ -338,7 +338,7 @@ class JournalModel:
     def _seen(self, event_sequence: int) -> None:
         self.next_event_sequence = max(self.next_event_sequence, event_sequence + 1)
 
-    def _position(self, position: Position | None) -> None:
+    def _position(self, position: SourcePosition | None) -> None:
         if position is not None:
             self.positions[position.source] = position.value
 

@@ -24,9 +24,9 @@ from sequitur.producer.journal.frames import (
     Number,
     Numbered,
     PartitionState,
-    Position,
     Renewal,
     Restamp,
+    SourcePosition,
     Waiting,
     WaitingKey,
 )
@@ -128,7 +128,7 @@ class JournalMachine(RuleBasedStateMachine):
             model.take(batch)
         if position is not None and frames:
             assert isinstance(frames[-1], BatchFrame)
-            place = Position("file", b"%d" % position)
+            place = SourcePosition("file", b"%d" % position)
             frames[-1] = msgspec.structs.replace(frames[-1], position=place)
         self.append(frames)
 
@@ -140,7 +140,7 @@ class JournalMachine(RuleBasedStateMachine):
     )
     def wait(self, chosen: list[tuple[tuple[str, int], int, int]], piece: bool) -> None:
         """Events are accepted before they have numbers: a whole batch, or some more of one."""
-        self.append([*self.waiting(chosen, piece=piece), Position("stdin", b"1")])
+        self.append([*self.waiting(chosen, piece=piece), SourcePosition("stdin", b"1")])
 
     @rule(
         parts=st.lists(
@@ -173,7 +173,7 @@ class JournalMachine(RuleBasedStateMachine):
             if self.lives != lives:
                 return
         if ended:
-            self.append([Commit(), Position("stdin", b"%d" % first)])
+            self.append([Commit(), SourcePosition("stdin", b"%d" % first)])
 
     def waiting(
         self,
@@ -513,7 +513,7 @@ def test_holes_of_a_power_cut_are_no_damage(
     """Later pages of unsynced rounds may be there without earlier ones: cut, not refused."""
     disk = ModelDisk()
     journal = Journal.open_on(disk, producer="p")
-    rounds: list[list[Frame]] = [[Position("file", b"x" * length)] for length in lengths]
+    rounds: list[list[Frame]] = [[SourcePosition("file", b"x" * length)] for length in lengths]
     for index, frames in enumerate(rounds):
         if index == synced:
             journal.sync()

@@ -86,9 +86,9 @@ from sequitur.producer.journal.frames import (
     Number,
     Numbered,
     PartitionState,
-    Position,
     Renewal,
     Restamp,
+    SourcePosition,
     Waiting,
     decode_frame,
     decode_preamble,
@@ -390,7 +390,7 @@ def _of_pieces(document: dict[str, Any], identity: CursorIdentity) -> StoredCurs
 
 def _journal(random: Random) -> Iterator[Form]:
     identity, data = Identity(_LARGEST, 32_767), random.randbytes(40)
-    position = Position("datei:ü", b"\0\xff")
+    position = SourcePosition("datei:ü", b"\0\xff")
     names = ("注文", 2**31 - 1)
     pair = identity.producer_id, identity.epoch
     batch = (*names, *pair, 2**31 - 1)
@@ -412,7 +412,7 @@ def _journal(random: Random) -> Iterator[Form]:
     yield Form("preamble of a segment", preamble, (3, segment), decode_preamble)
     for frame in frames:
         buffers, _ = encode_round([frame], seed=seed, offset=PREAMBLE_LENGTH, synced=3)
-        name = f"frame {type(frame).__name__}{len(b''.join(buffers))}"
+        name = f"frame {type(frame).__name__.removeprefix('Source')}{len(b''.join(buffers))}"
         yield Form(name, b"".join(buffers), [frame], partial(_frames, seed=seed))
     buffers, _ = encode_round(frames, seed=seed, offset=PREAMBLE_LENGTH, synced=3, part=True)
     yield Form("round in parts", b"".join(buffers), list(frames), partial(_frames, seed=seed))

@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.errors import BrokerError
 from sequitur.producer import NotPersisted, Record
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from tests.support.outcomes import InLog
 from tests.support.producers import make_producer
 
@@ -26,7 +26,7 @@ async def test_events_are_accepted_all_in_one_step(wire: FakeWire) -> None:
         first, _other, second = await asyncio.gather(
             producer.accept("t", _RECORDS),
             producer.send("t", b"other"),
-            producer.accept("t", _RECORDS, Position("source", b"20")),
+            producer.accept("t", _RECORDS, SourcePosition("source", b"20")),
         )
         results = [await ticket for ticket in (first, second)]
     assert [(found.accepted, found.persisted) for found in results] == [(10, 10), (10, 10)]
@@ -67,11 +67,11 @@ async def test_each_event_has_its_own_delivery(wire: FakeWire) -> None:
 async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeWire) -> None:
     """So that is what waiting for the journal waits for; and no position is ever found again."""
     async with make_producer() as producer:
-        ticket = await producer.accept("t", _RECORDS, Position("source", b"1"))
+        ticket = await producer.accept("t", _RECORDS, SourcePosition("source", b"1"))
         await ticket.journaled
         assert len(wire.records["t", 0]) == 10
         await producer.accept("t", _RECORDS)
-        await producer.note_position(Position("source", b"2"))
+        await producer.note_position(SourcePosition("source", b"2"))
         assert len(wire.records["t", 0]) == 20
         assert producer.recovered_position("source") is None
 

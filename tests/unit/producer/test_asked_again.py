@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.errors import BufferFullError, ProducerClosedError
 from sequitur.producer import IdempotentProducer, NotPersisted, Outcome, ProducerSettings, Record
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, let_pass, make_producer, values_of
 
@@ -58,7 +58,7 @@ async def _send_many(producer: IdempotentProducer, record: Record) -> Outcome | 
 
 
 async def _accept(producer: IdempotentProducer, record: Record) -> Outcome | None:
-    ticket = await producer.accept("t", [Record(b"before"), record], Position("s", b"1"))
+    ticket = await producer.accept("t", [Record(b"before"), record], SourcePosition("s", b"1"))
     result = await ticket
     assert result.accepted == 2
     return result.failures[0].outcome if result.failures else None

@@ -20,7 +20,7 @@ from sequitur.producer import (
     Record,
 )
 from sequitur.producer._outcome import GivenUp, Unheard
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog
@@ -108,7 +108,7 @@ async def test_an_event_that_is_too_large_is_handed_over_before_a_position_behin
 
     large = Record(b"x" * 5_000, b"key")
     async with _producer(tmp_path, keep, max_request_size=2_000) as producer:
-        ticket = await producer.accept("t", [Record(b"1"), large], Position("file", b"end"))
+        ticket = await producer.accept("t", [Record(b"1"), large], SourcePosition("file", b"end"))
         await ticket.journaled
         result = await ticket
     assert [(each.event_id, each.key, each.value) for each in given_up] == [

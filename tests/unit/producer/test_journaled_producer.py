@@ -27,7 +27,7 @@ from sequitur.producer import (
     Record,
     parse_event_id,
 )
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal
@@ -189,10 +189,10 @@ async def test_a_position_is_kept_with_its_events_and_only_with_them(
     producer = make()
     await producer.start()
     assert producer.recovered_position("file") is None
-    await producer.note_position(Position("other", b"7"))
-    ticket = await producer.accept("t", [Record(b"1"), Record(b"2")], Position("file", b"2"))
+    await producer.note_position(SourcePosition("other", b"7"))
+    ticket = await producer.accept("t", [Record(b"1"), Record(b"2")], SourcePosition("file", b"2"))
     await ticket.journaled
-    await producer.accept("t", [Record(b"3")], Position("file", b"3"))
+    await producer.accept("t", [Record(b"3")], SourcePosition("file", b"3"))
     await kill(producer)
     async with make() as producer:
         assert producer.recovered_position("file") == b"2"
@@ -210,7 +210,7 @@ async def test_a_noted_position_is_behind_what_was_accepted_before(
     await producer.send("t", b"0")
     wire.reachable = wire.connected = False
     await producer.accept("t", [Record(b"1")])
-    await producer.note_position(Position("dir", b"done"))
+    await producer.note_position(SourcePosition("dir", b"done"))
     await kill(producer)
     wire.reachable = True
     async with make() as producer:
@@ -238,7 +238,7 @@ async def test_events_of_one_call_are_in_one_round(
 
         monkeypatch.setattr(producer._journal, "append", recorded)
         records = [Record(b"x" * 50, key=b"%d" % number) for number in range(100)]
-        await (await producer.accept("t", records, Position("file", b"100")))
+        await (await producer.accept("t", records, SourcePosition("file", b"100")))
     assert rounds == [100]
 
 
@@ -527,7 +527,7 @@ async def test_a_disk_that_fails_ends_the_producer(
         raise JournalFailedError("the disk is gone")
 
     monkeypatch.setattr(producer._journal, "sync", fail)
-    ticket = await producer.accept("t", [Record(b"1")], Position("file", b"1"))
+    ticket = await producer.accept("t", [Record(b"1")], SourcePosition("file", b"1"))
     with pytest.raises(JournalError, match="the disk is gone"):
         await ticket.journaled
     result = await ticket

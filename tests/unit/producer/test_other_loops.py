@@ -12,7 +12,7 @@ import pytest
 
 from sequitur.errors import ProducerClosedError, WrongThreadError
 from sequitur.producer import IdempotentProducer, Persisted, Record
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from tests.support.producers import make_producer, values_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _CALLS: dict[str, Callable[[IdempotentProducer], Coroutine[Any, Any, Any]]] = {
     "send_many of an async iterable": _iterable,
     "accept": lambda one: one.accept("t", [Record(b"x")]),
     "accept_each": lambda one: one.accept_each("t", [Record(b"x")]),
-    "note_position": lambda one: one.note_position(Position("file", b"1")),
+    "note_position": lambda one: one.note_position(SourcePosition("file", b"1")),
     "partitions_for": lambda one: one.partitions_for("other"),
     "wait_for_quota": lambda one: one.wait_for_quota("t"),
     "wait_for_topic": lambda one: one.wait_for_topic("t"),

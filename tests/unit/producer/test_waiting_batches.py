@@ -17,7 +17,7 @@ import pytest
 from sequitur.base.process import StampClock
 from sequitur.errors import JournalClosedError, JournalError, JournalFullError
 from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, PossiblyPersisted, Record
-from sequitur.producer.journal.frames import Position, Waiting
+from sequitur.producer.journal.frames import SourcePosition, Waiting
 from sequitur.producer.journal.report import inspect_journal
 from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
@@ -270,7 +270,9 @@ async def test_a_long_call_is_taken_whole_or_not_at_all(
     await producer.start()
     await (await producer.send("t", b"first"))
     values = [b"%04d" % n + bytes(10_000) for n in range(250)]
-    ticket = await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
+    ticket = await producer.accept(
+        "t", [Record(value) for value in values], SourcePosition("f", b"1")
+    )
     async with asyncio.timeout(PATIENCE_S):
         await ticket.journaled
         assert (await ticket).persisted == 250
@@ -302,7 +304,7 @@ async def test_a_kill_between_the_parts_of_a_call_leaves_nothing_of_it(
 
     monkeypatch.setattr(journal, "append", until_the_third)
     values = [b"%04d" % n + bytes(10_000) for n in range(250)]
-    await producer.accept("t", [Record(value) for value in values], Position("f", b"1"))
+    await producer.accept("t", [Record(value) for value in values], SourcePosition("f", b"1"))
     await third.wait()
     await kill(producer)
     async with make(**settings) as producer:
@@ -327,7 +329,7 @@ async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
     for value in numbered:
         await (await producer.send("t", value)).journaled
     values = [b"%04d" % n + bytes(10_000) for n in range(75)]
-    ticket = await producer.accept("t", [Record(v) for v in values[:64]], Position("f", b"1"))
+    ticket = await producer.accept("t", [Record(v) for v in values[:64]], SourcePosition("f", b"1"))
     await ticket.journaled
     journal = producer._journal
     assert journal is not None
@@ -346,7 +348,7 @@ async def test_what_a_long_call_leaves_open_has_no_number_before_it_is_whole(
 
     wire.fault = last_whole_one
     monkeypatch.setattr(journal, "append", full_for_events)
-    ticket = await producer.accept("t", [Record(v) for v in values[64:]], Position("f", b"2"))
+    ticket = await producer.accept("t", [Record(v) for v in values[64:]], SourcePosition("f", b"2"))
     async with asyncio.timeout(PATIENCE_S):
         await refused.wait()
         wire.reachable = True
@@ -472,8 +474,8 @@ async def test_who_waits_for_a_full_disk_hears_of_the_end(
 
     monkeypatch.setattr(journal, "append", full)
     delivery = await producer.send("t", b"1")
-    ticket = await producer.accept("t", [Record(b"2")], Position("f", b"2"))
-    noting = asyncio.create_task(producer.note_position(Position("f", b"3")))
+    ticket = await producer.accept("t", [Record(b"2")], SourcePosition("f", b"2"))
+    noting = asyncio.create_task(producer.note_position(SourcePosition("f", b"3")))
     waiting = asyncio.ensure_future(ticket.journaled)
     await asyncio.sleep(0)
     async with asyncio.timeout(PATIENCE_S):

@@ -25,7 +25,7 @@ _REFUSED: Final = 44  # POLICY_VIOLATION
 _PAGE: Final = ROOT / "docs" / "producer.md"
 _SAMPLES: Final = dict(
     zip(
-        ("first", "outcomes", "fastapi", "workers"),
+        ("first", "outcomes", "resume", "fastapi", "workers"),
         samples(_PAGE.name),
         strict=True,
     )
@@ -74,6 +74,25 @@ async def test_the_handler_tells_the_three_outcomes_apart(wire: FakeWire) -> Non
             await asyncio.sleep(0)
         await producer.close(timedelta(milliseconds=10))
         assert await third == (202, "the producer was closed before it was answered")
+
+
+async def test_a_second_start_goes_on_at_the_position(wire: FakeWire) -> None:
+    """What the first has accepted is not sent again; the rest is."""
+    send_all = _run("resume")["send_all"]
+    await send_all([b"1", b"2"])
+    await send_all([b"1", b"2", b"3"])
+    assert _values(wire, "orders") == [b"1", b"2", b"3"]
+
+
+async def test_a_position_of_another_kind_is_refused_by_name(wire: FakeWire) -> None:
+    other: Any = b"1"
+    refused = r"^position is bytes, expected sequitur\.producer\.SourcePosition$"
+    async with make_producer() as producer:
+        with pytest.raises(TypeError, match=refused):
+            await producer.accept("orders", [], other)
+        with pytest.raises(TypeError, match=refused):
+            await producer.note_position(other)
+    assert _values(wire, "orders") == []
 
 
 @in_virtual_time

@@ -16,7 +16,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.pipelines.jars import main as jars_main
 from sequitur.producer.daemon.cli import _EXAMPLES as PRODUCE_EXAMPLES
 from sequitur.producer.daemon.cli import _app as produce_app
-from sequitur.producer.journal.frames import Position, Renewal
+from sequitur.producer.journal.frames import Renewal, SourcePosition
 from sequitur.producer.journal.journal import Journal
 from tests.unit.producer.journal.test_journal import ack, batch
 
@@ -188,7 +188,7 @@ def test_create_has_to_say_where_it_begins() -> None:
 def directory(tmp_path: Path) -> Path:
     """A sound journal: one batch acked, one not."""
     with Journal.open(tmp_path, producer="cpu-readings") as journal:
-        journal.append([Renewal(Identity(7, 0)), batch(0), Position("file", b"line 10")])
+        journal.append([Renewal(Identity(7, 0)), batch(0), SourcePosition("file", b"line 10")])
         journal.append([batch(10)])
         journal.append([ack(batch(0))])
     return tmp_path

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.producer import IdempotentProducer
-    from sequitur.producer.journal.frames import Position
+    from sequitur.producer.journal.frames import SourcePosition
 
 _RECORDS = [Record(b"1"), Record(b"2")]
 
@@ -29,8 +29,8 @@ class _Producer:
 
     def __init__(self, dead_letters: DeadLetterFile) -> None:
         self.room = asyncio.Event()
-        self.accepted: list[tuple[str, Sequence[Record], Position | None]] = []
-        self.noted: list[Position] = []
+        self.accepted: list[tuple[str, Sequence[Record], SourcePosition | None]] = []
+        self.noted: list[SourcePosition] = []
         self.on_accepted: Callable[[], object] = lambda: None
         self.unsynced_at_a_position = False
         self.within_quota = asyncio.Event()
@@ -40,7 +40,7 @@ class _Producer:
         self._dead_letters = dead_letters
 
     async def accept(
-        self, topic: str, records: Sequence[Record], position: Position | None = None
+        self, topic: str, records: Sequence[Record], position: SourcePosition | None = None
     ) -> str:
         if not self.within_quota.is_set():
             state = BacklogState(issued_ms=0, valid_for_ms=0, policy="producer_exception")
@@ -63,7 +63,7 @@ class _Producer:
         assert topic == "t"
         await self.taken.wait()
 
-    async def note_position(self, position: Position) -> None:
+    async def note_position(self, position: SourcePosition) -> None:
         self.unsynced_at_a_position |= self._dead_letters.owes_sync
         self.noted.append(position)
 

@@ -25,10 +25,10 @@ from sequitur.producer.journal.frames import (
     Numbered,
     PartitionState,
     PlacedFrame,
-    Position,
     Renewal,
     Restamp,
     Scan,
+    SourcePosition,
     TornTail,
     Waiting,
     decode_frame,
@@ -52,7 +52,7 @@ def batch(
     base: int = 0, *, body: bytes = b"body", partition: int = 0, event: int = 0
 ) -> BatchFrame:
     data = record_batch(Stamp(7, 2, base), body)
-    position = Position("file", b"line 12")
+    position = SourcePosition("file", b"line 12")
     return BatchFrame(
         "cpu", partition, 7, 2, base, 10, event, event + 9, position, 1_700_000_000_000, True, data
     )
@@ -64,7 +64,7 @@ HEAD = Head(
     identity=Identity(7, 2),
     next_event_sequence=12,
     partitions=(PartitionState("cpu", 1, 7, 2, 2**31 - 1, 11),),
-    positions=(Position("stdin", b"\x00\xff"),),
+    positions=(SourcePosition("stdin", b"\x00\xff"),),
 )
 FRAMES: list[Frame] = [
     HEAD,
@@ -75,7 +75,7 @@ FRAMES: list[Frame] = [
     Numbered((Number("cpu", 0, 12, 21, 10, 7, 2, 10, 1_700_000_000_000),)),
     Drop((("cpu", 0, 12), ("cpu", 1, 5)), "delivery timeout"),
     Commit(whole=False),
-    Position("file", b"line 13"),
+    SourcePosition("file", b"line 13"),
 ]
 
 
@@ -257,7 +257,7 @@ def test_a_frame_inside_a_payload_is_no_frame() -> None:
 
 def test_an_unfinished_round_is_cut_as_a_whole() -> None:
     """A position is never taken without the events it covers, nor events without it."""
-    data = segment([HEAD], [batch(0), batch(10), Position("file", b"20")])
+    data = segment([HEAD], [batch(0), batch(10), SourcePosition("file", b"20")])
     frames = scan_segment(data, _SEGMENT, newest=True).frames
     scan = scan_segment(data[: frames[2].end], _SEGMENT, newest=True)
     start = frames[1].at

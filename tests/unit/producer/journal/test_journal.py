@@ -35,9 +35,9 @@ from sequitur.producer.journal.frames import (
     Number,
     Numbered,
     PartitionState,
-    Position,
     Renewal,
     Restamp,
+    SourcePosition,
     Waiting,
     WaitingKey,
     encode_preamble,
@@ -147,8 +147,8 @@ def test_a_restart_has_all_that_was_not_acked(tmp_path: Path) -> None:
     late = waiting(30, partition=1)
     with Journal.open(tmp_path / "p", producer="p") as journal:
         assert journal.recovered.fresh
-        journal.append([_IDENTITY, *sent, Position("file", b"line 30")])
-        journal.append([late, Position("stdin", b"1")])
+        journal.append([_IDENTITY, *sent, SourcePosition("file", b"line 30")])
+        journal.append([late, SourcePosition("stdin", b"1")])
         settle(journal)
         journal.append([ack(sent[0])])
     with Journal.open(tmp_path / "p", producer="p") as journal:
@@ -353,9 +353,9 @@ def test_a_taken_over_batch_does_not_take_its_position_back() -> None:
     """Copies of old batches in a new segment leave the newest position alone."""
     disk = ModelDisk()
     journal = on(disk)
-    old = BatchFrame("cpu", 1, 7, 0, 0, 1, 0, 0, Position("file", b"1"), data=batch(0).data)
+    old = BatchFrame("cpu", 1, 7, 0, 0, 1, 0, 0, SourcePosition("file", b"1"), data=batch(0).data)
     journal.append([_IDENTITY, old])
-    journal.append([Position("file", b"2")])
+    journal.append([SourcePosition("file", b"2")])
     journal.close()
     journal = on(disk)
     assert segments(disk) == [1, 2]
@@ -374,7 +374,7 @@ def test_what_an_unsynced_round_frees_is_kept() -> None:
     settle(journal)
     assert segments(disk) == [1, 2]
     disk.during_sync = lambda: journal.append([batch(0, event=40)])
-    journal.append([Position("file", b"1")])
+    journal.append([SourcePosition("file", b"1")])
     settle(journal)
     assert segments(disk) == [1, 2]
     left = on(disk.after_power_cut(lambda low, _: low))
@@ -633,7 +633,7 @@ def test_parts_of_a_round_count_from_its_end_on() -> None:
     journal = on(disk.after_kill())
     assert held(journal) == {}
     journal.append([waiting(10, body_bytes=200)], part=True)
-    journal.append([Commit(), Position("file", b"1")])
+    journal.append([Commit(), SourcePosition("file", b"1")])
     journal = on(disk.after_kill())
     assert held(journal) == {("cpu", 0): (waiting(10, body_bytes=200),)}
     assert journal.recovered.positions == {"file": b"1"}

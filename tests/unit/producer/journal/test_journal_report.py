@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sequitur.kafka.identity import Identity
-from sequitur.producer.journal.frames import Position, Renewal
+from sequitur.producer.journal.frames import Renewal, SourcePosition
 from sequitur.producer.journal.frames import encode_preamble as preamble
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.report import (
@@ -31,11 +31,11 @@ def directory(tmp_path: Path) -> Path:
     """A journal of several segments, all synced, with some of everything in it."""
     limits = JournalLimits(segment_bytes=4096, limit_bytes=64 * 4096)
     with Journal.open(tmp_path, producer="cpu-readings", limits=limits) as journal:
-        journal.append([Renewal(Identity(7, 0)), batch(0), Position("file", b"line 10")])
+        journal.append([Renewal(Identity(7, 0)), batch(0), SourcePosition("file", b"line 10")])
         for base in range(10, 150, 10):
             journal.append([batch(base, body_bytes=700)])
             journal.sync()
-        journal.append([ack(batch(0)), Position("cursor", b"\xff\x00")])
+        journal.append([ack(batch(0)), SourcePosition("cursor", b"\xff\x00")])
         journal.append([waiting(150)])
     return tmp_path
 

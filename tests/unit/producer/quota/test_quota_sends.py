@@ -12,7 +12,7 @@ from sequitur.base.process import wall_clock_ms
 from sequitur.errors import BacklogQuotaError, BufferFullError, ProducerClosedError, SendManyError
 from sequitur.kafka.control import BacklogState, ProducerPolicy, key_of
 from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, Record, Ticket
-from sequitur.producer.journal.frames import Position
+from sequitur.producer.journal.frames import SourcePosition
 from tests.support.producers import make_producer, values_of
 from tests.support.waiting import PATIENCE_S
 
@@ -250,8 +250,8 @@ async def test_a_position_without_events_is_not_held(
     """A quota is about events; the daemon opens its topic by accepting none."""
     async with make(backlog_quota=True) as producer:
         _limit(producer, "producer_exception")
-        await (await producer.accept("t", [], Position("s", b"1"))).journaled
-        await producer.note_position(Position("s", b"2"))
+        await (await producer.accept("t", [], SourcePosition("s", b"1"))).journaled
+        await producer.note_position(SourcePosition("s", b"2"))
         assert producer.statistics().quota == _gate(producer).statistics("t")
         assert "producer_exception" in (producer.blocked_reason() or "")
 
