@@ -135,7 +135,8 @@ class PartitionReader:
         self._consumer.unassign()
         while not self._offsets.is_settled and time.monotonic() < deadline_s:
             self.send_offsets()
-            self._consumer.poll(_CLOSE_POLL_S)
+            if (message := self._consumer.poll(_CLOSE_POLL_S)) is not None:
+                self._offsets.hides(message)
         self._consumer.close()
 
     def _found_again(self, where: SourcePartition) -> Arrival:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+from confluent_kafka import KafkaError, TopicPartition
 
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.partition_reader import PartitionReader
@@ -43,6 +46,37 @@ class _Topics:
         return dict.fromkeys(wanted, _DELETED.stop)
 
     high_watermarks = low_watermarks
+
+
+class _Hidden:
+    """A consumer that is told at its first poll that its group may not be seen; no commit ends."""
+
+    def __init__(self) -> None:
+        self.polls, self.is_closed = 0, False
+
+    def poll(self, _timeout_s: float) -> Any:
+        self.polls += 1
+        assert self.polls < 5, "the close waits for an answer that does not come"
+        refusal = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+        return SimpleNamespace(error=lambda: refusal, topic=lambda: None)
+
+    def commit(self, **_given: object) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_close_waits_for_no_group_that_may_not_be_seen() -> None:
+    """The client says so once, and that may be while the reader is closed."""
+    kafka, hidden = _OwnBroker(bootstrap_servers="nowhere:1"), _Hidden()
+    reader = PartitionReader(kafka, cast("KafkaTopics", _Topics()), "g")
+    reader._consumer.close()
+    reader._consumer = cast("Any", hidden)
+    reader._offsets.set([TopicPartition("t", 0, 5)])
+    reader.close()
+    assert (hidden.polls, hidden.is_closed) == (1, True)
 
 
 def test_what_was_deleted_is_told_though_another_leader_does_not_answer() -> None:
