@@ -44,6 +44,7 @@ from tests.support.state_databases import (
     writer,
 )
 from tests.support.state_history import StateHistory
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -302,6 +303,7 @@ def test_commit_to_a_server_that_hangs_counts_once(
             with pytest.raises(StateUnavailableError, match="no answer to the commit"):
                 add(writer(2), state, ["a"], 1)
             assert hanging
+            monkeypatch.setattr(engines, "ANSWER_TIMEOUT_S", PATIENCE_S)  # the lock's ends first
             assert values(near, ["a"], txid=2) == [5]
             late = opened(writer(2, 1), near)
             assert late.state("counts").update("a", adding(1)) == (5, 6)

@@ -174,7 +174,7 @@ def test_two_jobs_of_one_name_do_not_mix(job: Job, tmp_path: Path) -> None:
     job.produce([event(T0, partition=p) for p in range(4)])
     job.run(drain=True)
     anew = job.with_settings(checkpoint=str(tmp_path / "anew"))
-    with pytest.raises(OutputMismatchError, match="and an app of its own"):
+    with pytest.raises(OutputMismatchError, match="and an output topic of its own"):
         anew.run(drain=True)
     named = anew.with_settings(app="anew", checkpoint=str(tmp_path / "named"))
     assert named.run(drain=True).totals.released == 4
