@@ -201,6 +201,7 @@ class Runner:
             environment.transaction is None and type(bolt).finish_batch is not BaseBolt.finish_batch
         )
         self._to_finish: dict[Root, tuple[str, ...]] = {}
+        self.has_to_finish = False  # whether its `finish_batch` is for something, tracked or not
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._held: set[TrackedTuple] = set()
         self._environment = environment
@@ -339,11 +340,6 @@ class Runner:
         if self._limit_s is not None:
             self._until_s = self._clock() + self._limit_s
 
-    @property
-    def has_to_finish(self) -> bool:
-        """Whether the bolt has a `finish_batch` of its own, and was given something for it."""
-        return bool(self._to_finish)
-
     def finish_batch(self) -> None:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""
         users = self._users
@@ -367,6 +363,7 @@ class Runner:
         finally:
             self._output.end_batch()
             self._to_finish.clear()
+            self.has_to_finish = False
 
     def _check_time(self) -> None:
         """Check that a call that is over did not take too long."""
@@ -402,6 +399,7 @@ class Runner:
 
     def _await_end(self, given: TrackedTuple) -> None:
         """Note the events of a tuple: they are not done before the bolt has finished the batch."""
+        self.has_to_finish = True
         path = given.path()
         path = self._paths.setdefault(path, path)
         for root, _ in given.trees():

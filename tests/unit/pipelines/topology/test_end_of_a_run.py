@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.topology import BasicBolt, Bolt, ProcessSettings, TopologyBuilder, bolt
+from sequitur.consumer.topology import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    ProcessSettings,
+    TopologyBuilder,
+    bolt,
+)
+from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:
@@ -38,6 +46,28 @@ class AtTicks(BasicBolt):
     def process(self, tuple: Tuple, collector: BasicOutputCollector) -> None:  # noqa: A002
         if tuple.is_tick:
             collector.emit(("at a tick",))
+
+
+class Holds(BatchBolt):
+    """Fails each event at its first attempt, and puts out at the end of its batch what it holds."""
+
+    fields = ("value",)
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        super().prepare(context, collector)
+        self.collector = collector
+        self.held: list[Tuple] = []
+
+    def process(self, tuple: Tuple) -> None:  # noqa: A002
+        if tuple.attempt == 1:
+            self.collector.fail(tuple)
+        else:
+            self.held.append(tuple)
+
+    def finish_batch(self) -> None:
+        for one in self.held:
+            self.collector.emit((one["value"],), anchors=one)
+            self.collector.ack(one)
 
 
 class AtEnds(Bolt):
@@ -104,3 +134,25 @@ def test_a_run_ends_though_each_step_takes_as_long_as_a_tick(
         totals = _processed(tester)
         assert (totals["made_pending"], totals["made"]) == (0, totals["made_acked"])
         assert len(tester.records("made")) == totals["made"] > 0
+
+
+@pytest.mark.parametrize("ackers", [1, 0])
+def test_a_batch_of_what_is_tried_again_is_finished(ackers: int) -> None:
+    """Also where the next life tracks nothing: else what the bolt holds would be gone."""
+    builder = TopologyBuilder("holds")
+    builder.set_spout("events")
+    builder.set_bolt("holds", Holds()).local_grouping("events")
+    builder.set_output("out", topic="made", key=None, value="value").local_grouping("holds")
+    topology = builder.build()
+    given = {"retry_delay": "1 ms", "retry_maximum": "1 ms"}
+    process = ProcessSettings.model_validate(given)
+    with ReorderTester(_SETTINGS, topology, process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        assert _processed(tester)["pending"] == 1
+        again = ProcessSettings.model_validate({**given, "ackers": ackers})
+        tester._stage = ProcessStage(topology, again)
+        tester.restart()
+        tester.now_ms += 2_000
+        tester._opened().process_pending(lambda _seconds: False)
+        assert _processed(tester)["pending"] == 0
+        assert len(tester.records("made")) == 1
