@@ -45,7 +45,7 @@ jars: $(INSTALLED)
 
 # Else each of the processes that run the tests compiles all of them, with what an assertion shows.
 $(COMPILED): $(INSTALLED)
-	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null
+	@$(BIN)/python -m pytest tests --collect-only -qq > /dev/null || true # the run itself shows what is wrong
 	@touch $@
 
 demo: setup ## The main job on this machine's CPU readings: a table, and demo.png

@@ -146,6 +146,18 @@ class GroupOffsets:
             except KafkaException as error:
                 self.answered(error.args[0], due)
 
+    def work(self, consumer: Consumer) -> None:
+        """Send what waits, and take in what the consumer has to say, for a moment."""
+        self.send(consumer)
+        if (message := consumer.poll(_POLL_S)) is not None:
+            self.hides(message)
+
+    def settle(self, consumer: Consumer) -> None:
+        """Wait until the group has its offsets or refuses them, for `CLOSE_S` at most."""
+        deadline_s = time.monotonic() + CLOSE_S
+        while not self.is_settled and time.monotonic() < deadline_s:
+            self.work(consumer)
+
     def due(self) -> list[TopicPartition]:
         """Return what is to be sent now."""
         now_s = self._clock()
@@ -227,7 +239,7 @@ class OwnersThread:
     def _run(self) -> None:
         renews_s = 0.0
         while not self._ends.is_set():
-            self._work()
+            self._offsets.work(self._consumer)
             if time.monotonic() < renews_s:
                 continue
             try:
@@ -237,16 +249,9 @@ class OwnersThread:
             except ReorderError as error:
                 renews_s = time.monotonic() + _PAUSE_S
                 self._tell(str(error))
-        deadline_s = time.monotonic() + CLOSE_S
-        while not self._offsets.is_settled and time.monotonic() < deadline_s:
-            self._work()
+        self._offsets.settle(self._consumer)
         with contextlib.suppress(KafkaException):
             self._consumer.close()
-
-    def _work(self) -> None:
-        self._offsets.send(self._consumer)
-        if (message := self._consumer.poll(_POLL_S)) is not None:
-            self._offsets.hides(message)
 
 
 # Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.

@@ -6,13 +6,12 @@ broker, and some threads.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sequitur.consumer.subscription.cursor_store import CLOSE_S, GroupOffsets
+from sequitur.consumer.subscription.cursor_store import GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError, UnansweredError
 from sequitur.kafka.arrivals import Arrivals
 from sequitur.kafka.error_codes import Action, Request, action_of
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
 
 _FETCH_WAIT_MS: Final = 100
-_CLOSE_POLL_S: Final = 0.1
 _MOST_READ_AHEAD_KB: Final = 16_384
 
 
@@ -131,12 +129,8 @@ class PartitionReader:
 
     def close(self) -> None:
         """Let go of the connection, once the group has or refuses its offsets, if that is soon."""
-        deadline_s = time.monotonic() + CLOSE_S
         self._consumer.unassign()
-        while not self._offsets.is_settled and time.monotonic() < deadline_s:
-            self.send_offsets()
-            if (message := self._consumer.poll(_CLOSE_POLL_S)) is not None:
-                self._offsets.hides(message)
+        self._offsets.settle(self._consumer)
         self._consumer.close()
 
     def _found_again(self, where: SourcePartition) -> Arrival:

@@ -31,6 +31,9 @@ from sequitur.base.extras import how_to_install, refusal_of_namesake
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+FOUND_WRONG_EXIT_CODE: Final = 1
+"""The program did its work, and the check failed."""
+
 REFUSED_EXIT_CODE: Final = 2
 """Arguments or settings were refused."""
 FAILED_EXIT_CODE: Final = 3

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from sequitur.base.flags import with_flags
+from sequitur.base.program import FOUND_WRONG_EXIT_CODE
 from sequitur.cli.console import AsJson, KafkaJob
 from sequitur.cli.topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.cli.verify import Order, TopicCheck, TopicReport
 from sequitur.consumer import parse_event_time_spec
-
-FOUND_WRONG_EXIT_CODE: Final = 1
-"""The program did its work, and the check failed."""
 
 
 @with_flags(KafkaJob)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sequitur.base.program import complain
-from sequitur.cli.check import FOUND_WRONG_EXIT_CODE
+from sequitur.base.program import FOUND_WRONG_EXIT_CODE, complain
 from sequitur.pipelines.jars import fetch_jars
 
 

@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription import consumption, cursor_store, partition_reader
+from sequitur.consumer.subscription import consumption, cursor_store
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.cursor import PartitionCursor
@@ -137,8 +137,7 @@ def test_a_group_that_may_not_be_seen_hinders_no_subscription(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are for Kafka's tools: acks are stored all the same, and nobody waits for it."""
-    for module in (cursor_store, partition_reader):
-        monkeypatch.setattr(module, "CLOSE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(cursor_store, "CLOSE_S", 10 * PATIENCE_S)
     broker = make_broker(AUTHORIZER)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     _create(AdminClient(kafka.librdkafka()), "open", {})
