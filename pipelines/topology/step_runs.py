@@ -612,9 +612,11 @@ class StepWork:
     def over(self, processed: Processed) -> Processed:
         """Return what became of the events, with the times that are reached by that."""
         before, logged_ms = self.before, self.entry.logged_ms
+        time_ms = logged_ms if before.time_ms is None else before.time_ms
         return replace(
             processed,
-            time_ms=max(logged_ms, before.time_ms or logged_ms),
+            # A tick that was not given is still due.
+            time_ms=time_ms if self.only_retries else max(logged_ms, time_ms),
             watermark_ms=watermark_after(
                 before.watermark_ms, reached_ms(self.entry), processed.least_waiting_ms
             ),
