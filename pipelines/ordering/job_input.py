@@ -17,6 +17,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.step_log import StepKind
 from sequitur.errors import CheckpointError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.checkpoint import WAY_ON
@@ -240,7 +241,7 @@ class JobInput:
         }
         if recreated and entry.live_runs:
             self._steps.drain()
-        while recreated and self._steps.try_again(wait):
+        while recreated and self._steps.try_again(wait, StepKind.DRAIN):
             pass
         # The drain and the attempts have moved the frontier: the reset goes on from there.
         newest = self._log.entry

@@ -728,9 +728,15 @@ class Steps:
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
-        """Try events again, and read no new ones, while too many wait."""
+        """Try events again, and read no new ones, while too many wait.
+
+        At most until as many are settled as waited: each step may make as many anew.
+        """
         processing = self._processing
-        while processing is not None and processing.is_full:
+        if processing is None:
+            return
+        enough = processing.totals.settled + processing.totals.waiting
+        while processing.is_full and processing.totals.settled < enough:
             if not self.try_again(wait):
                 return
 

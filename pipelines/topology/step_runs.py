@@ -334,6 +334,11 @@ class ProcessTotals:
         return self.pending + self.made_pending
 
     @property
+    def settled(self) -> int:
+        """How many events and tuples are done, or given up."""
+        return self.acked + self.dead + self.made_acked + self.made_dead
+
+    @property
     def are_balanced(self) -> bool:
         """Whether each event, and each tuple that a bolt has made, is accounted for."""
         events = self.acked + self.dead + self.pending

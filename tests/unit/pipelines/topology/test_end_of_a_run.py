@@ -104,6 +104,19 @@ def _topology(makes: BaseBolt, interval: str = "1 s") -> Topology:
     return builder.build()
 
 
+class _Waits:
+    """Waits two seconds each time, and stops the job after some."""
+
+    def __init__(self, tester: ReorderTester) -> None:
+        self.count = 0
+        self._tester = tester
+
+    def __call__(self, _seconds: float) -> bool:
+        self.count += 1
+        self._tester.now_ms += 2_000
+        return self.count > 5
+
+
 def _processed(tester: ReorderTester) -> Mapping[str, int]:
     processed = tester.report().processed
     assert processed is not None
@@ -155,6 +168,39 @@ def test_a_tick_that_was_due_at_the_end_of_a_run_comes_with_the_next() -> None:
         tester.restart()
         tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
         assert _processed(tester)["made"] == made + 1
+
+
+@pytest.mark.parametrize("makes", [AtTicks, AtEnds])
+def test_new_events_are_read_though_each_step_makes_as_many_that_wait(
+    makes: Callable[[], BaseBolt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job with so few that may wait would read no more for good."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms", max_pending=1)
+    with ReorderTester(_SETTINGS, _topology(makes()), process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(2)
+        waits = _Waits(tester)
+        monkeypatch.setattr(tester._opened()._stopping, "wait", waits)
+        assert _processed(tester)["made_pending"] >= 1
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        assert _processed(tester)["taken"] == 2
+        assert waits.count > 0
+
+
+@pytest.mark.parametrize("makes", [AtTicks, AtEnds])
+def test_input_is_reset_though_each_step_makes_as_many_that_wait(
+    makes: Callable[[], BaseBolt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is tried again before a recreated topic is read."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms")
+    with ReorderTester(_SETTINGS, _topology(makes()), process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(2)
+        monkeypatch.setattr(tester._topics, "ids", lambda topics: dict.fromkeys(topics, "another"))
+        waits, made = _Waits(tester), _processed(tester)["made"]
+        assert tester._opened().input.reset(waits)
+        assert _processed(tester)["made_acked"] == made > 0
+        assert waits.count > 0
 
 
 @pytest.mark.parametrize("ackers", [1, 0])
