@@ -106,6 +106,18 @@ class Finisher:
         """Return once all steps are done; see `wait_for_room`."""
         self._wait(lambda: self.is_idle, is_stopping)
 
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Run steps in the caller's thread; where one fails, it is the last of this life.
+
+        It may be logged and not done. A step that is logged behind it would take it for done.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
     def close(self) -> None:
         """Let the steps that are staged end; to be called when no more are added."""
         if self._thread is not None:
