@@ -90,14 +90,18 @@ class SparkPart:
         for source in self._storage.names(""):
             if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
                 return source  # begun behind what the log then said was read
-            if source == FIRST_SPARK_FOLDER and (done := self._batches(source, "commits")):
+            if source == FIRST_SPARK_FOLDER and (done := self.batches(source, "commits")):
                 return f"{source}/commits/{done[-1]}"
         return None
 
     def first_offsets(self, source: str) -> dict[SourcePartition, int]:
         """Return where the first batch begins in each source partition; empty before its plan."""
+        return self.begins(source) if self.is_planned(source, 0) else {}
+
+    def begins(self, source: str) -> dict[SourcePartition, int]:
+        """Return where the first batch begins, planned or not; empty where nothing says so."""
         name = f"{source}/sources/0/0"
-        if not self.is_planned(source, 0) or not self._storage.exists(name):
+        if not self._storage.exists(name):
             return {}
         try:
             return _offsets(json.loads(self._storage.read(name).splitlines()[-1]))
@@ -119,15 +123,16 @@ class SparkPart:
             return
         for folder in ("", "/offsets", "/commits", "/sources/0"):
             self._storage.drop_unfinished(f"{source}{folder}")
-        planned, committed = self._batches(source, "offsets"), self._batches(source, "commits")
+        planned, committed = self.batches(source, "offsets"), self.batches(source, "commits")
         if planned and planned[-1] > logged:
             self._delete_if_cut(source, "offsets", planned[-1])
         if committed and committed[-1] == logged:
             self._delete_if_cut(source, "commits", logged)
-        if logged < 0 and not self._batches(source, "offsets"):
+        if logged < 0 and not self.batches(source, "offsets"):
             self.drop(source)
 
-    def _batches(self, source: str, folder: str) -> list[int]:
+    def batches(self, source: str, folder: str) -> list[int]:
+        """Return the numbers of the batches that are in `offsets` or in `commits`, in order."""
         names = self._storage.names(f"{source}/{folder}")
         return sorted(int(name) for name in names if name.isdecimal())
 
