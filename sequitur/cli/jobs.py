@@ -84,7 +84,7 @@ def submit(
 ) -> NoReturn:
     """Become spark-submit, running a job with these settings and flags."""
     spark_home()  # who has no Spark is told of that, not of what it would bring
-    from sequitur.pipelines.ordering.job import check_before_start  # noqa: PLC0415 - other commands need no Spark
+    from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
     find_java()

@@ -22,8 +22,9 @@ from sequitur.consumer import ReorderSettings
 from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
-from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.job import SparkRunner
 from sequitur.pipelines.ordering.opening import ProcessStage
+from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at
@@ -112,7 +113,7 @@ class Job:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> JobReport:
         self.report = run_reorder(
-            self.spark,
+            SparkRunner(self.spark),
             self.kafka,
             self.settings,
             stop=stop or threading.Event(),
