@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from sequitur.errors import CheckpointError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sequitur.consumer import SourcePartition
-    from sequitur.pipelines.store.checkpoint import SparkPart
+    from sequitur.pipelines.store.checkpoint import Checkpoint, SparkPart
     from sequitur.pipelines.store.storage import Storage
 
 _VERSION: Final = "v1"
@@ -81,6 +81,11 @@ class PlanLog:
         self._metadata = _as_json(_FIRST_METADATA)
         self._watermark_ms = 0
         self.newest = self._read()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, source: str) -> Self:
+        """Return those of a checkpoint, in the folder that its log names."""
+        return cls(checkpoint.storage, checkpoint.spark, source, checkpoint.check_owner)
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:
         """Write down where the first batch begins; return it as it stands there."""

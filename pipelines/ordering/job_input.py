@@ -145,6 +145,11 @@ class JobInput:
         self._steps = steps
 
     @property
+    def source(self) -> str:
+        """Name of the folder with plans and commits in the checkpoint."""
+        return self._log.source
+
+    @property
     def spark_folder(self) -> str:
         """Where Spark keeps its own checkpoint."""
         return f"{self._job.checkpoint.root}/{self._log.source}"

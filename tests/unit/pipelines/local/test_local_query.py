@@ -1,0 +1,107 @@
+"""The loop of the local runner on lists: each batch is planned, run and committed, once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sequitur.errors import StepFunctionError
+from tests.support.deaths import DOCUMENTS, DiedError, deadly
+from tests.support.local_runs import LocalTester
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_T0 = 1_700_000_000_000
+_FILES = ("spark/metadata", "spark/sources/0/0", "spark/offsets/0", "spark/commits/0")
+
+
+def _settings(**more: object) -> dict[str, object]:
+    return {
+        "input_topics": ["readings"],
+        "output_topic": "ordered",
+        "event_time": "json:at",
+        "delay": "10 s",
+        **more,
+    }
+
+
+def _rows(*times: int) -> Iterator[dict[str, str]]:
+    for at in times:
+        yield {"value": f'{{"at": {_T0 + at}}}', "key": "a"}
+
+
+def _values(*times: int) -> list[bytes]:
+    return [b'{"at": %d}' % (_T0 + at) for at in times]
+
+
+def test_batches_are_planned_run_and_committed() -> None:
+    with LocalTester(_settings()) as tester:
+        tester.run(_rows(2_000, 1_000))
+        tester.run(_rows(13_000))
+        assert [one.value for one in tester.released] == _values(1_000, 2_000)
+        tester.run()
+        tester.drain()
+        assert [one.value for one in tester.released] == _values(1_000, 2_000, 13_000)
+        spark = tester.folder / "spark"
+        assert sorted(one.name for one in (spark / "offsets").iterdir()) == ["0", "1"]
+        assert sorted(one.name for one in (spark / "commits").iterdir()) == ["0", "1"]
+
+
+@pytest.mark.promise("order-runner-changes-between")
+@pytest.mark.parametrize("is_written", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("document", [*_FILES, *DOCUMENTS])
+def test_job_that_dies_between_two_files_is_taken_up_by_either_runner(
+    document: str, *, is_written: bool
+) -> None:
+    """Before or behind each file of a first batch; nothing is lost, and nothing doubled."""
+    for runs_here in (True, False):
+        with LocalTester(_settings(delay="0 s")) as tester:
+            with deadly(document, is_written=is_written), pytest.raises(DiedError):
+                tester.run(_rows(2_000, 1_000))
+            tester.runs_here = runs_here
+            tester.restart()
+            tester.run()
+            tester.run(_rows(3_000))
+            tester.drain()
+            assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000)
+
+
+@pytest.mark.promise("order-runner-changes-between")
+def test_runners_take_turns_on_one_checkpoint() -> None:
+    with LocalTester(_settings(delay="0 s")) as tester:
+        for number in range(1, 9):
+            tester.runs_here = bool(number % 2)
+            tester.restart()
+            tester.run(_rows(number * 1_000 + 500, number * 1_000))
+        tester.drain()
+        every = [number * 1_000 + more for number in range(1, 9) for more in (0, 500)]
+        assert [one.value for one in tester.released] == _values(*every)
+        commits = sorted(int(one.name) for one in (tester.folder / "spark/commits").iterdir())
+        assert commits == [*range(8)]
+
+
+def test_step_that_fails_ends_the_life_and_is_finished_by_the_next() -> None:
+    failing = [True]
+
+    def once(_step: object) -> None:
+        if failing:
+            failing.clear()
+            raise RuntimeError("not yet")
+
+    with LocalTester(_settings(delay="0 s"), on_step=once) as tester:
+        with pytest.raises(StepFunctionError, match="not yet"):
+            tester.run(_rows(1_000, 2_000))
+        tester.restart()
+        tester.run(_rows(3_000))
+        tester.drain()
+        assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000)
+
+
+def test_bounded_run_ends_where_the_input_did() -> None:
+    with LocalTester(_settings(), available_now=True) as tester:
+        tester.run(_rows(1_000, 20_000))
+        assert [one.value for one in tester.released] == _values(1_000)
+        tester.run()
+        assert len(tester.released) == 1
