@@ -124,7 +124,13 @@ class ReorderSettings(Section):
             *("duplicates", "duplicate_window", "quarantine_topic"),
         ),
         "Reading and writing": (
-            *("starting_offsets", "max_offsets_per_trigger", "trigger_interval"),
+            *(
+                "runner",
+                "workers",
+                "starting_offsets",
+                "max_offsets_per_trigger",
+                "trigger_interval",
+            ),
             *("small_batch_rows", "small_batch_bytes"),
             *("output_partitions", "replication_factor", "app", "metrics"),
         ),
@@ -247,6 +253,18 @@ class ReorderSettings(Section):
         ge=datetime(1970, 1, 1, tzinfo=UTC),
         description="A row whose event time is before this goes to quarantine, since the unit "
         "is probably wrong",
+    )
+    runner: Literal["spark", "local"] = Field(
+        default="spark",
+        description="What runs the job: spark, or local (this machine alone, without Spark and "
+        "Java). One checkpoint serves both",
+    )
+    workers: int | None = Field(
+        default=None,
+        gt=0,
+        le=1_000,
+        description="With runner local: how many processes run tasks. Default: as many as the "
+        "job may use processor cores",
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"

@@ -22,8 +22,9 @@ from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import Planner
 from sequitur.pipelines.local.source import LocalSource, checked_pattern
+from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_start
-from sequitur.pipelines.ordering.restarts import POLL_S, Ticks
+from sequitur.pipelines.ordering.restarts import Ticks
 from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.store.storage import storage_at
 from sequitur.pipelines.workers import ThisProcess
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.restarts import Begin
     from sequitur.pipelines.ordering.step import StepFunction
+    from sequitur.pipelines.run_options import RunOptions
     from sequitur.pipelines.store.storage import SparkFolder, Storage
     from sequitur.pipelines.workers import Workers
 
@@ -169,7 +171,7 @@ class LocalQuery:
         left_s = 0.0 if self._job.is_bounded else due_s - time.monotonic()
         if left_s <= 0:
             return True
-        self._stop.wait(min(left_s, ticks.left_s, POLL_S))
+        self._stop.wait(min(left_s, ticks.left_s))
         return False
 
 
@@ -185,6 +187,35 @@ def check_local(settings: ReorderSettings) -> None:
         )
     if settings.input_pattern is not None:
         checked_pattern(settings.input_pattern)
+
+
+def run_here(
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    options: RunOptions,
+    process: ProcessStage | None = None,
+) -> None:
+    """Run the job of a command in this process, until it ends or is stopped."""
+    check_local(settings)
+    check_before_start(kafka, settings, process)
+    command = JobCommand.begin(settings, options)
+    stop = threading.Event()
+    with stop_on_signals(stop):
+        result = command.show(
+            lambda on_done: run_local(
+                kafka,
+                settings,
+                stop=stop,
+                available_now=options.available_now,
+                drain=options.drain,
+                reset_input=options.reset_input,
+                on_done=on_done,
+                process=process,
+            )
+        )
+    # All is done: a Ctrl-C from here on need not say where it came.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    command.end(result)
 
 
 # The reorder job on this machine, started from a program of one's own.
@@ -264,23 +295,25 @@ def run_local(
     on_step: StepFunction | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is."""
-    return run_reorder(
-        LocalRunner(_workers()),
-        kafka,
-        settings,
-        stop=stop,
-        available_now=available_now,
-        drain=drain,
-        reset_input=reset_input,
-        process=process,
-        on_done=on_done,
-        on_step=on_step,
-    )
+    with _workers() as workers:
+        return run_reorder(
+            LocalRunner(workers),
+            kafka,
+            settings,
+            stop=stop,
+            available_now=available_now,
+            drain=drain,
+            reset_input=reset_input,
+            process=process,
+            on_done=on_done,
+            on_step=on_step,
+        )
 
 
-def _workers() -> Workers:
-    """Return what runs the tasks."""
-    return ThisProcess(lambda task: task)
+@contextlib.contextmanager
+def _workers() -> Iterator[Workers]:
+    """Run the tasks of a job for as long as the block runs."""
+    yield ThisProcess(lambda task: task)
 
 
 @contextlib.contextmanager

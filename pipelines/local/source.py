@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.retry import any_of
-from sequitur.errors import TopicError, UnansweredError
+from sequitur.errors import LogRangeError, TopicError, UnansweredError
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.preflight import SAME_IN_JAVA
 from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
@@ -65,23 +65,38 @@ class LocalSource:
         is_whole = writer.clock is not None or writer.dates_tombstones
         parts = parts_of(spans, self._workers.parallelism, is_whole=is_whole)
         tasks = [_Reading(self._kafka, part, partitions, writer) for part in parts]
+
+        def run() -> list[Summary]:
+            answers = self._workers.run(tasks)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return [answer for answer in answers if not isinstance(answer, Exception)]
+
         with self._workers.ended_at(self._is_stopping, _GRACE_S):
             # Files of an attempt that has failed are named by nobody.
-            return self._outages.outlast(lambda: self._workers.run(tasks), any_of(UnansweredError))
+            return self._outages.outlast(run, any_of(UnansweredError))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A task: reads ranges, and stages their rows as a part of a run."""
+    """A task: reads ranges, and stages their rows as a part of a run.
+
+    What brokers and logs are to blame for is its answer: the driver goes by the kind of the error,
+    and of an error that a task raises it may get no more than the text.
+    """
 
     kafka: KafkaSettings
     spans: Spans
     partitions: int
     writer: RunWriter
 
-    def __call__(self) -> Summary:
+    def __call__(self) -> Summary | LogRangeError | TopicError:
         ranges = KafkaRanges(Reader(kafka=self.kafka))
-        return self.writer.write(ranges.each(self.spans, self.partitions))
+        try:
+            return self.writer.write(ranges.each(self.spans, self.partitions))
+        except (LogRangeError, TopicError) as error:
+            return error
 
 
 def checked_pattern(pattern: str) -> str:

@@ -20,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sequitur.base.program import run_program
-from sequitur.errors import ConsumerError, PipelineError, ProducerError
+from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_start
@@ -219,6 +219,7 @@ def run_submitted(
     load: Callable[[], tuple[ProcessStage, Path]] | None = None,
 ) -> None:
     """Run the reorder job, with a topology behind it or without, until it ends or is stopped."""
+    refuse_local(settings)
     command = JobCommand.begin(settings, options)
     # py4j logs every error that crosses it; those that matter reach us as exceptions.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -254,6 +255,15 @@ def run_submitted(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()
     command.end(result)
+
+
+def refuse_local(settings: ReorderSettings) -> None:
+    """Refuse a job that is to run without Spark, where spark-submit has started it."""
+    if settings.runner == "local":
+        raise ReorderError(
+            'runner = "local" runs a job without Spark, and spark-submit runs it on Spark: start '
+            "it by `sequitur reorder` or `sequitur process`, or leave the setting out"
+        )
 
 
 def run_job(app: typer.Typer) -> NoReturn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -428,9 +427,7 @@ class BlockWriter:
 
 def _is_repeated() -> bool:
     """Whether another attempt at this task of Spark's was made before."""
-    if "pyspark" not in sys.modules:
-        return False  # who sends without Spark does without
-    from pyspark import TaskContext  # noqa: PLC0415 - it is loaded
+    from pyspark import TaskContext  # noqa: PLC0415 - who sends without Spark does without
 
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
