@@ -45,7 +45,15 @@ class LocalTester(ReorderTester):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._job: JobContext
+        self.stop = threading.Event()
         super().__init__(*arguments, **options)
+
+    @contextlib.contextmanager
+    def another(self, *arguments: Any, **options: Any) -> Iterator[LocalTester]:
+        """Another driver on the same topics and the same checkpoint."""
+        with LocalTester(*arguments, **options) as other:
+            other.folder, other._topics, other._storage = self.folder, self._topics, self._storage
+            yield other
 
     def _context(self, checkpoint: Checkpoint) -> JobContext:
         self._job = super()._context(checkpoint)
@@ -66,7 +74,7 @@ class LocalTester(ReorderTester):
             engine.tick()
 
     def _live(self, engine: ReorderEngine) -> Exception | None:
-        stop = threading.Event()
+        stop = self.stop = threading.Event()
         begin = Begin(self._topics.counts, engine.input.begins(self._topics.counts), 0.0)
         engine.input.forget_unfinished()
 

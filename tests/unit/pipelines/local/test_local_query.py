@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.errors import StepFunctionError
+from sequitur.errors import OwnershipError, StepFunctionError
+from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.local_runs import LocalTester
 
@@ -97,6 +98,75 @@ def test_step_that_fails_ends_the_life_and_is_finished_by_the_next() -> None:
         tester.run(_rows(3_000))
         tester.drain()
         assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000)
+
+
+@pytest.mark.promise("order-ctrl-sigterm-job")
+@pytest.mark.parametrize("document", [*_FILES, *DOCUMENTS])
+def test_stop_at_any_moment_ends_behind_the_step_at_work(
+    document: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is planned is committed, and its rows are out; the next start reads nothing again."""
+    stopped = []
+    with LocalTester(_settings(delay="0 s")) as tester:
+
+        def create(storage: LocalStorage, name: str, text: str) -> bool:
+            if name.startswith(document) and not stopped:
+                stopped.append(name)
+                tester.stop.set()
+            return written(storage, name, text)
+
+        written = LocalStorage.create
+        monkeypatch.setattr(LocalStorage, "create", create)
+        tester.run(_rows(2_000, 1_000))
+        assert stopped
+        spark = tester.folder / "spark"
+        numbers = [
+            sorted(one.name for one in (spark / folder).iterdir())
+            for folder in ("offsets", "commits")
+        ]
+        assert numbers[0] == numbers[1]
+        out = [one.value for one in tester.released]
+        assert out == (_values(1_000, 2_000) if numbers[0] else [])
+        tester.restart()
+        tester.run(_rows(3_000))
+        tester.drain()
+        assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000)
+        assert tester.totals.read == 3
+
+
+@pytest.mark.promise("order-older-driver-goes")
+@pytest.mark.parametrize("plans_first", [False, True], ids=["older", "newer"])
+def test_driver_that_wakes_up_behind_another_writes_nothing_that_counts(
+    monkeypatch: pytest.MonkeyPatch, *, plans_first: bool
+) -> None:
+    """It was stopped between its look at the owner and its plan; who plans first, counts."""
+    monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
+    woken = []
+    with (
+        LocalTester(_settings(delay="0 s")) as older,
+        older.another(_settings(delay="0 s")) as newer,
+    ):
+        older.run(_rows(2_000, 1_000))
+
+        def create(storage: LocalStorage, name: str, text: str) -> bool:
+            if name == "spark/offsets/1" and not woken:
+                woken.append(name)
+                newer._opened()
+                if plans_first:
+                    newer.run(_rows(5_000))
+            return written(storage, name, text)
+
+        written = LocalStorage.create
+        monkeypatch.setattr(LocalStorage, "create", create)
+        with pytest.raises(OwnershipError):
+            older.run(_rows(4_000, 3_000))
+        assert woken
+        newer.run(_rows(6_000))
+        newer.drain()
+        values = [one.value for one in newer.released]
+        times = [1_000, 2_000, 3_000, 4_000, *([5_000] if plans_first else []), 6_000]
+        assert sorted(values) == _values(*times)
+        assert newer.totals.read == len(times)
 
 
 def test_bounded_run_ends_where_the_input_did() -> None:
