@@ -28,7 +28,7 @@ _PLACES: Final = [("in", number) for number in PARTITIONS]
 
 
 @pytest.mark.promise("order-runner-changes-between", "order-local-runner-needs")
-@settings(max_examples=examples(0.3))
+@settings(max_examples=examples(0.1))
 @given(
     history=histories(max_steps=5, max_sent=12),
     runners=st.lists(st.booleans(), min_size=5, max_size=5),

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -33,6 +32,7 @@ from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support.events import send
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
@@ -82,26 +82,7 @@ class Job:
 
     def produce(self, events: Iterable[Event], *, topic: str | None = None) -> None:
         """Send events, each partition in order, and wait until they are there."""
-        failures: list[object] = []
-        producer = Producer(
-            {
-                **self.kafka.librdkafka(),
-                "partitioner": "murmur2_random",
-                "enable.idempotence": True,
-                "on_delivery": lambda error, _: failures.append(error) if error else None,
-            }
-        )
-        for sent in events:
-            producer.produce(
-                topic or self.topic,
-                value=sent.value,
-                key=sent.key,
-                headers=sent.headers,
-                partition=sent.partition,
-                timestamp=sent.timestamp_ms,
-            )
-        assert producer.flush(PATIENCE_S) == 0
-        assert failures == []
+        send(self.kafka, topic or self.topic, events)
 
     def run(
         self,
