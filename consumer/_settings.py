@@ -275,8 +275,8 @@ class ReorderSettings(Section):
     small_batch_rows: int = Field(
         default=50_000,
         ge=0,
-        description="The driver reads batches of at most this many rows itself, without a Spark "
-        "job. 0: Spark reads all",
+        description="The driver reads batches of at most this many rows itself, without tasks. "
+        "0: tasks read all",
     )
     small_batch_bytes: int = Field(
         default=32 << 20,

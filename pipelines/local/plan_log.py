@@ -26,7 +26,7 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sequitur.consumer import SourcePartition
     from sequitur.pipelines.store.checkpoint import Checkpoint, SparkPart
@@ -114,7 +114,7 @@ class PlanLog:
         document = {_WATERMARK: self._watermark_ms}
         self._create(f"commits/{newest.batch_id}", f"{_VERSION}\n{_as_json(document)}")
         self.newest = Plan(newest.batch_id, newest.ends, is_committed=True)
-        self._forget(range(newest.batch_id - _KEPT - 1, newest.batch_id - _KEPT))
+        self._forget([newest.batch_id - _KEPT - 1])
 
     def _read(self) -> Plan | None:
         planned = self._spark.batches(self._source, "offsets")
@@ -125,7 +125,7 @@ class PlanLog:
         if committed:
             self._watermark_ms = self._watermark_of(committed[-1])
         self._prepare()
-        self._forget(range(min([*planned, *committed]), newest - _KEPT))
+        self._forget({one for one in (*planned, *committed) if one < newest - _KEPT})
         ends = self._spark.planned_offsets(self._source, newest)
         return Plan(newest, ends, is_committed=newest in committed)
 
@@ -162,7 +162,7 @@ class PlanLog:
         self._drop_checksum(name)
         return self._storage.create(f"{self._source}/{name}", text)
 
-    def _forget(self, batches: range) -> None:
+    def _forget(self, batches: Iterable[int]) -> None:
         for batch_id in batches:
             for folder in ("offsets", "commits"):
                 if batch_id >= 0:
