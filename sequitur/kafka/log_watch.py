@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import FatalError, LogRangeError, RetriableError, TopicError
 from sequitur.kafka.connections import Bound, Connections
-from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
     from sequitur.kafka.log_reading import Fetched
-    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
 
     Places = Mapping[SourcePartition, int]
@@ -123,9 +122,12 @@ class LogWatch:
         leaders = self._connections.leaders
         if not self._knows_leaders:
             self._knows_leaders = await leaders.refresh({where.topic for where in places})
-        for node, led in leaders.by_leader(OutputPartition(*where) for where in places).items():
+        by_leader = leaders.by_leader(OutputPartition(*where) for where in places)
+        led = [where for topics in by_leader.values() for where in _partitions_of(topics)]
+        self._knows_leaders &= len(led) == len(places)
+        for node, topics in by_leader.items():
             if node not in self._asked:
-                own = {(topic, number) for topic, numbers in led.items() for number in numbers}
+                own = _partitions_of(topics)
                 some = {where: place for where, place in places.items() if where in own}
                 asked = leaders.fetch(
                     some,
@@ -163,3 +165,7 @@ class LogWatch:
         if silent:
             self._heard_s |= dict.fromkeys(silent, now_s)  # the next to ask waits as long
             raise RetriableError(f"{OutputPartition(*min(silent))}: no leader answers")
+
+
+def _partitions_of(topics: Mapping[str, list[int]]) -> set[SourcePartition]:
+    return {SourcePartition(topic, number) for topic, some in topics.items() for number in some}

@@ -130,6 +130,19 @@ def test_partition_that_moves_is_asked_for_at_its_new_leader(wire: _Wire, watch:
     assert watch.later(_NOTHING_READ, PATIENCE_S) == {_WHERE[0]: 2}
 
 
+def test_partition_without_a_leader_is_asked_for_once_it_has_one(
+    wire: _Wire, watch: LogWatch
+) -> None:
+    """As one that was added, while the others have no records."""
+    assert watch.ends(_NOTHING_READ) == _NOTHING_READ
+    added = SourcePartition("t", NODES)
+    places = {**_NOTHING_READ, added: 0}
+    assert watch.later(places, _SHORT_S) == {}
+    wire.cluster.partitions[OutputPartition(*added)] = PartitionModel(leader=0)
+    _write(wire, NODES)
+    assert watch.later(places, PATIENCE_S) == {added: 2}
+
+
 def test_who_may_not_read_is_told(wire: _Wire, watch: LogWatch) -> None:
     wire.code = _FORBIDDEN
     with pytest.raises(TopicError, match=r"cannot be read: .*TOPIC_AUTHORIZATION_FAILED"):
