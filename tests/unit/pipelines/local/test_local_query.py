@@ -10,6 +10,7 @@ from sequitur.errors import OwnershipError, StepFunctionError
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.local_runs import LocalTester
+from tests.unit.pipelines.topology.test_step_runs import passing_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,3 +176,17 @@ def test_bounded_run_ends_where_the_input_did() -> None:
         assert [one.value for one in tester.released] == _values(1_000)
         tester.run()
         assert len(tester.released) == 1
+
+
+@pytest.mark.promise("order-local-runner-needs")
+def test_topology_gets_the_ordered_rows() -> None:
+    """Of a life that dies before its outputs are out they come once, too."""
+    with LocalTester(_settings(delay="0 s"), passing_topology()) as tester:
+        tester.run(_rows(2_000, 1_000))
+        with deadly("done/"), pytest.raises(DiedError):
+            tester.run(_rows(4_000, 3_000))
+        tester.restart()
+        tester.run(_rows(5_000))
+        tester.drain()
+        found = [one.value for one in tester.released]
+        assert found == _values(1_000, 2_000, 3_000, 4_000, 5_000)
