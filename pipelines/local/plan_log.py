@@ -11,8 +11,8 @@ So a job moves between both runners: each goes on where the other has stopped, a
 the other has planned and not committed as it was planned. Spark starts from the newest plan and the
 one before it.
 
-Files are created whole and never over one that is there, by an owner that has looked. A plan is on
-the disk before anything of its batch is staged.
+Files are created whole and never over one that is there. An owner plans once it has looked that it
+still is the owner, and the plan is on the disk before anything of its batch is staged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.consumer import SourcePartition
     from sequitur.pipelines.store.checkpoint import Checkpoint, SparkPart
@@ -63,6 +63,7 @@ class PlanLog:
         spark: What reads Spark's files in it.
         source: The folder of the query, such as `spark`.
         check_owner: Raises an error if another process has taken the checkpoint over.
+        sweep: Deletes files, now or a little later.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class PlanLog:
         spark: SparkPart,
         source: str,
         check_owner: Callable[[], None],
+        sweep: Callable[[Sequence[str]], None],
     ) -> None:
         self._storage = storage
         self._spark = spark
         self._source = source
         self._check_owner = check_owner
+        self._sweep = sweep
         # Hadoop keeps checksums beside the files of a local folder, and beside no others.
         self._has_checksums = not is_remote(storage.location(""))
         self._metadata = _as_json(_FIRST_METADATA)
@@ -85,7 +88,9 @@ class PlanLog:
     @classmethod
     def of(cls, checkpoint: Checkpoint, source: str) -> Self:
         """Return those of a checkpoint, in the folder that its log names."""
-        return cls(checkpoint.storage, checkpoint.spark, source, checkpoint.check_owner)
+        return cls(
+            checkpoint.storage, checkpoint.spark, source, checkpoint.check_owner, checkpoint.sweep
+        )
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:
         """Write down where the first batch begins; return it as it stands there."""
@@ -102,6 +107,7 @@ class PlanLog:
         """
         batch_id = 0 if self.newest is None else self.newest.batch_id + 1
         text = f"{_VERSION}\n{self._metadata}\n{_as_json(_by_topic(ends))}"
+        self._check_owner()
         if not self._create(f"offsets/{batch_id}", text):
             ends = self._spark.planned_offsets(self._source, batch_id)
         self.newest = Plan(batch_id, ends, is_committed=False)
@@ -155,24 +161,29 @@ class PlanLog:
             return 0  # Spark only shows it
 
     def _create(self, name: str, text: str) -> bool:
-        self._check_owner()
-        if self._storage.exists(f"{self._source}/{name}"):
-            return False
-        # Spark refuses a file beside the checksum of another, which a power cut may have left.
-        self._drop_checksum(name)
-        return self._storage.create(f"{self._source}/{name}", text)
+        path = f"{self._source}/{name}"
+        if self._has_checksums:
+            if self._storage.exists(path):
+                return False
+            # Spark refuses a file beside the checksum of another, which a power cut may have left.
+            self._storage.delete(_checksum(path))
+        return self._storage.create(path, text)
 
     def _forget(self, batches: Iterable[int]) -> None:
-        for batch_id in batches:
-            for folder in ("offsets", "commits"):
-                if batch_id >= 0:
-                    self._storage.delete(f"{self._source}/{folder}/{batch_id}")
-                    self._drop_checksum(f"{folder}/{batch_id}")
+        paths = [
+            f"{self._source}/{folder}/{batch_id}"
+            for batch_id in batches
+            for folder in ("offsets", "commits")
+            if batch_id >= 0
+        ]
+        if paths:
+            self._sweep([*paths, *(map(_checksum, paths) if self._has_checksums else ())])
 
-    def _drop_checksum(self, name: str) -> None:
-        if self._has_checksums:
-            folder, slash, last = name.rpartition("/")
-            self._storage.delete(f"{self._source}/{folder}{slash}.{last}.crc")
+
+def _checksum(path: str) -> str:
+    """Return where Hadoop keeps the checksum of a file."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.crc"
 
 
 def _as_json(document: Mapping[str, Any]) -> str:

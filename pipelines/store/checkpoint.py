@@ -13,6 +13,7 @@ leaves at most the newest plan and the newest commit cut short, and neither is i
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +36,7 @@ from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.lateness import Fold
     from sequitur.consumer.step_log import Step
@@ -194,6 +195,13 @@ class Sweeper:
         else:
             self._thread.submit(self._try_to_sweep, step, kept)
 
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete files that nobody needs; whoever opens their folder finds what is left of them."""
+        if self._thread is None:
+            self._delete(names)
+        else:
+            self._thread.submit(self._try_to_delete, names)
+
     def keep_sources(self, names: Collection[str]) -> None:
         """Delete all folders of Spark's but these."""
         for name in self._spark_folder.names(""):
@@ -217,6 +225,15 @@ class Sweeper:
             self._is_away = False
         except OSError:
             self._is_away = True
+
+    def _try_to_delete(self, names: Sequence[str]) -> None:
+        if not self._is_closing:
+            with contextlib.suppress(OSError):
+                self._delete(names)
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._storage.delete(name)
 
     def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         owner = self._ownership.generation
@@ -448,6 +465,10 @@ class Checkpoint(OwnedFolder):
         if over >= 0:
             for folder in ("staged", "frontier", "plans", "done"):
                 self._storage.delete(f"{folder}/{step_name(over)}")
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Delete files that nobody needs, in an object store beside the job."""
+        self._sweeper.delete(names)
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""

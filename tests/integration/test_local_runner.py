@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -153,9 +154,7 @@ def test_job_that_is_killed_at_any_moment_goes_on(job: _Job) -> None:
         job.send(events[sent : (sent := sent + _EVENTS // 4)])
         life = job.start(log)
         try:
-            wait_until(
-                lambda most=most, life=life: len(job.released()) >= most or life.poll() is not None
-            )
+            wait_until(functools.partial(_has_released, job, life, most))
             assert life.poll() is None, log.read_text()
         finally:
             os.killpg(life.pid, signal.SIGKILL)
@@ -169,6 +168,10 @@ def test_job_that_is_killed_at_any_moment_goes_on(job: _Job) -> None:
     for one in released:
         times.setdefault(one.key, []).append(time_of(one))
     assert all(found == sorted(found) for found in times.values())
+
+
+def _has_released(job: _Job, life: subprocess.Popen[bytes], most: int) -> bool:
+    return len(job.released()) >= most or life.poll() is not None
 
 
 @pytest.mark.promise("order-ctrl-sigterm-job")

@@ -107,7 +107,7 @@ def test_stop_at_any_moment_ends_behind_the_step_at_work(
     document: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is planned is committed, and its rows are out; the next start reads nothing again."""
-    stopped = []
+    stopped: list[str] = []
     with LocalTester(_settings(delay="0 s")) as tester:
 
         def create(storage: LocalStorage, name: str, text: str) -> bool:
@@ -142,7 +142,7 @@ def test_driver_that_wakes_up_behind_another_writes_nothing_that_counts(
 ) -> None:
     """It was stopped between its look at the owner and its plan; who plans first, counts."""
     monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
-    woken = []
+    woken: list[str] = []
     with (
         LocalTester(_settings(delay="0 s")) as older,
         older.another(_settings(delay="0 s")) as newer,
@@ -164,7 +164,7 @@ def test_driver_that_wakes_up_behind_another_writes_nothing_that_counts(
         assert woken
         newer.run(_rows(6_000))
         newer.drain()
-        values = [one.value for one in newer.released]
+        values = [one.value or b"" for one in newer.released]
         times = [1_000, 2_000, 3_000, 4_000, *([5_000] if plans_first else []), 6_000]
         assert sorted(values) == _values(*times)
         assert newer.totals.read == len(times)

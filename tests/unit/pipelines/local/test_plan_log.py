@@ -22,7 +22,7 @@ from tests.support.spark_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(4)]
@@ -31,9 +31,14 @@ _ENDS = dict(zip(_PARTITIONS, (1000, 2000, 0, 0), strict=True))
 _LATER = {where: end + 1 for where, end in _ENDS.items()}
 
 
-def _opened(root: Path, check_owner: object = None) -> PlanLog:
+def _opened(root: Path, check_owner: Callable[[], None] | None = None) -> PlanLog:
     storage = LocalStorage(root)
-    return PlanLog(storage, SparkPart(storage), "spark", check_owner or (lambda: None))  # type: ignore[arg-type]
+
+    def sweep(names: Sequence[str]) -> None:
+        for name in names:
+            storage.delete(name)
+
+    return PlanLog(storage, SparkPart(storage), "spark", check_owner or (lambda: None), sweep)
 
 
 def _by_spark(root: Path, *, is_committed: bool = True) -> None:

@@ -27,7 +27,7 @@ from tests.support.tree import EXAMPLES, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
 _NOWHERE = "127.0.0.1:1"
 
