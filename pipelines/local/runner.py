@@ -295,7 +295,7 @@ def run_local(
     on_step: StepFunction | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is."""
-    with _workers() as workers:
+    with _workers(settings) as workers:
         return run_reorder(
             LocalRunner(workers),
             kafka,
@@ -311,9 +311,9 @@ def run_local(
 
 
 @contextlib.contextmanager
-def _workers() -> Iterator[Workers]:
+def _workers(settings: ReorderSettings) -> Iterator[Workers]:
     """Run the tasks of a job for as long as the block runs."""
-    yield ThisProcess(lambda task: task)
+    yield ThisProcess(lambda task: task, settings.workers or 1)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from sequitur.pipelines.local.runner import LocalQuery
+from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.restarts import Begin
 from sequitur.testing import ReorderTester
 
@@ -82,4 +83,6 @@ class LocalTester(ReorderTester):
         def watch() -> Iterator[ListEnds]:
             yield ListEnds(self._topics.rows, stop)
 
-        return LocalQuery(self._job, engine, stop, watch).live(begin, None)
+        most_rows = self._settings.max_offsets_per_trigger
+        size = None if most_rows is None else BatchSize(most_rows, 0.0)
+        return LocalQuery(self._job, engine, stop, watch).live(begin, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,6 +83,20 @@ def test_runners_take_turns_on_one_checkpoint() -> None:
         assert [one.value for one in tester.released] == _values(*every)
         commits = sorted(int(one.name) for one in (tester.folder / "spark/commits").iterdir())
         assert commits == [*range(8)]
+
+
+def test_steps_are_not_made_more_often_than_the_interval_says() -> None:
+    """But in a bounded run, which has nothing to wait for."""
+    rows = [*_rows(1_000, 2_000, 3_000)]
+    settings = _settings(delay="0 s", max_offsets_per_trigger=1, trigger_interval="200 ms")
+    with LocalTester(settings) as tester:
+        begun_s = time.monotonic()
+        tester.run(rows)
+        assert time.monotonic() - begun_s >= 0.4
+        assert len([*(tester.folder / "spark/commits").iterdir()]) == 3
+    with LocalTester(settings | {"trigger_interval": "1 h"}, available_now=True) as tester:
+        tester.run(rows)
+        assert tester.totals.read == 3
 
 
 def test_step_that_fails_ends_the_life_and_is_finished_by_the_next() -> None:
