@@ -96,8 +96,8 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
     root = job.checkpoint.root
     if batch_id not in (entry.batch_id, entry.batch_id + 1):
         raise CheckpointError(
-            f"{root}: Spark begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
-            f"its own part of the folder gone? Put it back, or {WAY_ON}"
+            f"{root}: the query begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
+            f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
         return  # the first behind a reset begins where we have told Spark to
@@ -106,7 +106,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
         return
     where, _ = min(planned.items() ^ entry.planned.items())
     raise CheckpointError(
-        f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} again: "
+        f"{root}: the query begins batch {batch_id}, and has planned batch {entry.batch_id} again: "
         f"partition {where.partition} of {where.topic!r} ends at "
         f"{planned.get(where, 'no offset')}, and the log of step {entry.step} says "
         f"{entry.planned.get(where, 'none')}. Part of {entry.source}/ is gone, or is not this "

@@ -63,7 +63,7 @@ class SparkPart:
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it."""
         name = f"{source}/offsets/{batch_id}"
-        where = f"{self._storage.root}/{name}, Spark's plan of a batch"
+        where = f"{self._storage.root}/{name}, the plan of a batch"
         if not self._storage.exists(name):
             raise CheckpointError(f"{where}, is gone: put it back, or {WAY_ON}")
         try:
@@ -424,7 +424,7 @@ class Checkpoint(OwnedFolder):
         found = f"batch {batch_id}" if batch_id else self.spark.traces()
         if found is not None:
             raise CheckpointError(
-                f"{self.root}: Spark has got to {found}, but frontier/ has no step: the log of "
+                f"{self.root}: the query has got to {found}, but frontier/ has no step: the log of "
                 f"read and held rows is gone. {_PUT_BACK}"
             )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.errors import OwnershipError, StepFunctionError
+from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.local_runs import LocalTester
@@ -191,6 +192,27 @@ def test_bounded_run_ends_where_the_input_did() -> None:
         assert [one.value for one in tester.released] == _values(1_000)
         tester.run()
         assert len(tester.released) == 1
+
+
+@pytest.mark.promise("order-spark-part-checkpoint", "order-runner-changes-between")
+@pytest.mark.parametrize("next_runs_here", [True, False])
+def test_after_a_reset_plans_begin_again_where_the_log_ends(*, next_runs_here: bool) -> None:
+    """As where `spark/` was lost; what was read before is not read again, by either runner."""
+    with LocalTester(_settings(delay="0 s")) as tester:
+        tester.run(_rows(2_000, 1_000))
+        shutil.rmtree(tester.folder / "spark")
+        with pytest.raises(CheckpointError, match="Put it back, or start the job once with"):
+            tester.run(_rows(3_000))
+        shutil.rmtree(tester.folder / "spark")  # else the tester's start would refuse it, too
+        tester.restart()
+        assert tester._opened().input.reset(lambda _: False)
+        tester.runs_here = next_runs_here
+        tester.run(_rows(4_000))
+        tester.drain()
+        assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000, 4_000)
+        (spark,) = tester.folder.glob("spark*")
+        assert spark.name != "spark"
+        assert [one.name for one in (spark / "commits").iterdir()] == ["0"]
 
 
 @pytest.mark.promise("order-local-runner-needs")
