@@ -94,7 +94,7 @@ class _Life:
             {"output_topic": "out", "event_time": "json:at", "checkpoint": "x", **self.settings}
         )
         storage = LocalStorage(self.root)
-        self.log = PlanLog(storage, SparkPart(storage), "spark", lambda: None, len)
+        self.log = PlanLog(storage, SparkPart(storage), "spark", lambda: None, lambda _: None)
         outages = Outages(patience_s, 0, wait=lambda _: False, tell=len)
         source = SimpleNamespace(matcher=lambda _: lambda topic: topic != "other")
         job: Any = SimpleNamespace(
