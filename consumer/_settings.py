@@ -256,15 +256,13 @@ class ReorderSettings(Section):
     )
     runner: Literal["spark", "local"] = Field(
         default="spark",
-        description="What runs the job: spark, or local (this machine alone, without Spark and "
-        "Java). One checkpoint serves both",
+        description="What runs the job: spark, or local (one program, without Spark and Java)",
     )
     workers: int | None = Field(
         default=None,
         gt=0,
         le=1_000,
-        description="With runner local: how many processes run tasks. Default: as many as the "
-        "job may use processor cores",
+        description="With runner local: processes that run tasks. Default: one for each core",
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"
