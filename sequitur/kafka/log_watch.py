@@ -68,6 +68,8 @@ class LogWatch:
     def close(self) -> None:
         """Close the connections, with the requests that brokers keep."""
         connections, self._connections = self._connections, None
+        self._heard_s.clear()
+        self._knows_leaders = False
         if connections is not None:
             connections.run(self._forget())
             connections.close()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.run import Runner
     from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.store.storage import Location
     from tests.conftest import MakeTopic
@@ -92,9 +93,10 @@ class Job:
         stop: threading.Event | None = None,
         reset_input: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        runner: Runner | None = None,
     ) -> JobReport:
         self.report = run_reorder(
-            SparkRunner(self.spark),
+            runner or SparkRunner(self.spark),
             self.kafka,
             self.settings,
             stop=stop or threading.Event(),
