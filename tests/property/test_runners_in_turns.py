@@ -52,6 +52,7 @@ def test_either_runner_decides_alike(
                 tester.now_ms += step.passed_ms
                 if step.dies:
                     tester.restart(repeats=repeats)
+                    tester.run()  # the batch that comes again, by itself
                 tester.run(rows)
             assert _planned(alone) == _planned(mixed)
         for tester in (alone, mixed):
