@@ -282,7 +282,8 @@ class IdempotentProducer(Sending):
             BrokerError: There is no such topic, or no room within `delivery_timeout`; nothing was
                 accepted.
             TypeError: An event or the position is of a wrong type; nothing was accepted.
-            ValueError: No topic can have this name; nothing was accepted.
+            ValueError: No topic can have this name, or UTF-8 has no such characters as in the name
+                of the position's source; nothing was accepted.
         """
         running = self._accepting_for(topic)
         _check_position(position)
@@ -352,6 +353,7 @@ class IdempotentProducer(Sending):
             ProducerClosedError: The producer is not started, or closed.
             JournalError: The journal failed.
             TypeError: The position is of a wrong type.
+            ValueError: UTF-8 has no such characters as in the name of its source.
         """
         running = self._accepting()
         _check_position(position)
@@ -491,6 +493,16 @@ class IdempotentProducer(Sending):
 
 
 def _check_position(position: object) -> None:
-    if position is not None and not isinstance(position, SourcePosition):
-        kind = type(position).__name__
-        raise TypeError(f"position is {kind}, expected sequitur.producer.SourcePosition")
+    """Refuse what no start could read again: it would find its journal damaged."""
+    if position is None:
+        return
+    _check_type("position", position, SourcePosition, "sequitur.producer.SourcePosition")
+    assert isinstance(position, SourcePosition)
+    _check_type("position.source", position.source, str, "str")
+    _check_type("position.value", position.value, bytes, "bytes")
+    position.source.encode()
+
+
+def _check_type(name: str, found: object, expected: type, words: str) -> None:
+    if not isinstance(found, expected):
+        raise TypeError(f"{name} is {type(found).__name__}, expected {words}")

@@ -233,7 +233,7 @@ class Subscription:
         max_redeliver_count: A message that fails after this many redeliveries is a dead letter: it
             is copied to `dead_letter_topic`, then acked. None: no limit. Deliveries that were out
             when the process ended count, as far as they were stored.
-        dead_letter_topic: Topic for dead letters. It must not be one of `topics`. `sequitur dlq`
+        dead_letter_topic: Topic for dead letters. It must not be one of `topics`. `sequitur tail`
             reads it.
         evicted_topic: Topic that messages are copied to before a backlog quota evicts them. None:
             no copies. It must not be one of `topics`.

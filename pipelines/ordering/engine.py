@@ -169,7 +169,8 @@ class ReorderEngine:
             self._finisher.wait_for_room(self._stopping.is_set)
             if self._processing is not None and self._processing.is_full:
                 self._finisher.wait_until_idle(self._stopping.is_set)
-                self._steps.wait_for_room(self._stopping.wait)
+                with self._finisher.failing():
+                    self._steps.wait_for_room(self._stopping.wait)
             head = self._log.head
             check_batch(self._job, head, batch_id)
             if head is not None and batch_id <= head.batch_id:
@@ -199,7 +200,8 @@ class ReorderEngine:
             if not is_due and not self._watches_silence():
                 return False
             clock = self._steps.ticked(entry, now_ms)
-            return bool(is_due) and self._steps.run_quiet(StepKind.TICK, entry, clock, now_ms)
+            with self._finisher.failing():
+                return bool(is_due) and self._steps.run_quiet(StepKind.TICK, entry, clock, now_ms)
         finally:
             self._lock.release()
 
@@ -217,12 +219,12 @@ class ReorderEngine:
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
-        with self._lock:
+        with self._lock, self._finisher.failing():
             return self._steps.drain()
 
     def process_pending(self, wait: Callable[[float], bool]) -> None:
         """Try events again until none waits; to be called at the end, after `close`."""
-        with self._lock, contextlib.suppress(StopRequestedError):
+        with self._lock, contextlib.suppress(StopRequestedError), self._finisher.failing():
             while self._steps.try_again(wait, StepKind.DRAIN):
                 pass
 

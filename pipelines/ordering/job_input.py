@@ -16,6 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from sequitur.consumer import SourcePartition
+from sequitur.consumer.step_log import StepKind
 from sequitur.errors import CheckpointError
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.pipelines._stop import StopRequestedError
@@ -236,7 +237,7 @@ class JobInput:
         }
         if recreated and entry.live_runs:
             self._steps.drain()
-        while recreated and self._steps.try_again(wait):
+        while recreated and self._steps.try_again(wait, StepKind.DRAIN):
             pass
         # The drain and the attempts have moved the frontier: the reset goes on from there.
         newest = self._log.entry

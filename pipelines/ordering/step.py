@@ -106,6 +106,18 @@ class Finisher:
         """Return once all steps are done; see `wait_for_room`."""
         self._wait(lambda: self.is_idle, is_stopping)
 
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Run steps in the caller's thread; where one fails, it is the last of this life.
+
+        It may be logged and not done. A step that is logged behind it would take it for done.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
     def close(self) -> None:
         """Let the steps that are staged end; to be called when no more are added."""
         if self._thread is not None:
@@ -728,9 +740,15 @@ class Steps:
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
-        """Try events again, and read no new ones, while too many wait."""
+        """Try events again, and read no new ones, while too many wait.
+
+        At most until as many are settled as waited: each step may make as many anew.
+        """
         processing = self._processing
-        while processing is not None and processing.is_full:
+        if processing is None:
+            return
+        enough = processing.totals.settled + processing.totals.waiting
+        while processing.is_full and processing.totals.settled < enough:
             if not self.try_again(wait):
                 return
 

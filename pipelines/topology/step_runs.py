@@ -334,6 +334,11 @@ class ProcessTotals:
         return self.pending + self.made_pending
 
     @property
+    def settled(self) -> int:
+        """How many events and tuples are done, or given up."""
+        return self.acked + self.dead + self.made_acked + self.made_dead
+
+    @property
     def are_balanced(self) -> bool:
         """Whether each event, and each tuple that a bolt has made, is accounted for."""
         events = self.acked + self.dead + self.pending
@@ -612,9 +617,11 @@ class StepWork:
     def over(self, processed: Processed) -> Processed:
         """Return what became of the events, with the times that are reached by that."""
         before, logged_ms = self.before, self.entry.logged_ms
+        time_ms = logged_ms if before.time_ms is None else before.time_ms
         return replace(
             processed,
-            time_ms=max(logged_ms, before.time_ms or logged_ms),
+            # A tick that was not given is still due.
+            time_ms=time_ms if self.only_retries else max(logged_ms, time_ms),
             watermark_ms=watermark_after(
                 before.watermark_ms, reached_ms(self.entry), processed.least_waiting_ms
             ),

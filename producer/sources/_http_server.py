@@ -37,7 +37,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sequitur.base.log import Logger
-from sequitur.errors import JournalError, NoRoomError, SourceError, StoppingError
+from sequitur.errors import (
+    JournalError,
+    NoRoomError,
+    ProducerError,
+    SourceError,
+    StoppingError,
+)
 from sequitur.producer._outcome import NotPersisted, Persisted
 from sequitur.producer._record import Record
 from sequitur.producer.sources._source import LineSplitter, SourceStatistics
@@ -479,13 +485,13 @@ class HttpSource:
             raise web.HTTPForbidden(text=f"from a browser, expected {_JSON} or {_NDJSON}")
         if intake.stopping.is_set():
             return self._no_room("the daemon stops")
+        waits = _waits(request) or not intake.journals
         try:
-            waits = _waits(request) or not intake.journals
             answer, accepted = await self._take(intake, request, waits=waits)
-            # The events count in the producer's buffer by now: their body is no longer held.
-            return await self._answer(answer, accepted)
-        except (NoRoomError, StoppingError, JournalError) as error:
+        except ProducerError as error:  # whatever it is, nothing was accepted
             return self._no_room(str(error))
+        # The events count in the producer's buffer by now: their body is no longer held.
+        return await self._answer(answer, accepted)
 
     def _authorize(self, request: web.Request) -> None:
         if self._token is None:

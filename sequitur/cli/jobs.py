@@ -246,8 +246,8 @@ def _overview(report: CheckpointReport, document: dict[str, Any]) -> Table:
     table.add_row("late", f"{totals.late:,}")
     quarantined = ", ".join(f"{why} {rows:,}" for why, rows in sorted(totals.quarantined.items()))
     table.add_row("quarantined", f"{sum(totals.quarantined.values()):,} {quarantined}".strip())
-    table.add_row("duplicates", f"{totals.duplicates:,}")
-    table.add_row("held", f"{totals.held:,}")
+    for name in ("duplicates", "skipped", "held"):
+        table.add_row(name, f"{getattr(totals, name):,}")
     if report.staged:
         rows = sum(one.staged.read for one in report.staged)
         table.add_row("staged", f"{rows:,} rows in {len(report.staged)} steps not decided yet")

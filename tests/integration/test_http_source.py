@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientSession
 
 from sequitur.base.json_field import parse_key
-from sequitur.errors import JournalError, SourceError
+from sequitur.errors import JournalError, ProducerClosedError, RetriableError, SourceError
 from sequitur.producer._outcome import NotPersisted, Persisted, PossiblyPersisted
 from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
 from sequitur.producer.sources._source import EventParser, TextParser
@@ -129,6 +129,23 @@ async def test_who_sends_is_told_that_the_journal_may_have_the_events(
     status, answer = await post(b"1", _JSON)
     assert (status, answer["accepted"]) == (500, None)
     assert answer["error"] == "the events may be kept, or not: the disk is away"
+
+
+@pytest.mark.parametrize("query", ["", "?wait=persisted"])
+@pytest.mark.parametrize(
+    "error", [ProducerClosedError("the producer failed"), RetriableError("no room within 1 s")]
+)
+async def test_whatever_hinders_the_producer_nothing_was_taken(
+    post: Post, intake: FakeIntake, error: Exception, query: str
+) -> None:
+    """A bare 500 would say that the journal may have the events."""
+
+    def fail() -> None:
+        raise error
+
+    intake.on_accept = fail
+    status, answer = await post(b"1", _JSON, query)
+    assert (status, answer) == (503, {"error": str(error), "accepted": 0})
 
 
 async def test_good_lines_are_taken_and_bad_ones_listed(post: Post, intake: FakeIntake) -> None:

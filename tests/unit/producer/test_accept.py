@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,8 @@ from tests.support.outcomes import InLog
 from tests.support.producers import make_producer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.fake_wire import FakeWire
 
 _RECORDS = [Record(b"%d" % number + b"x" * 100) for number in range(10)]
@@ -74,6 +76,31 @@ async def test_without_a_journal_events_are_safe_when_kafka_has_them(wire: FakeW
         await producer.note_position(SourcePosition("source", b"2"))
         assert len(wire.records["t", 0]) == 20
         assert producer.recovered_position("source") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "words"),
+    [
+        ("orders", "12", r"position\.value is str, expected bytes"),
+        ("orders", None, r"position\.value is NoneType, expected bytes"),
+        (b"orders", b"12", r"position\.source is bytes, expected str"),
+        ("\ud800", b"12", "surrogates not allowed"),
+    ],
+)
+async def test_a_position_that_no_start_could_read_is_refused(
+    wire: FakeWire, tmp_path: Path, source: Any, value: Any, words: str
+) -> None:
+    """Else the journal has what it takes for damage, and the next start refuses it."""
+    position, journal = SourcePosition(source, value), tmp_path / "orders.journal"
+    async with make_producer(journal=journal) as producer:
+        with pytest.raises((TypeError, ValueError), match=words):
+            await producer.accept("t", [Record(b"lost")], position)
+        with pytest.raises((TypeError, ValueError), match=words):
+            await producer.note_position(position)
+        await (await producer.accept("t", _RECORDS[:1], SourcePosition("orders", b"1"))).journaled
+    async with make_producer(journal=journal) as producer:
+        assert producer.recovered_position("orders") == b"1"
+    assert [record.value for record in wire.records["t", 0]] == [_RECORDS[0].value]
 
 
 async def test_events_of_a_topic_that_is_not_there_are_not_accepted(wire: FakeWire) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -227,6 +228,18 @@ def test_command_prints_tables_or_json(root: Path) -> None:
         assert word in shown.output
     printed = runner.invoke(app, ["reorder", "inspect", str(root), "--json"])
     assert json.loads(printed.output) == inspect_checkpoint(str(root)).as_json()
+
+
+def test_what_the_command_prints_adds_up(root: Path) -> None:
+    totals = Totals(
+        read=70, released=20, late=5, quarantined={"missing": 2}, duplicates=3, skipped=11
+    )
+    done = StepDone(1, totals, seconds=0.5)
+    (root / "done" / "000000000001").write_text(json.dumps(done.to_document()))
+    shown = CliRunner().invoke(app, ["reorder", "inspect", str(root)]).output
+    rows = dict(re.findall(r"(\w+) +│ +(\d+)", shown))
+    parts = ("released", "late", "quarantined", "duplicates", "skipped", "held")
+    assert int(rows["read"]) == sum(int(rows[one]) for one in parts) > int(rows["skipped"]) == 11
 
 
 def test_job_needs_no_name_of_its_own() -> None:

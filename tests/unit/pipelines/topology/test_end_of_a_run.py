@@ -94,14 +94,27 @@ def fails_once(given: Tuple) -> Iterator[object]:
     yield given["made"]
 
 
-def _topology(makes: BaseBolt) -> Topology:
+def _topology(makes: BaseBolt, interval: str = "1 s") -> Topology:
     builder = TopologyBuilder("ends")
     builder.set_spout("events")
-    interval = "1 s" if isinstance(makes, AtTicks) else None
-    builder.set_bolt("makes", makes, tick_interval=interval).local_grouping("events")
+    ticks = interval if isinstance(makes, AtTicks) else None
+    builder.set_bolt("makes", makes, tick_interval=ticks).local_grouping("events")
     builder.set_bolt("fails", fails_once).shuffle_grouping("makes")
     builder.set_output("out", topic="made", key=None, value="made").local_grouping("fails")
     return builder.build()
+
+
+class _Waits:
+    """Waits two seconds each time, and stops the job after some."""
+
+    def __init__(self, tester: ReorderTester) -> None:
+        self.count = 0
+        self._tester = tester
+
+    def __call__(self, _seconds: float) -> bool:
+        self.count += 1
+        self._tester.now_ms += 2_000
+        return self.count > 5
 
 
 def _processed(tester: ReorderTester) -> Mapping[str, int]:
@@ -134,6 +147,60 @@ def test_a_run_ends_though_each_step_takes_as_long_as_a_tick(
         totals = _processed(tester)
         assert (totals["made_pending"], totals["made"]) == (0, totals["made_acked"])
         assert len(tester.records("made")) == totals["made"] > 0
+
+
+@pytest.mark.promise("process-run-ends-while-ticks-make")
+def test_a_tick_that_was_due_at_the_end_of_a_run_comes_with_the_next() -> None:
+    """The steps that only try again took its time, and it was never given."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms")
+    topology = _topology(AtTicks(), interval="1 h")
+    with ReorderTester(_SETTINGS, topology, process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(3_600)
+        assert (made := _processed(tester)["made"]) == 1
+
+        def wait(_seconds: float) -> bool:
+            tester.now_ms += 3_600_000
+            return False
+
+        tester._opened().process_pending(wait)
+        assert (_processed(tester)["made_pending"], _processed(tester)["made"]) == (0, made)
+        tester.restart()
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        assert _processed(tester)["made"] == made + 1
+
+
+@pytest.mark.parametrize("makes", [AtTicks, AtEnds])
+def test_new_events_are_read_though_each_step_makes_as_many_that_wait(
+    makes: Callable[[], BaseBolt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job with so few that may wait would read no more for good."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms", max_pending=1)
+    with ReorderTester(_SETTINGS, _topology(makes()), process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(2)
+        waits = _Waits(tester)
+        monkeypatch.setattr(tester._opened()._stopping, "wait", waits)
+        assert _processed(tester)["made_pending"] >= 1
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        assert _processed(tester)["taken"] == 2
+        assert waits.count > 0
+
+
+@pytest.mark.parametrize("makes", [AtTicks, AtEnds])
+def test_input_is_reset_though_each_step_makes_as_many_that_wait(
+    makes: Callable[[], BaseBolt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is tried again before a recreated topic is read."""
+    process = ProcessSettings(retry_delay="1 ms", retry_maximum="1 ms")
+    with ReorderTester(_SETTINGS, _topology(makes()), process=process, now_ms=_AT_MS) as tester:
+        tester.run([{"value": f'{{"at": {_AT_MS}}}'}])
+        tester.advance(2)
+        monkeypatch.setattr(tester._topics, "ids", lambda topics: dict.fromkeys(topics, "another"))
+        waits, made = _Waits(tester), _processed(tester)["made"]
+        assert tester._opened().input.reset(waits)
+        assert _processed(tester)["made_acked"] == made > 0
+        assert waits.count > 0
 
 
 @pytest.mark.parametrize("ackers", [1, 0])
