@@ -87,7 +87,7 @@ class ProcessWorkers:
         for slot in slots:
             slot.thread.join()
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
         """See `Workers`.
 
         Raises:
@@ -97,7 +97,8 @@ class ProcessWorkers:
         """
         if not tasks:
             return []
-        run = _Run([self._pickled(task) for task in tasks], self._blocks.entered)
+        most_attempts = MOST_ATTEMPTS if retries else 1
+        run = _Run([self._pickled(task) for task in tasks], self._blocks.entered, most_attempts)
         with self._lock:
             if self._is_closed or any(block.is_ended for block in run.blocks):
                 raise StopRequestedError
@@ -186,7 +187,8 @@ class ProcessWorkers:
         except ProcessDiedError as died:
             slot.process = None
             if not task.run.is_over.is_set():
-                self._tell(f"{died}, attempt {task.deaths + 1} of {MOST_ATTEMPTS} at its task")
+                most = task.run.most_attempts
+                self._tell(f"{died}, attempt {task.deaths + 1} of {most} at its task")
             return died
         except Exception as error:  # noqa: BLE001 - raised where the task's result is waited for
             return error
@@ -200,12 +202,13 @@ class ProcessWorkers:
             return
         if isinstance(outcome, ProcessDiedError):
             task.deaths += 1
-            if task.deaths < MOST_ATTEMPTS and run.error is None:
+            if task.deaths < run.most_attempts and run.error is None:
                 run.waiting.append(task)
                 if run not in self._turns:
                     self._turns.append(run)
                 return
-            outcome = TaskDiedError(f"{outcome}, in each of {task.deaths} attempts at its task")
+            again = f", in each of {task.deaths} attempts at its task" if task.deaths > 1 else ""
+            outcome = TaskDiedError(f"{outcome}{again}")
         if isinstance(outcome, Exception):
             self._fail(run, outcome)
         elif not outcome[0]:
@@ -243,7 +246,10 @@ def _failure(reason: str, where: str) -> TaskFailedError:
 class _Run:
     """The tasks that a thread waits for."""
 
-    def __init__(self, pickled: Sequence[bytes], blocks: Iterable[_Block]) -> None:
+    def __init__(
+        self, pickled: Sequence[bytes], blocks: Iterable[_Block], most_attempts: int
+    ) -> None:
+        self.most_attempts = most_attempts
         self.blocks = tuple(blocks)
         self.waiting = deque(_Task(self, place, task) for place, task in enumerate(pickled))
         self.results: list[Any] = [None] * len(pickled)

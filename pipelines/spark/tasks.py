@@ -301,8 +301,9 @@ class SparkWorkers:
         """See `Workers`."""
         return str(self._spark.sparkContext.master)
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
         """See `Workers`."""
+        del retries  # `spark.task.maxFailures` is the session's
         return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
 
     def reason_of(self, error: Exception) -> str | None:

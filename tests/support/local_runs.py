@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sequitur.pipelines.local.runner import LocalQuery
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.workers import Workers
 
 
 class ListEnds:
@@ -44,8 +46,9 @@ class LocalTester(ReorderTester):
 
     runs_here = True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, workers: Workers | None = None, **options: Any) -> None:
         self._job: JobContext
+        self._workers = workers
         self.stop = threading.Event()
         super().__init__(*arguments, **options)
 
@@ -57,7 +60,8 @@ class LocalTester(ReorderTester):
             yield other
 
     def _context(self, checkpoint: Checkpoint) -> JobContext:
-        self._job = super()._context(checkpoint)
+        job = super()._context(checkpoint)
+        self._job = job if self._workers is None else replace(job, workers=self._workers)
         return self._job
 
     def run(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:

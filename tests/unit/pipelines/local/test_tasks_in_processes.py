@@ -1,0 +1,111 @@
+"""Bolts in processes of this machine: what kills one is found, and no death is repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import cloudpickle
+import pytest
+
+from sequitur.pipelines.local.workers import ProcessWorkers
+from sequitur.pipelines.topology.files import SurvivingTasks
+from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.local_runs import LocalTester
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# Else each process imports this module, and pytest.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+_T0: Final = 1_700_000_000_000
+_SETTINGS: Final[dict[str, Any]] = {
+    "input_topics": ["readings"],
+    "output_topic": "ordered",
+    "event_time": "json:at",
+    "delay": "0 s",
+}
+_TOPOLOGY: Final = """
+import json, os, signal
+from sequitur import TopologyBuilder, bolt
+
+@bolt(fields=("key", "value"))
+def where(event):
+    if json.loads(event.value).get("kills"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield event.key, str(os.getpid())
+
+builder = TopologyBuilder("where")
+builder.set_spout("events")
+builder.set_bolt("where", where).local_grouping("events")
+builder.set_output("out").local_grouping("where")
+topology = builder.build()
+"""
+
+
+_told: Final[list[str]] = []
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ProcessWorkers]:
+    with contextlib.closing(ProcessWorkers(2, tell=_told.append)) as workers:
+        yield workers
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """What is told of workers from here on."""
+    _told.clear()
+    return _told
+
+
+def _rows(numbers: range, kills: int | None = None) -> Iterator[dict[str, str]]:
+    for number in numbers:
+        more = {"kills": True} if number == kills else {}
+        yield {"key": "a", "value": json.dumps({"at": _T0 + 1_000 * number, **more})}
+
+
+@pytest.mark.promise("process-process-dies-event")
+def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as_are_counted(
+    tmp_path: Path, shared: ProcessWorkers, told: list[str]
+) -> None:
+    """No death is repeated by the workers: each try of the search would cost four."""
+    path = tmp_path / "where_bolts_run.py"
+    path.write_text(_TOPOLOGY)
+    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+        tester.run(_rows(range(4), kills=2))
+        tester.drain()
+        pids = {int(one.value or b"") for one in tester.released}
+        assert len(tester.released) == 3
+        assert os.getpid() not in pids
+        (dead,) = tester.records("ordered.dead-letter")
+        assert json.loads(dead.value or b"")["kills"]
+        processed = tester.report().processed
+    assert processed is not None
+    assert processed["crashes"] == len(told) > 1
+    assert {line.rpartition(", ")[2] for line in told} == {"attempt 1 of 1 at its task"}
+
+
+def _counted(path: Path) -> Callable[[], None]:
+    """Return a task that notes that it was begun, and kills its process."""
+
+    def die() -> None:
+        with path.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return die
+
+
+@pytest.mark.promise("process-process-dies-whatever")
+def test_tasks_that_may_run_once_are_run_once(tmp_path: Path, shared: ProcessWorkers) -> None:
+    """As commits to databases: the next try has to know of the one before."""
+    tries = tmp_path / "tries"
+    tasks = SurvivingTasks(shared, tmp_path, max_crashes=2)
+    assert tasks.once([_counted(tries)]) is None
+    assert (tries.read_text(), tasks.crashes) == ("x", 1)
