@@ -127,6 +127,7 @@ class ReorderSettings(Section):
             *(
                 "runner",
                 "workers",
+                "stop_timeout",
                 "starting_offsets",
                 "max_offsets_per_trigger",
                 "trigger_interval",
@@ -263,6 +264,10 @@ class ReorderSettings(Section):
         gt=0,
         le=1_000,
         description="With runner local: processes that run tasks. Default: one for each core",
+    )
+    stop_timeout: Duration = Field(
+        default=timedelta(seconds=20),
+        description="With runner local: how long tasks may run after a stop",
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"

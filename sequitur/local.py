@@ -1,11 +1,13 @@
 """For programs of your own without Spark: the reorder job on this machine, step by step.
 
-Loaded when it is imported, and by nothing else of Sequitur's public names: it needs pyarrow.
+Loaded when it is imported, and by nothing else of Sequitur's public names: it needs the packages of
+the extra `[local]`.
 """
 
 from sequitur.base.extras import load
 
-load("pyarrow", "sequitur.local")
+for _module in ("cloudpickle", "pyarrow"):
+    load(_module, "sequitur.local")
 
 from sequitur.pipelines.local.runner import reorder
 from sequitur.pipelines.ordering.progress import JobReport

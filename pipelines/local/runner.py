@@ -14,20 +14,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import milliseconds
+from sequitur.base.retry import print_line
+from sequitur.base.settings import format_duration, milliseconds
 from sequitur.errors import CheckpointError, LogRangeError
 from sequitur.kafka.log_watch import LogWatch
 from sequitur.kafka.settings import settings_of
-from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines._stop import StopRequestedError, calling_at_stop
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import Planner
 from sequitur.pipelines.local.source import LocalSource, checked_pattern
+from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.restarts import Ticks
 from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.store.storage import storage_at
-from sequitur.pipelines.workers import ThisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -295,7 +296,7 @@ def run_local(
     on_step: StepFunction | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is."""
-    with _workers(settings) as workers:
+    with running_workers(settings, stop, has_bolts=process is not None) as workers:
         return run_reorder(
             LocalRunner(workers),
             kafka,
@@ -311,9 +312,29 @@ def run_local(
 
 
 @contextlib.contextmanager
-def _workers(settings: ReorderSettings) -> Iterator[Workers]:
-    """Run the tasks of a job for as long as the block runs."""
-    yield ThisProcess(lambda task: task, settings.workers or 1)
+def running_workers(
+    settings: ReorderSettings, stop: Event, *, has_bolts: bool
+) -> Iterator[ProcessWorkers]:
+    """Run the tasks of a job for as long as the block runs, and some time after a stop at most.
+
+    Without bolts no process is started before there is a task. With bolts there always are tasks,
+    and what these import is imported while the job asks brokers.
+    """
+    workers = ProcessWorkers(settings.workers, tell=print_line)
+
+    def give_up() -> None:
+        print_line(
+            f"tasks are ended: the job was to stop {format_duration(settings.stop_timeout)} ago. "
+            "The next start finishes their step"
+        )
+        workers.close()
+
+    with contextlib.closing(workers):
+        if has_bolts:
+            workers.start()
+        grace_s = settings.stop_timeout.total_seconds()
+        with calling_at_stop(stop.is_set, grace_s, give_up):
+            yield workers
 
 
 @contextlib.contextmanager

@@ -93,7 +93,8 @@ def run_job(
         raise typer.BadParameter(
             "the local runner has no Spark: leave it out, or give --runner spark", param_hint=flag
         )
-    load("pyarrow", "a job without Spark")
+    for module in ("cloudpickle", "pyarrow"):
+        load(module, "a job without Spark")
     from sequitur.pipelines.local.runner import run_here  # noqa: PLC0415 - other commands need no Arrow
 
     run_here(settings.kafka, settings.reorder, options, process)

@@ -200,11 +200,11 @@ def _name_what_is_missing(base: Environment) -> None:
 
     base.command(*_JOB, "--checkpoint", "checkpoint", fails_with=told("spark"))
     base.command(*_JOB, "--checkpoint", "checkpoint", fails_with=told("local"))
-    base.command(*_LOCAL, "--checkpoint", "checkpoint", fails_with=told("arrow"))
+    base.command(*_LOCAL, "--checkpoint", "checkpoint", fails_with=told("local"))
     base.command("reorder", "inspect", "checkpoint", fails_with=told("arrow"))
     base.command("demo", fails_with=told("spark"))
     base.run("-c", "import sequitur.spark", fails_with=told("spark"))
-    base.run("-c", "import sequitur.local", fails_with=told("arrow"))
+    base.run("-c", "import sequitur.local", fails_with=told("local"))
     base.run("-c", _REORDER, fails_with=told("arrow"))
     base.run("-c", _PICTURE, fails_with=told("plot"))
     base.run("-c", _STATE, fails_with=told("state"))

@@ -1,4 +1,4 @@
-"""Bolts in processes of this machine: what kills one is found, and no death is repeated."""
+"""A job's tasks in processes of this machine: what runs there, and when processes are there."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
+import psutil
 import pytest
 
+from sequitur.consumer import ReorderSettings
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.local.runner import running_workers
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.topology.files import SurvivingTasks
 from sequitur.pipelines.topology.topology_file import load_topology
 from tests.support.local_runs import LocalTester
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 # Else each process imports this module, and pytest.
@@ -109,3 +115,70 @@ def test_tasks_that_may_run_once_are_run_once(tmp_path: Path, shared: ProcessWor
     tasks = SurvivingTasks(shared, tmp_path, max_crashes=2)
     assert tasks.once([_counted(tries)]) is None
     assert (tries.read_text(), tasks.crashes) == ("x", 1)
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+def test_what_is_small_is_done_in_the_driver_and_what_is_large_in_processes(
+    shared: ProcessWorkers, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    counts: list[int] = []
+    run = shared.run
+
+    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+        counts.append(len(tasks))
+        return run(tasks, **how)
+
+    monkeypatch.setattr(shared, "run", counted)
+    if is_large:
+        monkeypatch.setattr("sequitur.pipelines.workers._SMALL_BYTES", -1)
+    with LocalTester(_SETTINGS | {"duplicates": "json:at"}, workers=shared) as tester:
+        tester.run(_rows(range(4)))
+        tester.run(_rows(range(2, 6)))
+        tester.drain()
+        assert len(tester.released) == 6
+    assert bool(counts) == is_large
+
+
+def _children() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True)}
+
+
+def _settings(**more: object) -> ReorderSettings:
+    return ReorderSettings.model_validate({**_SETTINGS, "checkpoint": "x", **more})
+
+
+def test_processes_are_begun_ahead_of_the_first_task_only_where_there_are_bolts() -> None:
+    before, stop = _children(), threading.Event()
+    with running_workers(_settings(), stop, has_bolts=False) as workers:
+        assert _children() == before
+        assert not workers._slots
+    with running_workers(_settings(workers=3), stop, has_bolts=True) as workers:
+        assert len(_children() - before) == 1
+        assert workers.parallelism == 3
+    assert _children() == before
+
+
+@pytest.mark.promise("order-ctrl-sigterm-job")
+def test_tasks_that_go_on_after_a_stop_are_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_work, stop = tmp_path / "at-work", threading.Event()
+
+    def hang() -> None:
+        at_work.touch()
+        threading.Event().wait()
+
+    def stop_it() -> None:
+        wait_until(at_work.exists)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_it)
+    before = _children()
+    with running_workers(_settings(stop_timeout="10 ms"), stop, has_bolts=False) as workers:
+        stopping.start()
+        with pytest.raises(StopRequestedError):
+            workers.run([hang])
+        stopping.join()
+    assert at_work.exists()
+    assert _children() == before
+    assert "tasks are ended: the job was to stop 10 ms ago" in capsys.readouterr().err
