@@ -29,6 +29,7 @@ T = TypeVar("T")
 MOST_ATTEMPTS: Final = 4
 """At a task whose process dies, as by Spark's `spark.task.maxFailures`."""
 MODULES: Final = (
+    "sequitur.pipelines.local.source",
     "sequitur.pipelines.ordering.runs",
     "sequitur.pipelines.rows.stage",
     "sequitur.pipelines.sink.sink",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import signal
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import cloudpickle
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +23,9 @@ from sequitur.kafka import connections
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local.source import LocalSource, parts_of
+from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.workers import ThisProcess
 from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
@@ -23,9 +33,13 @@ from tests.support.parquet_files import parquet_files
 from tests.support.partition_model import PartitionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from sequitur.pipelines.workers import Workers
+
+# Else each process imports this module, and pytest.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 _ROWS: Final = 12
 _BATCH: Final = 4
 _T0: Final = 1_700_000_000_000
@@ -56,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 
 class _Case:
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, workers: Workers | None = None, **settings: Any) -> None:
         self.folder = folder
         self.told: list[str] = []
         self.waits = 0
@@ -79,7 +93,7 @@ class _Case:
         self.source = LocalSource(
             KafkaSettings(bootstrap_servers="unused:1"),
             self.settings,
-            ThisProcess(lambda task: task, parallelism=2),
+            workers or ThisProcess(lambda task: task, parallelism=2),
             self.outages,
         )
 
@@ -124,6 +138,74 @@ def test_tasks_wait_for_brokers_as_long_as_patience_goes(
     assert case.stage() == _READ
     assert case.waits == 3
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
+
+
+class _Processes(ProcessWorkers):
+    """Processes whose tasks have the cluster in their own memory."""
+
+    cluster: FakeCluster
+    dies = False
+    pids: frozenset[int] = frozenset()
+
+    def run(self, tasks: Sequence[Callable[[], Any]], *, retries: bool = True) -> list[Any]:
+        on_cluster = [
+            functools.partial(_on_cluster, self.cluster, task, dies=self.dies) for task in tasks
+        ]
+        found = super().run(on_cluster, retries=retries)
+        self.pids = frozenset(pid for _, pid in found)
+        return [answer for answer, _ in found]
+
+
+def _on_cluster(cluster: FakeCluster, task: Callable[[], Any], *, dies: bool) -> tuple[Any, int]:
+    """Do a task; the process of its first attempt may die, once the rows are staged."""
+    wire = FakeWire(cluster)
+    vars(connections)["Wire"] = lambda *_args, **_options: wire
+    try:
+        answer = task()
+    finally:
+        connections.close_own()
+    if dies and not attempt_number():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer, os.getpid()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[_Processes]:
+    with contextlib.closing(_Processes(2)) as workers:
+        yield workers
+
+
+@pytest.fixture
+def processes(running: _Processes, cluster: FakeCluster) -> _Processes:
+    running.cluster, running.dies = cluster, False
+    return running
+
+
+@pytest.mark.promise("order-local-runner-needs")
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+def test_large_batches_are_read_by_ranges_in_processes(
+    processes: _Processes, tmp_path: Path, *, dies: bool
+) -> None:
+    """Each row once; files of an attempt that has died are named by nobody."""
+    processes.dies = dies
+    case = _Case(tmp_path, processes, small_batch_rows=0)
+    found = case.source.stage(None, case.writer, step=0, spans=_SPANS, partitions=3)
+    assert len(found) == 2
+    assert os.getpid() not in processes.pids
+    named = [tmp_path / str(one.file) for one in found]
+    read = pa.concat_tables([pq.read_table(one) for one in named]).to_pylist()
+    assert sorted((one["partition"], one["offset"]) for one in read) == [
+        (where.partition, offset) for where, span in _SPANS.items() for offset in range(*span)
+    ]
+    assert len(parquet_files(tmp_path)) == (4 if dies else 2)
+
+
+def test_what_is_deleted_is_told_by_its_kind_from_a_process(
+    processes: _Processes, tmp_path: Path
+) -> None:
+    processes.cluster.partitions[OutputPartition("t", 1)].start = 5
+    with pytest.raises(LogRangeError, match="begins at offset 5, and not at 3"):
+        _Case(tmp_path, processes, small_batch_rows=0).stage()
 
 
 @given(
