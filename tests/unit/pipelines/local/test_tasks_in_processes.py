@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from sequitur.consumer.topology import Topology
+
 # Else each process imports this module, and pytest.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 _T0: Final = 1_700_000_000_000
@@ -76,14 +78,19 @@ def _rows(numbers: range, kills: int | None = None) -> Iterator[dict[str, str]]:
         yield {"key": "a", "value": json.dumps({"at": _T0 + 1_000 * number, **more})}
 
 
+@pytest.fixture(scope="module")
+def topology(tmp_path_factory: pytest.TempPathFactory) -> Topology:
+    path = tmp_path_factory.mktemp("topology") / "where_bolts_run.py"
+    path.write_text(_TOPOLOGY)
+    return load_topology(path)
+
+
 @pytest.mark.promise("process-process-dies-event")
 def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as_are_counted(
-    tmp_path: Path, shared: ProcessWorkers, told: list[str]
+    topology: Topology, shared: ProcessWorkers, told: list[str]
 ) -> None:
     """No death is repeated by the workers: each try of the search would cost four."""
-    path = tmp_path / "where_bolts_run.py"
-    path.write_text(_TOPOLOGY)
-    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+    with LocalTester(_SETTINGS, topology, workers=shared) as tester:
         tester.run(_rows(range(4), kills=2))
         tester.drain()
         pids = {int(one.value or b"") for one in tester.released}
@@ -137,6 +144,50 @@ def test_what_is_small_is_done_in_the_driver_and_what_is_large_in_processes(
         tester.drain()
         assert len(tester.released) == 6
     assert bool(counts) == is_large
+
+
+@pytest.mark.promise("order-ctrl-sigterm-job")
+@pytest.mark.parametrize(
+    "has_bolts",
+    [
+        pytest.param(False, id="rows"),
+        pytest.param(True, id="bolts", marks=pytest.mark.test_all),
+    ],
+)
+def test_step_whose_tasks_a_stop_has_ended_is_finished_by_the_next_start(
+    shared: ProcessWorkers, topology: Topology, monkeypatch: pytest.MonkeyPatch, *, has_bolts: bool
+) -> None:
+    """Whichever round of tasks it ends: each row is out once."""
+    monkeypatch.setattr("sequitur.pipelines.workers._SMALL_BYTES", -1)
+    run = shared.run
+    left = ended = 0
+
+    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StopRequestedError
+        return run(tasks, **how)
+
+    monkeypatch.setattr(shared, "run", counted)
+    stage = topology if has_bolts else None
+    while left <= 0:
+        left = ended = ended + 1
+        with LocalTester(_SETTINGS | {"duplicates": "json:at"}, stage, workers=shared) as tester:
+            for numbers in (range(4), range(2, 6)):
+                tester.produce(_rows(numbers))
+                try:
+                    tester.run()
+                except StopRequestedError:
+                    tester.restart()
+                    tester.run()
+            with contextlib.suppress(StopRequestedError):
+                tester.drain()
+            tester.restart()
+            tester.drain()
+            assert len(tester.released) == 6
+            assert tester.totals.read == 8
+    assert ended > 4, "no round of tasks was ended"
 
 
 def _children() -> set[int]:
