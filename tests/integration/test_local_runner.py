@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
@@ -41,6 +42,22 @@ _EVENTS: Final = 2_000
 _KILLED_AT: Final = (1, 400, 900)
 """Released rows at which a life is killed."""
 _TIMEOUT_S: Final = 2 * PATIENCE_S
+_WHERE: Final = """
+import json, os, signal
+from sequitur import TopologyBuilder, bolt
+
+@bolt(fields=("key", "value"))
+def where(event):
+    if json.loads(event.value).get("kills"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield event.key, str(os.getpid())
+
+builder = TopologyBuilder("where")
+builder.set_spout("events")
+builder.set_bolt("where", where).local_grouping("events")
+builder.set_output("out").local_grouping("where")
+topology = builder.build()
+"""
 
 
 class _Job:
@@ -70,7 +87,7 @@ class _Job:
     def run(self, **how: Any) -> Any:
         return reorder(self.kafka, self.settings, stop=threading.Event(), available_now=True, **how)
 
-    def start(self, log: Path) -> subprocess.Popen[bytes]:
+    def start(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
         """A life that reads whatever comes, in a process group of its own."""
         config = self.folder / "job.toml"
         lines = [f"{name} = {json.dumps(value)}" for name, value in self.given.items()]
@@ -78,7 +95,10 @@ class _Job:
         config.write_text(kafka + "[reorder]\n" + "\n".join([*lines, 'runner = "local"\n']))
         with log.open("ab") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "sequitur", "reorder", "--config", str(config)],
+                [
+                    *(sys.executable, "-m", "sequitur", *(command or ("reorder",))),
+                    *("--config", str(config)),
+                ],
                 cwd=ROOT,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -172,6 +192,34 @@ def test_job_that_is_killed_at_any_moment_goes_on(job: _Job) -> None:
 
 def _has_released(job: _Job, life: subprocess.Popen[bytes], most: int) -> bool:
     return len(job.released()) >= most or life.poll() is not None
+
+
+@pytest.mark.kill
+@pytest.mark.promise("order-local-runner-needs", "process-process-dies-event")
+def test_bolts_run_in_processes_that_end_with_the_job(job: _Job) -> None:
+    """Whatever ends it; and an event that kills one is a dead letter."""
+    bolts = job.folder / "where_bolts_run.py"
+    bolts.write_text(_WHERE)
+    events = _placed(shuffled(400, seed=4))
+    kills = Event(value=b'{"at": %d, "kills": true}' % time_of(events[7]), key=b"k", partition=0)
+    job.send([*events, kills])
+    log = job.folder / "log"
+    life = job.start(log, "process", str(bolts))
+    try:
+        wait_until(lambda: len(job.released()) >= 10 or life.poll() is not None)
+        pids = {int(one.value) for one in job.released()}
+        assert life.poll() is None, log.read_text()
+        assert life.pid not in pids
+        assert any(map(psutil.pid_exists, pids))
+    finally:
+        life.kill()
+        life.wait(_TIMEOUT_S)
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+    words = ("process", str(bolts), "--available-now", "--drain")
+    assert job.start(log, *words).wait(_TIMEOUT_S) == 0, log.read_text()
+    assert len(job.released()) == len(events)
+    (dead,) = read_output(job.kafka, f"{job.settings.output_topic}.dead-letter")
+    assert dead.value == kills.value
 
 
 @pytest.mark.promise("order-ctrl-sigterm-job")
