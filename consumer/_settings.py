@@ -124,7 +124,14 @@ class ReorderSettings(Section):
             *("duplicates", "duplicate_window", "quarantine_topic"),
         ),
         "Reading and writing": (
-            *("starting_offsets", "max_offsets_per_trigger", "trigger_interval"),
+            *(
+                "runner",
+                "workers",
+                "stop_timeout",
+                "starting_offsets",
+                "max_offsets_per_trigger",
+                "trigger_interval",
+            ),
             *("small_batch_rows", "small_batch_bytes"),
             *("output_partitions", "replication_factor", "app", "metrics"),
         ),
@@ -248,6 +255,20 @@ class ReorderSettings(Section):
         description="A row whose event time is before this goes to quarantine, since the unit "
         "is probably wrong",
     )
+    runner: Literal["spark", "local"] = Field(
+        default="spark",
+        description="What runs the job: spark, or local (one program, without Spark and Java)",
+    )
+    workers: int | None = Field(
+        default=None,
+        gt=0,
+        le=1_000,
+        description="With runner local: processes that run tasks. Default: one for each core",
+    )
+    stop_timeout: Duration = Field(
+        default=timedelta(seconds=20),
+        description="With runner local: how long tasks may run after a stop",
+    )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where a new job begins to read"
     )
@@ -257,8 +278,8 @@ class ReorderSettings(Section):
     small_batch_rows: int = Field(
         default=50_000,
         ge=0,
-        description="The driver reads batches of at most this many rows itself, without a Spark "
-        "job. 0: Spark reads all",
+        description="The driver reads batches of at most this many rows itself, without tasks. "
+        "0: tasks read all",
     )
     small_batch_bytes: int = Field(
         default=32 << 20,

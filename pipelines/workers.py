@@ -32,10 +32,16 @@ class Workers(Protocol):
     def master(self) -> str:
         """Whose they are, as Spark names it."""
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
         """Run tasks, and give their answers in order.
 
         They are pickled. One may be run again, or by two machines at once.
+
+        Args:
+            tasks: The tasks.
+            retries: Whether a task whose process has died is run again before all of them fail. It
+                is False where the caller itself looks for what kills the process. Spark goes by its
+                own settings.
         """
 
     def reason_of(self, error: Exception) -> str | None:
@@ -104,8 +110,9 @@ class ThisProcess:
         self.parallelism = parallelism
         self.master = "local"
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
         """See `Workers`."""
+        del retries
         return [self._pickled(task)() for task in tasks]
 
     def reason_of(self, error: Exception) -> str | None:

@@ -101,6 +101,8 @@ __all__ = [
     "SubscriptionFencedError",
     "SubscriptionNameError",
     "TakenOverError",
+    "TaskDiedError",
+    "TaskFailedError",
     "TopicError",
     "TopologyBuildError",
     "TopologyError",
@@ -750,6 +752,14 @@ class SubscriptionClosedError(SubscriptionError):
 
 class BoltCrashError(ReorderError):
     """The process of a task dies again and again, and no single event causes it."""
+
+
+class TaskFailedError(ReorderError):
+    """A task without Spark raised an exception. A note has its traceback."""
+
+
+class TaskDiedError(ReorderError):
+    """The process of a task without Spark died in each attempt."""
 
 
 class TopologyTaskError(ReorderError):

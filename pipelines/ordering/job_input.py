@@ -13,12 +13,12 @@ has got to, or behind lost rows.
 from __future__ import annotations
 
 import contextlib
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sequitur.consumer import SourcePartition
 from sequitur.consumer.step_log import StepKind
 from sequitur.errors import CheckpointError
+from sequitur.kafka.log_reading import EARLIEST
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.checkpoint import WAY_ON
 
@@ -97,8 +97,8 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
     root = job.checkpoint.root
     if batch_id not in (entry.batch_id, entry.batch_id + 1):
         raise CheckpointError(
-            f"{root}: Spark begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
-            f"its own part of the folder gone? Put it back, or {WAY_ON}"
+            f"{root}: the query begins batch {batch_id}, but batch {entry.batch_id} is logged: is "
+            f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
         return  # the first behind a reset begins where we have told Spark to
@@ -107,7 +107,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
         return
     where, _ = min(planned.items() ^ entry.planned.items())
     raise CheckpointError(
-        f"{root}: Spark begins batch {batch_id}, and has planned batch {entry.batch_id} again: "
+        f"{root}: the query begins batch {batch_id}, and has planned batch {entry.batch_id} again: "
         f"partition {where.partition} of {where.topic!r} ends at "
         f"{planned.get(where, 'no offset')}, and the log of step {entry.step} says "
         f"{entry.planned.get(where, 'none')}. Part of {entry.source}/ is gone, or is not this "
@@ -130,10 +130,6 @@ def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> di
     return {**known, **ids}
 
 
-_EARLIEST: Final = -2
-"""What Spark takes for the offset of a partition's first record."""
-
-
 class JobInput:
     """The input of a job, as the log has it. The lock is the engine's, for staging, too."""
 
@@ -150,6 +146,11 @@ class JobInput:
         self._steps = steps
 
     @property
+    def source(self) -> str:
+        """Name of the folder with plans and commits in the checkpoint."""
+        return self._log.source
+
+    @property
     def spark_folder(self) -> str:
         """Where Spark keeps its own checkpoint."""
         return f"{self._job.checkpoint.root}/{self._log.source}"
@@ -160,20 +161,15 @@ class JobInput:
         head = self._log.head
         return head is not None and head.batch_id < 0
 
-    def starting_offsets(self, topics: Mapping[str, int]) -> str | None:
-        """Return where Spark is to begin, as its option takes it, with each partition named."""
+    def begins(self, topics: Mapping[str, int]) -> dict[SourcePartition, int] | None:
+        """Return where the first batch is to begin, for each partition; None after no reset.
+
+        A partition that the log does not know begins at its first record (`EARLIEST`).
+        """
         head = self._log.head
         if head is None or not self.is_reset:
             return None
-        return json.dumps(
-            {
-                topic: {
-                    str(number): head.planned.get(SourcePartition(topic, number), _EARLIEST)
-                    for number in range(partitions)
-                }
-                for topic, partitions in topics.items()
-            }
-        )
+        return {where: head.planned.get(where, EARLIEST) for where in partitions_of(topics)}
 
     @property
     def has_log(self) -> bool:
@@ -203,7 +199,7 @@ class JobInput:
         """
         with self._lock:
             topics = input_topics(self._job)
-            there = _partitions(topics)
+            there = partitions_of(topics)
             ids = self._job.topics.ids(topics)
             begins = subscription.begin(
                 self._first(topics),
@@ -283,7 +279,7 @@ class JobInput:
         """Return each partition's first offset that is not read yet, and its end."""
         head = self._log.head
         known = {} if head is None else head.clock.partitions
-        there = _partitions(topics)
+        there = partitions_of(topics)
         ends = self._job.topics.high_watermarks(there)
         first = self._job.topics.low_watermarks(where for where in there if where not in known)
         return {
@@ -293,7 +289,7 @@ class JobInput:
 
     def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
         """Return the first offset that is there of each partition that is."""
-        return self._job.topics.low_watermarks(_partitions(topics))
+        return self._job.topics.low_watermarks(partitions_of(topics))
 
 
 def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]:
@@ -304,7 +300,8 @@ def input_topics(job: JobContext, written: Sequence[str] = ()) -> dict[str, int]
     return job.topics.matching(wanted, job.source.matcher(wanted), written)
 
 
-def _partitions(topics: Mapping[str, int]) -> list[SourcePartition]:
+def partitions_of(topics: Mapping[str, int]) -> list[SourcePartition]:
+    """Return the partitions of topics."""
     return [
         SourcePartition(topic, number)
         for topic, partitions in topics.items()

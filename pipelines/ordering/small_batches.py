@@ -1,8 +1,8 @@
 """Small batches are read and staged in the driver: a round of tasks costs more than they do.
 
-Spark plans, logs and commits such a batch as any other. What it is to read are ranges of offsets;
-here a reader of our own reads exactly these, and what is read is staged as a task would stage it.
-Its DataFrame is never run, so Spark counts no rows of it.
+Such a batch is planned, logged and committed as any other. What it is to read are ranges of
+offsets; here a reader of our own reads exactly these, and what is read is staged as a task would
+stage it. Spark never runs its DataFrame, and so counts no rows of it.
 
 How much may be read is settled before it is: by offsets, of which a range has at least as many as
 rows, and by the bytes of a row so far. What turns out larger all the same is not unpacked.
@@ -28,7 +28,7 @@ from sequitur.pipelines.rows.stage import READ_SCHEMA, outputs_of
 from sequitur.pipelines.workers import done_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sequitur.consumer import ReorderSettings, SourcePartition
     from sequitur.kafka.reader import Reader
@@ -107,7 +107,7 @@ class SmallBatches:
             if not isinstance(error, ReadTooLargeError):
                 self._tell(
                     f"the driver cannot read a small batch: {error or type(error).__name__}. "
-                    f"Spark's tasks read it, and what comes within {_REST_S:.0f} s"
+                    f"Tasks read it, and what comes within {_REST_S:.0f} s"
                 )
             return None
 
@@ -121,10 +121,16 @@ class KafkaRanges:
 
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
         """See `RangeReader`."""
+        return [*self.each(spans, partitions, most_bytes)]
+
+    def each(
+        self, spans: Spans, partitions: int, most_bytes: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges as they come; see `read`."""
         if self._partitioner.partitions != partitions:
             self._partitioner = KeyPartitioner(partitions)
-        found = self._reader.columns(spans, most_bytes)
-        return [rows_of(where, columns, self._partitioner) for where, columns in found]
+        for where, columns in self._reader.columns(spans, most_bytes):
+            yield rows_of(where, columns, self._partitioner)
 
 
 def rows_of(

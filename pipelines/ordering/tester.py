@@ -60,7 +60,6 @@ _NOTHING: Final = pa.array([None])
 _CLUSTER: Final = "lists"
 _IDENTITY: Final = Identity(0, 0)
 _BATCH_BYTES: Final = 1 << 20
-_EARLIEST: Final = -2
 _EXPIRY_MS: Final = 7 * 24 * 3_600_000
 _PLAN_HEAD: Final = "v1\n{}\n"
 _HEAD: Final = "v1\n"
@@ -323,9 +322,8 @@ class ReorderTester:
         return batch_id
 
     def _begins(self, engine: ReorderEngine) -> dict[SourcePartition, int]:
-        starting = engine.input.starting_offsets(self._topics.counts)
-        told = {} if starting is None else _by_partition(json.loads(starting))
-        return {where: max(0, told.get(where, _EARLIEST)) for where in self._topics.ends()}
+        told = engine.input.begins(self._topics.counts) or {}
+        return {where: max(0, told.get(where, 0)) for where in self._topics.ends()}
 
     def _commit(self, engine: ReorderEngine, batch_id: int) -> None:
         self._write(f"{self._source_of(engine)}/commits/{batch_id}", _HEAD, {})

@@ -35,6 +35,7 @@ from sequitur.kafka.producer_ids import Untold
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import following
 from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.sink.step_plans import (
     ANEW,
     OLDER_COPY,
@@ -421,16 +422,8 @@ class BlockWriter:
             self.identity,
             self.plan.firsts[partition],
             self.plan.ends[partition],
-            None if _is_repeated() else self.begun_s,
+            None if attempt_number() else self.begun_s,
         )
-
-
-def _is_repeated() -> bool:
-    """Whether another attempt at this task of Spark's was made before."""
-    from pyspark import TaskContext  # noqa: PLC0415 - who sends without Spark does without
-
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
 
 
 async def send_block(

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext, SparkFiles
+from pyspark import SparkContext, SparkFiles, TaskContext
 from pyspark.errors import PySparkException
 
 from sequitur.base.text import encodable
 from sequitur.errors import ReorderError, TopologyTaskError
-from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines._stop import StopRequestedError, calling_at_stop
+from sequitur.pipelines.attempts import begin_attempt
 from sequitur.pipelines.python_path import SAFE_PATH, hand_on_path, hiding_module
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark_settings import is_local
@@ -218,7 +219,6 @@ _QUALIFIED: Final = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _POOL: Final = "spark.scheduler.pool"
-_LOOK_S: Final = 0.2
 _GRACE_S: Final = 5.0
 """A commit takes less; one that a database holds up is repeated by the next start."""
 
@@ -246,6 +246,7 @@ def each_partition(spark: SparkSession, task: Callable[[int], T], partitions: in
 
     def settled(number: int) -> T:
         hand_on_path()
+        begin_attempt(TaskContext.get().attemptNumber())  # type: ignore[union-attr] # in a task
         with errors_in_utf8():
             answer = task(number)
         settle()
@@ -300,8 +301,9 @@ class SparkWorkers:
         """See `Workers`."""
         return str(self._spark.sparkContext.master)
 
-    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
         """See `Workers`."""
+        del retries  # `spark.task.maxFailures` is the session's
         return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
 
     def reason_of(self, error: Exception) -> str | None:
@@ -331,28 +333,22 @@ class SparkWorkers:
     ) -> Iterator[None]:
         """See `Workers`."""
         context, tag = self._spark.sparkContext, f"once-{uuid4().hex}"
-        is_over, is_cancelled = threading.Event(), threading.Event()
+        is_cancelled = threading.Event()
 
-        def watch() -> None:
-            while not is_over.wait(_LOOK_S):
-                if is_stopping() and not is_over.wait(grace_s):
-                    is_cancelled.set()
-                    context.cancelJobsWithTag(tag)
-                    return
+        def cancel() -> None:
+            is_cancelled.set()
+            context.cancelJobsWithTag(tag)
 
         context.addJobTag(tag)
         context.setInterruptOnCancel(True)
-        watching = threading.Thread(target=watch, name="stop of tasks", daemon=True)
-        watching.start()
         try:
-            yield
+            with calling_at_stop(is_stopping, grace_s, cancel):
+                yield
         except (TopologyTaskError, Py4JError, PySparkException) as error:
             if is_cancelled.is_set():
                 raise StopRequestedError from error
             raise
         finally:
-            is_over.set()
-            watching.join()
             context.setInterruptOnCancel(False)
             context.removeJobTag(tag)
 

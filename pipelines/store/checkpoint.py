@@ -13,6 +13,7 @@ leaves at most the newest plan and the newest commit cut short, and neither is i
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +36,7 @@ from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.lateness import Fold
     from sequitur.consumer.step_log import Step
@@ -62,7 +63,7 @@ class SparkPart:
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it."""
         name = f"{source}/offsets/{batch_id}"
-        where = f"{self._storage.root}/{name}, Spark's plan of a batch"
+        where = f"{self._storage.root}/{name}, the plan of a batch"
         if not self._storage.exists(name):
             raise CheckpointError(f"{where}, is gone: put it back, or {WAY_ON}")
         try:
@@ -90,14 +91,18 @@ class SparkPart:
         for source in self._storage.names(""):
             if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
                 return source  # begun behind what the log then said was read
-            if source == FIRST_SPARK_FOLDER and (done := self._batches(source, "commits")):
+            if source == FIRST_SPARK_FOLDER and (done := self.batches(source, "commits")):
                 return f"{source}/commits/{done[-1]}"
         return None
 
     def first_offsets(self, source: str) -> dict[SourcePartition, int]:
         """Return where the first batch begins in each source partition; empty before its plan."""
+        return self.begins(source) if self.is_planned(source, 0) else {}
+
+    def begins(self, source: str) -> dict[SourcePartition, int]:
+        """Return where the first batch begins, planned or not; empty where nothing says so."""
         name = f"{source}/sources/0/0"
-        if not self.is_planned(source, 0) or not self._storage.exists(name):
+        if not self._storage.exists(name):
             return {}
         try:
             return _offsets(json.loads(self._storage.read(name).splitlines()[-1]))
@@ -119,15 +124,16 @@ class SparkPart:
             return
         for folder in ("", "/offsets", "/commits", "/sources/0"):
             self._storage.drop_unfinished(f"{source}{folder}")
-        planned, committed = self._batches(source, "offsets"), self._batches(source, "commits")
+        planned, committed = self.batches(source, "offsets"), self.batches(source, "commits")
         if planned and planned[-1] > logged:
             self._delete_if_cut(source, "offsets", planned[-1])
         if committed and committed[-1] == logged:
             self._delete_if_cut(source, "commits", logged)
-        if logged < 0 and not self._batches(source, "offsets"):
+        if logged < 0 and not self.batches(source, "offsets"):
             self.drop(source)
 
-    def _batches(self, source: str, folder: str) -> list[int]:
+    def batches(self, source: str, folder: str) -> list[int]:
+        """Return the numbers of the batches that are in `offsets` or in `commits`, in order."""
         names = self._storage.names(f"{source}/{folder}")
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -189,6 +195,13 @@ class Sweeper:
         else:
             self._thread.submit(self._try_to_sweep, step, kept)
 
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete files that nobody needs; whoever opens their folder finds what is left of them."""
+        if self._thread is None:
+            self._delete(names)
+        else:
+            self._thread.submit(self._try_to_delete, names)
+
     def keep_sources(self, names: Collection[str]) -> None:
         """Delete all folders of Spark's but these."""
         for name in self._spark_folder.names(""):
@@ -212,6 +225,15 @@ class Sweeper:
             self._is_away = False
         except OSError:
             self._is_away = True
+
+    def _try_to_delete(self, names: Sequence[str]) -> None:
+        if not self._is_closing:
+            with contextlib.suppress(OSError):
+                self._delete(names)
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._storage.delete(name)
 
     def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         owner = self._ownership.generation
@@ -402,7 +424,7 @@ class Checkpoint(OwnedFolder):
         found = f"batch {batch_id}" if batch_id else self.spark.traces()
         if found is not None:
             raise CheckpointError(
-                f"{self.root}: Spark has got to {found}, but frontier/ has no step: the log of "
+                f"{self.root}: the query has got to {found}, but frontier/ has no step: the log of "
                 f"read and held rows is gone. {_PUT_BACK}"
             )
 
@@ -443,6 +465,10 @@ class Checkpoint(OwnedFolder):
         if over >= 0:
             for folder in ("staged", "frontier", "plans", "done"):
                 self._storage.delete(f"{folder}/{step_name(over)}")
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Delete files that nobody needs, in an object store beside the job."""
+        self._sweeper.delete(names)
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""

@@ -255,6 +255,11 @@ class OwnedFolder:
         """Whether another process has been seen that has taken it over."""
         return self._ownership.is_lost
 
+    @property
+    def storage(self) -> Storage:
+        """The folder itself, for whoever looks at the owner before it writes."""
+        return self._storage
+
     def location(self, name: str = "") -> Location:
         """Return where something in it is, or the folder itself, for `store.files`."""
         return self._storage.location(name)

@@ -498,7 +498,7 @@ class SurvivingTasks:
         """Run tasks; whether no process has died."""
         try:
             with self._workers.beside_reading():
-                self._workers.run(recorded)
+                self._workers.run(recorded, retries=False)
         except Exception as error:
             reason = self._workers.reason_of(error)
             if reason is None:

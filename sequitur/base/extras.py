@@ -8,6 +8,7 @@ from typing import Any, Final
 from sequitur.errors import MissingExtraError
 
 EXTRAS: Final = {
+    "cloudpickle": "local",
     "hdfs_native": "hdfs",
     "matplotlib": "plot",
     "obstore": "s3",

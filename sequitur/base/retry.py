@@ -188,8 +188,9 @@ _TOLD_AFTER_S: Final = 1.0
 """A leader that moves is not worth a line."""
 
 
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the job's log
+def print_line(line: str) -> None:
+    """Write a line to the log of a job."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def brief_outages() -> Outages:
@@ -206,7 +207,7 @@ class Outages:
         restarts: int,
         *,
         wait: Callable[[float], bool],
-        tell: Callable[[str], object] = _print,
+        tell: Callable[[str], object] = print_line,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.restarted = 0

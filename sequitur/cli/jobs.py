@@ -1,4 +1,4 @@
-"""Submitting a job by spark-submit: its options beside the job's settings."""
+"""The commands that run a job: through spark-submit, or in this process without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console, Group
@@ -16,10 +16,12 @@ from rich.panel import Panel
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
+from sequitur.base.extras import DISTRIBUTION, load
 from sequitur.base.flags import given_flags, with_flags
 from sequitur.base.program import is_debugging, printing_to_stderr
 from sequitur.base.settings import environment_name, fields_of, is_secret
 from sequitur.cli.console import table_console
+from sequitur.errors import MissingExtraError
 from sequitur.pipelines.jars import find_java
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
@@ -73,7 +75,7 @@ class SparkOptions:
         return found
 
 
-def submit(
+def run_job(
     job: Path,
     settings: ReorderJob | ProcessJob,
     options: RunOptions,
@@ -81,10 +83,41 @@ def submit(
     *,
     arguments: Sequence[str] = (),
     process: ProcessStage | None = None,
-) -> NoReturn:
+) -> None:
+    """Run a job with these settings and flags on what its setting `runner` says."""
+    if settings.reorder.runner == "spark":
+        _submit(job, settings, options, spark, arguments=arguments, process=process)
+        return
+    if spark.master is not None or spark.conf:
+        flag = "--conf" if spark.master is None else "--master"
+        raise typer.BadParameter(
+            "the local runner has no Spark: leave it out, or give --runner spark", param_hint=flag
+        )
+    for module in ("cloudpickle", "pyarrow"):
+        load(module, "a job without Spark")
+    from sequitur.pipelines.local.runner import run_here  # noqa: PLC0415 - other commands need no Arrow
+
+    run_here(settings.kafka, settings.reorder, options, process)
+
+
+def _submit(
+    job: Path,
+    settings: ReorderJob | ProcessJob,
+    options: RunOptions,
+    spark: SparkOptions,
+    *,
+    arguments: Sequence[str],
+    process: ProcessStage | None,
+) -> None:
     """Become spark-submit, running a job with these settings and flags."""
-    spark_home()  # who has no Spark is told of that, not of what it would bring
-    from sequitur.pipelines.ordering.job import check_before_start  # noqa: PLC0415 - other commands need no Spark
+    try:
+        spark_home()  # who has no Spark is told of that, not of what it would bring
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{error}. Or run the job without Spark: --runner local (pip install "
+            f"'{DISTRIBUTION}[local]')"
+        ) from error
+    from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
     find_java()
@@ -123,7 +156,7 @@ def secrets_of(settings: ReorderJob | ProcessJob) -> dict[str, str]:
     return found
 
 
-# `sequitur reorder`: the reorder job through spark-submit; `reorder inspect`: its checkpoint.
+# `sequitur reorder`: the reorder job; `reorder inspect`: its checkpoint.
 
 
 _NARROWEST: Final = 110
@@ -156,7 +189,7 @@ class _JobBesideCommands(TyperCommand):
 
 reorder_app = typer.Typer(
     cls=_JobUnlessNamed,
-    help="Restore event-time order: run the reorder job through spark-submit.",
+    help="Restore event-time order: run the reorder job.",
     pretty_exceptions_enable=False,
 )
 
@@ -165,8 +198,8 @@ reorder_app = typer.Typer(
 @with_flags(ReorderJob)
 @with_options
 def run(settings: ReorderJob, options: RunOptions, spark: SparkOptions) -> None:
-    """Restore event-time order: run the reorder job through spark-submit."""
-    submit(REORDER_JOB, settings, options, spark)
+    """Restore event-time order: run the reorder job, on Spark or on this machine alone."""
+    run_job(REORDER_JOB, settings, options, spark)
 
 
 @reorder_app.command()
@@ -178,7 +211,7 @@ def inspect(
 
     The command only reads, and needs no Spark.
     """
-    spark_home()
+    load("pyarrow", "the report of a checkpoint")
     from sequitur.pipelines.ordering.inspection import inspect_checkpoint  # noqa: PLC0415
 
     report = inspect_checkpoint(checkpoint)
@@ -283,7 +316,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-# `sequitur process`: a user's topology behind the reorder stage, through spark-submit.
+# `sequitur process`: a user's topology behind the reorder stage.
 
 
 @with_flags(ProcessJob)
@@ -300,7 +333,7 @@ def run_topology(
     # Errors in the file are reported at once, and not after Spark's start.
     with printing_to_stderr():
         loaded = load_topology(topology)
-    submit(
+    run_job(
         PROCESS_JOB,
         settings,
         options,

@@ -105,7 +105,7 @@ class Leaders:
     ) -> dict[OutputPartition, Told]:
         """Return what leaders have of a producer id, for each partition."""
         found: dict[OutputPartition, Told] = dict.fromkeys(partitions, Untold.ASK_AGAIN)
-        for node, led in self._by_leader(partitions).items():
+        for node, led in self.by_leader(partitions).items():
             try:
                 ask = functools.partial(self._wire.ask, node)
                 told = await producer_states(ask, led, producer_id)
@@ -141,7 +141,7 @@ class Leaders:
             except (RetriableError, TimeoutError):
                 return {}
 
-        by_leader = self._by_leader(OutputPartition(*where) for where in places)
+        by_leader = self.by_leader(OutputPartition(*where) for where in places)
         told = await asyncio.gather(*(one(node, led) for node, led in by_leader.items()))
         return {where: one for several in told for where, one in several.items()}
 
@@ -247,7 +247,7 @@ class Leaders:
     ) -> dict[OutputPartition, T]:
         """Ask the leaders of partitions; those of leaders that do not answer now are left out."""
         found: dict[OutputPartition, T] = {}
-        for node, led in self._by_leader(partitions).items():
+        for node, led in self.by_leader(partitions).items():
             try:
                 told = await ask_leader(functools.partial(self._wire.ask, node), led)
             except (RetriableError, or_without):
@@ -255,7 +255,8 @@ class Leaders:
             found |= {OutputPartition(*where): one for where, one in told.items()}
         return found
 
-    def _by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
+    def by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
+        """Return partitions by the node that leads them; those without a leader are left out."""
         found: dict[int, dict[str, list[int]]] = {}
         for where in partitions:
             node = self._wire.leader(*where)

@@ -137,6 +137,15 @@ _JOB: Final = (
 )
 
 
+_LOCAL: Final = (*_JOB, "--runner", "local")
+_PROCESS: Final = ("process", str(ROOT / "examples" / "wordcount.py"))
+_NO_SPARK: Final = """
+import importlib.util
+for name in ("pyspark", "py4j", "pandas"):
+    assert importlib.util.find_spec(name) is None, name
+"""
+
+
 class Environment:
     """A virtual environment with the wheel, and what extras of it bring."""
 
@@ -171,8 +180,8 @@ class Environment:
         assert (run.returncode != 0) == bool(fails_with), f"{words}\n{run.stdout}{run.stderr}"
         assert fails_with in run.stderr, f"{words}\n{run.stderr}"
 
-    def command(self, *words: str, fails_with: str = "") -> None:
-        self.run("-m", "sequitur", *words, fails_with=fails_with)
+    def command(self, *words: str, fails_with: str = "", **environ: str) -> None:
+        self.run("-m", "sequitur", *words, fails_with=fails_with, **environ)
 
 
 def _use_base(base: Environment) -> None:
@@ -190,9 +199,12 @@ def _name_what_is_missing(base: Environment) -> None:
         return f"pip install 'sequitur-kafka[{extra}]'"
 
     base.command(*_JOB, "--checkpoint", "checkpoint", fails_with=told("spark"))
-    base.command("reorder", "inspect", "checkpoint", fails_with=told("spark"))
+    base.command(*_JOB, "--checkpoint", "checkpoint", fails_with=told("local"))
+    base.command(*_LOCAL, "--checkpoint", "checkpoint", fails_with=told("local"))
+    base.command("reorder", "inspect", "checkpoint", fails_with=told("arrow"))
     base.command("demo", fails_with=told("spark"))
     base.run("-c", "import sequitur.spark", fails_with=told("spark"))
+    base.run("-c", "import sequitur.local", fails_with=told("local"))
     base.run("-c", _REORDER, fails_with=told("arrow"))
     base.run("-c", _PICTURE, fails_with=told("plot"))
     base.run("-c", _STATE, fails_with=told("state"))
@@ -205,6 +217,16 @@ def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
     arrow.run("-c", _ARROW_TABLE)
     arrow.run("-c", _REORDER)
     _tell("arrow")
+
+    local = base.copy("local")
+    local.install(f"{wheel}[local]")
+    local.run("-c", _NO_SPARK)
+    for name, job in (("rows", _LOCAL), ("words", (*_PROCESS, *_LOCAL[1:]))):
+        output = ("--output-topic", f"local.{name}", "--checkpoint", str(folder / name))
+        local.command(*job, *output, PATH="")
+        local.command("reorder", "inspect", str(folder / name), PATH="")
+    local.run("-c", "import sequitur.local")
+    _tell("local")
 
     spark = base.copy("spark")
     spark.install(f"{wheel}[spark]")

@@ -58,6 +58,7 @@ _PARTS: Final = {
         "reorder.md",
         ("sequitur.consumer", "sequitur.base.time_format"),
     ),
+    "local": _Part("Names for jobs without Spark", "reorder.md", ("sequitur.pipelines.local",)),
     "spark": _Part("Names for Spark", "spark-sink.md", ("sequitur.pipelines",)),
     "producer": _Part(
         "Names for the producer", "producer.md", ("sequitur.producer", "sequitur.kafka")
@@ -66,7 +67,8 @@ _PARTS: Final = {
 """A name is on the first page that has a beginning of it."""
 
 FACES: Final = (
-    *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.testing", "sequitur.subscription"),
+    *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.local", "sequitur.testing"),
+    "sequitur.subscription",
     *("sequitur.producer", "sequitur.consumer", "sequitur.consumer.topology"),
     "sequitur.consumer.topology.state",
 )

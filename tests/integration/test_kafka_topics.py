@@ -20,9 +20,10 @@ from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.leader_topics import LeaderTopics
-from sequitur.pipelines.ordering import query as row_probe
-from sequitur.pipelines.ordering.job import check_before_start
-from sequitur.pipelines.ordering.query import MOST_POLLED, mean_row_bytes, records_a_poll
+from sequitur.pipelines.ordering import batch_size as row_probe
+from sequitur.pipelines.ordering.batch_size import mean_row_bytes
+from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.query import MOST_POLLED, records_a_poll
 from sequitur.producer import KafkaSettings
 from tests.support.waiting import PATIENCE_S, wait_until
 

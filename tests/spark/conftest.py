@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -22,8 +21,9 @@ from sequitur.consumer import ReorderSettings
 from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
-from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.job import SparkRunner
 from sequitur.pipelines.ordering.opening import ProcessStage
+from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at
@@ -32,6 +32,7 @@ from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
+from tests.support.events import send
 from tests.support.hdfs_cluster import HdfsCluster
 from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.run import Runner
     from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.store.storage import Location
     from tests.conftest import MakeTopic
@@ -81,26 +83,7 @@ class Job:
 
     def produce(self, events: Iterable[Event], *, topic: str | None = None) -> None:
         """Send events, each partition in order, and wait until they are there."""
-        failures: list[object] = []
-        producer = Producer(
-            {
-                **self.kafka.librdkafka(),
-                "partitioner": "murmur2_random",
-                "enable.idempotence": True,
-                "on_delivery": lambda error, _: failures.append(error) if error else None,
-            }
-        )
-        for sent in events:
-            producer.produce(
-                topic or self.topic,
-                value=sent.value,
-                key=sent.key,
-                headers=sent.headers,
-                partition=sent.partition,
-                timestamp=sent.timestamp_ms,
-            )
-        assert producer.flush(PATIENCE_S) == 0
-        assert failures == []
+        send(self.kafka, topic or self.topic, events)
 
     def run(
         self,
@@ -110,9 +93,10 @@ class Job:
         stop: threading.Event | None = None,
         reset_input: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        runner: Runner | None = None,
     ) -> JobReport:
         self.report = run_reorder(
-            self.spark,
+            runner or SparkRunner(self.spark),
             self.kafka,
             self.settings,
             stop=stop or threading.Event(),

@@ -237,7 +237,7 @@ def test_batches_of_a_query_grow(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, available_now: bool
 ) -> None:
     """Spark is told of it between two batches, whatever starts them."""
-    monkeypatch.setattr("sequitur.pipelines.ordering.query._FIRST_ROWS", 40)
+    monkeypatch.setattr("sequitur.pipelines.ordering.batch_size._FIRST_ROWS", 40)
     job.produce([event(T0 + n, key=f"k{n}", partition=n % 4) for n in range(1_000)])
     if available_now:
         report = job.run(drain=True)

@@ -24,7 +24,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from sequitur.consumer import ReorderSettings
 from sequitur.consumer.event_time import REASON_HEADER
 from sequitur.kafka.partition import murmur2
-from sequitur.pipelines.ordering.job import run_reorder
+from sequitur.pipelines.ordering.job import SparkRunner
+from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.testing import ReorderTester
 from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
@@ -121,7 +122,7 @@ class _Lives:
 
     def _run(self, *, drain: bool = False) -> None:
         run_reorder(
-            self.job.spark,
+            SparkRunner(self.job.spark),
             self.job.kafka,
             self.job.settings.model_copy(update=next(self._ways)),
             stop=threading.Event(),

@@ -8,8 +8,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from confluent_kafka import Producer
+
+from tests.support.waiting import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from sequitur.producer import KafkaSettings
 
 T0: Final = 1_700_000_000_000
 Headers = list[tuple[str, str | bytes | None]]
@@ -40,6 +46,30 @@ class Event:
     headers: Headers = field(default_factory=list)
     partition: int = -1
     timestamp_ms: int = 0
+
+
+def send(kafka: KafkaSettings, topic: str, events: Iterable[Event]) -> None:
+    """Send events, each partition in order, and wait until they are there."""
+    failures: list[object] = []
+    producer = Producer(
+        {
+            **kafka.librdkafka(),
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+            "on_delivery": lambda error, _: failures.append(error) if error else None,
+        }
+    )
+    for sent in events:
+        producer.produce(
+            topic,
+            value=sent.value,
+            key=sent.key,
+            headers=sent.headers,
+            partition=sent.partition,
+            timestamp=sent.timestamp_ms,
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    assert failures == []
 
 
 def event(time_ms: object, key: str = "k", partition: int = -1, **more: object) -> Event:

@@ -63,6 +63,7 @@ def test_every_error_is_in_one_place() -> None:
     }
     # Only between parts of the job, of the producer, or of a command.
     errors -= {"StopRequestedError", "BatchFailedError", "OutdatedError", "RequestInDoubtError"}
+    errors -= {"ProcessDiedError"}
     public = {name for name in errors if vars(sequitur.errors).get(name) is not None}
     assert errors - public == set()
 

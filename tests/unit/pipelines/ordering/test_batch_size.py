@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sequitur.pipelines.ordering.query import BatchSize
+from sequitur.pipelines.ordering.batch_size import BatchSize
 
 
 def _sizes(size: BatchSize, row_bytes: int, batches: int) -> list[int]:

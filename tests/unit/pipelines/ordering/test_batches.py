@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 from sequitur.pipelines.ordering import query
-from sequitur.pipelines.ordering.query import Batches, BatchSize
+from sequitur.pipelines.ordering.batch_size import BatchSize
+from sequitur.pipelines.ordering.query import Batches
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ def test_plan_that_is_gone_is_refused_when_a_batch_follows_it(tmp_path: Path) ->
     """At the start it may be missing: Spark is going to plan the batch anew, and is asked then."""
     job = _job(tmp_path)
     check_start(job, _entry(2))
-    with pytest.raises(CheckpointError, match="spark/offsets/2, Spark's plan of a batch, is gone"):
+    with pytest.raises(CheckpointError, match="spark/offsets/2, the plan of a batch, is gone"):
         check_batch(job, _entry(2), 3)
 
 

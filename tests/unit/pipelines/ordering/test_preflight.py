@@ -16,7 +16,7 @@ import pytest
 from sequitur.consumer import ReorderSettings
 from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError
 from sequitur.pipelines import process, reorder
-from sequitur.pipelines.ordering.job import check_before_start
+from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.producer import KafkaSettings
 from tests.support.tree import EXAMPLES
 from tests.support.waiting import PATIENCE_S

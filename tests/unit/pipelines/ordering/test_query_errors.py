@@ -16,6 +16,7 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.pipelines.ordering.query import end_query, is_sparks, passes
+from sequitur.pipelines.ordering.restarts import passes as ours_passes
 
 _KAFKA = "org.apache.kafka.common.errors"
 
@@ -60,9 +61,10 @@ def test_what_stays_wrong_does_not_pass(said: str) -> None:
 
 def test_our_own_errors_say_by_their_kind() -> None:
     """Those for brokers that do not answer pass, and no others."""
-    assert passes(UnansweredError("no answer"))
-    assert passes(SinkUnansweredError("no answer"))
+    assert ours_passes(UnansweredError("no answer"))
+    assert ours_passes(SinkUnansweredError("no answer"))
     for error in (TopicError("x"), SinkError("x"), CheckpointError("x"), ValueError("x")):
+        assert not ours_passes(error)
         assert not passes(error)
 
 

@@ -126,7 +126,7 @@ def test_what_the_driver_cannot_read_tasks_read_for_a_minute(case: _Case, error:
     assert parquet_files(case.folder) == ()
     (line,) = case.told
     assert str(error) in line
-    assert "tasks read it" in line
+    assert "Tasks read it" in line
     case.now_s += 59.0
     assert case.stage(batches, spans) is None
     assert len(case.reader.asked) == 1

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines import attempts
 from sequitur.pipelines.sink import sink as block_writer
-from sequitur.pipelines.sink.sink import Assignment
+from sequitur.pipelines.sink.sink import Assignment, BlockWriter
+from sequitur.pipelines.sink.step_plans import TopicPlan
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel
@@ -18,13 +23,24 @@ from tests.support.virtual_time import VirtualTimeLoop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pytest
-
     from sequitur.pipelines.rows.layout import KafkaBatch
     from sequitur.pipelines.rows.release import Batches
 
+_KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 _PARTITIONS = 20
 _ROW = b"x" * 1000
+
+
+@pytest.mark.parametrize(("attempt", "asks_first"), [(0, False), (1, True), (3, True)])
+def test_an_attempt_after_others_asks_the_leader_how_far_they_came(
+    attempt: int, asks_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the task says which attempt it is, Spark or a process of this machine."""
+    monkeypatch.setattr(attempts, "_number", 0)
+    attempts.begin_attempt(attempt)
+    plan = TopicPlan(None, (4,), (9,), 1 << 20)
+    writer = BlockWriter(_KAFKA, "out", plan, Identity(7, 5), begun_s=100.0)
+    assert (writer.assignment(0).begun_s is None) == asks_first
 
 
 def test_large_rows_of_many_partitions_wait_for_those_before(

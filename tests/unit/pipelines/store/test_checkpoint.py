@@ -499,10 +499,10 @@ def test_log_that_is_lost_is_refused_where_spark_has_gone_on(tmp_path: Path, tra
     (tmp_path / "spark" / "commits").mkdir(parents=True)
     checkpoint.check_log(None)
     checkpoint.check_log(None, 0)
-    with pytest.raises(CheckpointError, match=r"Spark has got to batch 3, but frontier/ has no"):
+    with pytest.raises(CheckpointError, match=r"query has got to batch 3, but frontier/ has no"):
         checkpoint.check_log(None, 3)
     (tmp_path / trace).mkdir()
-    with pytest.raises(CheckpointError, match=f"Spark has got to {trace}, but .* Put frontier/"):
+    with pytest.raises(CheckpointError, match=f"query has got to {trace}, but .* Put frontier/"):
         checkpoint.check_log(None)
     checkpoint.check_log(step_entry(checkpoint, 0), 12)
     checkpoint.close()

@@ -15,10 +15,12 @@ import obstore
 import pytest
 from pyarrow.fs import FileSystem
 
+from sequitur.consumer import SourcePartition
 from sequitur.consumer.topology.engine.plan import Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.errors import CheckpointError, OwnershipError
-from sequitur.pipelines.store.checkpoint import Sweeper
+from sequitur.pipelines.local.plan_log import PlanLog
+from sequitur.pipelines.store.checkpoint import SparkPart, Sweeper
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.remote_path import ObjectPath, object_path
 from sequitur.pipelines.store.storage import RemoteStorage
@@ -359,3 +361,30 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
         sweeper.keep(step, {"runs": ()})
     sweeper.close()
     assert asked == ["runs"]
+
+
+@pytest.mark.promise("order-checkpoint-object-store")
+def test_plans_of_batches_stand_there_as_spark_has_them(root: ObjectPath) -> None:
+    """Each is written once; an owner that comes too late finds what stands there."""
+    storage, where = RemoteStorage(root), SourcePartition("in", 0)
+    swept: list[str] = []
+
+    def opened() -> PlanLog:
+        return PlanLog(storage, SparkPart(storage), "spark", lambda: None, swept.extend)
+
+    log = opened()
+    assert log.newest is None
+    assert log.begin({where: 3}) == {where: 3}
+    late = opened()
+    assert late.begin({where: 4}) == {where: 3}
+    for batch_id in range(102):
+        log.plan({where: batch_id + 5})
+        log.commit()
+    assert late.plan({where: 9}).ends == {where: 5}
+    assert storage.read("spark/sources/0/0") == '\0v1\n{"in":{"0":3}}'
+    assert storage.read("spark/offsets/101").endswith('\n{"in":{"0":106}}')
+    assert storage.read("spark/commits/101") == 'v1\n{"nextBatchWatermarkMs":0}'
+    assert swept == ["spark/offsets/0", "spark/commits/0"]
+    newest = opened().newest
+    assert newest is not None
+    assert (newest.batch_id, newest.is_committed) == (101, True)

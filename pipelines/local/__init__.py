@@ -1,0 +1,1 @@
+"""The local runner: a reorder job as one program on this machine, without Spark and Java."""

@@ -1,0 +1,148 @@
+"""Where each batch ends: the rules by which Spark's source for Kafka plans, for the local runner.
+
+A batch has what is there when the one before it is staged, up to a number of rows that grows with
+the backlog. It ends at a place in every partition of every topic. New partitions are read from
+offset 0, and one that begins behind it has lost rows; so has a partition that is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from sequitur.base.retry import any_of
+from sequitur.errors import RetriableError, TopicError, UnansweredError
+from sequitur.kafka.log_reading import EARLIEST
+from sequitur.pipelines.ordering.job_input import input_topics, partitions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    from sequitur.consumer import SourcePartition
+    from sequitur.pipelines.local.plan_log import Plan, PlanLog
+    from sequitur.pipelines.ordering.batch_size import BatchSize
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.restarts import Begin
+
+    T = TypeVar("T")
+    Places = Mapping[SourcePartition, int]
+
+TOPICS_EACH_S: Final = 5.0
+"""So often the brokers are asked for topics and partitions that are new."""
+
+
+class Ends(Protocol):
+    """Where committed records end: see `LogWatch`."""
+
+    def ends(self, places: Places) -> dict[SourcePartition, int]:
+        """Return where partitions end behind their places."""
+
+    def later(self, places: Places, wait_s: float) -> dict[SourcePartition, int]:
+        """Return the ends of partitions that have more, as soon as one has any."""
+
+
+class Planner:
+    """Plans the batches of a life, one after the other."""
+
+    def __init__(
+        self,
+        job: JobContext,
+        log: PlanLog,
+        ends: Ends,
+        begin: Begin,
+        size: BatchSize | None,
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._ends = ends
+        self._size = size
+        self._steady_s = steady_s
+        self._looked_s = steady_s()
+        if log.newest is None:
+            self._places = dict(log.begin(self._begins(begin)))
+        else:
+            self._places = dict(log.newest.ends)
+        self._follow(begin.topics)
+        # A bounded run ends where the logs do now; another one begins with all that is there.
+        self._known = self._asked(lambda: ends.ends(self._places))
+
+    def next(self, wait_s: float) -> Plan | None:
+        """Return the batch to run, planned; None if nothing comes until the time is over.
+
+        A batch that is planned and not committed comes first, as it was planned.
+        """
+        if (newest := self._log.newest) is not None and not newest.is_committed:
+            self._places |= newest.ends
+            return newest
+        if not self._job.is_bounded:
+            self._look_for_new()
+            if not self._is_behind():
+                self._known |= self._asked(lambda: self._ends.later(self._places, wait_s))
+        if not self._is_behind():
+            return None
+        most = math.inf if self._size is None else self._size.rows
+        plan = self._log.plan({**self._places, **shares(self._places, self._known, most)})
+        self._places = dict(plan.ends)
+        return plan
+
+    def take(self, rows: int, size_bytes: int) -> None:
+        """Take note of how large a batch was."""
+        if self._size is not None:
+            self._size.take(rows, size_bytes)
+
+    def _is_behind(self) -> bool:
+        return any(end > self._places[where] for where, end in self._known.items())
+
+    def _begins(self, begin: Begin) -> dict[SourcePartition, int]:
+        """Return where the first batch begins in each partition."""
+        partitions = partitions_of(begin.topics)
+        earliest = self._job.topics.low_watermarks(partitions)
+        if begin.places is not None:
+            told = begin.places
+            return {
+                where: earliest[where] if told[where] == EARLIEST else told[where]
+                for where in partitions
+            }
+        if self._job.settings.starting_offsets == "latest":
+            return self._asked(lambda: self._ends.ends(earliest))
+        return earliest
+
+    def _look_for_new(self) -> None:
+        """Follow the topics, if the last look is a while ago."""
+        if self._steady_s() - self._looked_s >= TOPICS_EACH_S:
+            self._follow(input_topics(self._job))
+            self._looked_s = self._steady_s()
+
+    def _follow(self, topics: Mapping[str, int]) -> None:
+        there = partitions_of(topics)
+        if gone := sorted(self._places.keys() - {*there}):
+            topic, number = gone[0]
+            raise TopicError(f"partition {number} of {topic!r}, which the job reads, is gone")
+        for where in there:
+            self._places.setdefault(where, 0)
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Return the brokers' answer; they are waited for as long as patience goes."""
+        try:
+            return self._job.outages.outlast(ask, any_of(RetriableError))
+        except RetriableError as error:
+            raise UnansweredError(str(error)) from error
+
+
+def shares(places: Places, ends: Places, most_rows: float) -> dict[SourcePartition, int]:
+    """Return where a batch of so many rows ends: each partition gives by what it has, and one row.
+
+    Spark's source shares its `maxOffsetsPerTrigger` the same way.
+    """
+    left = {where: end - places[where] for where, end in ends.items() if end > places[where]}
+    total = sum(left.values())
+    if total <= most_rows:
+        return {where: places[where] + rows for where, rows in left.items()}
+    return {
+        where: places[where] + min(rows, max(1, int(most_rows * rows / total)))
+        for where, rows in left.items()
+    }

@@ -1,0 +1,144 @@
+"""The rows of a job by our own reader: small batches in the driver, large ones in workers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sequitur.base.retry import any_of
+from sequitur.errors import LogRangeError, TopicError, UnansweredError
+from sequitur.kafka.reader import Reader
+from sequitur.pipelines.ordering.preflight import SAME_IN_JAVA
+from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sequitur.base.retry import Outages
+    from sequitur.consumer import ReorderSettings, SourcePartition
+    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.pipelines.ordering.context import Spans
+    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.workers import Workers
+
+_GRACE_S: Final = 3.0
+"""So long tasks may read once the job is to stop; the next start reads what they did not stage."""
+
+
+class LocalSource:
+    """The input topics; see `Source`."""
+
+    def __init__(
+        self, kafka: KafkaSettings, settings: ReorderSettings, workers: Workers, outages: Outages
+    ) -> None:
+        self._kafka = kafka
+        self._workers = workers
+        self._outages = outages
+        self._small = SmallBatches(
+            KafkaRanges(Reader(kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping)),
+            settings,
+            outages.tell,
+            is_stopping=self._is_stopping,
+        )
+
+    def stage(
+        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        """See `Source`; the rows are those of the spans."""
+        del rows, step
+        here = self._small.stage(writer, spans, partitions)
+        found = self._by_tasks(writer, spans, partitions) if here is None else [here]
+        self._small.learn(found)
+        return found
+
+    def matcher(self, pattern: str) -> Callable[[str], bool]:
+        """See `Source`."""
+        compiled = re.compile(checked_pattern(pattern))
+        return lambda topic: compiled.fullmatch(topic) is not None
+
+    def _is_stopping(self) -> bool:
+        return self._outages.is_over
+
+    def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
+        # What a row's lateness and a tombstone's time are, depends on the rows before it.
+        is_whole = writer.clock is not None or writer.dates_tombstones
+        parts = parts_of(spans, self._workers.parallelism, is_whole=is_whole)
+        tasks = [_Reading(self._kafka, part, partitions, writer) for part in parts]
+
+        def run() -> list[Summary]:
+            answers = self._workers.run(tasks)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return [answer for answer in answers if not isinstance(answer, Exception)]
+
+        with self._workers.ended_at(self._is_stopping, _GRACE_S):
+            # Files of an attempt that has failed are named by nobody.
+            return self._outages.outlast(run, any_of(UnansweredError))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A task: reads ranges, and stages their rows as a part of a run.
+
+    What brokers and logs are to blame for is its answer: the driver goes by the kind of the error,
+    and of an error that a task raises it may get no more than the text.
+    """
+
+    kafka: KafkaSettings
+    spans: Spans
+    partitions: int
+    writer: RunWriter
+
+    def __call__(self) -> Summary | LogRangeError | TopicError:
+        ranges = KafkaRanges(Reader(kafka=self.kafka))
+        try:
+            return self.writer.write(ranges.each(self.spans, self.partitions))
+        except (LogRangeError, TopicError) as error:
+            return error
+
+
+def checked_pattern(pattern: str) -> str:
+    """Return an `input_pattern` that means the same to Python and to Java, so to Spark."""
+    if SAME_IN_JAVA.fullmatch(pattern) is None:
+        raise TopicError(
+            f"input_pattern {pattern!r}: Java may read it otherwise than the local runner. Use "
+            r"letters, digits and _ . * + ? | ( ) - and \. alone, or give runner = "
+            '"spark"'
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise TopicError(f"input_pattern {pattern!r}: {error}") from error
+    return pattern
+
+
+def parts_of(spans: Spans, tasks: int, *, is_whole: bool) -> list[Spans]:
+    """Share ranges among tasks, so that each reads about as many offsets.
+
+    Args:
+        spans: The ranges.
+        tasks: How many tasks there are at most.
+        is_whole: Whether a partition's rows are all read by one task.
+    """
+    rows = {where: stop - first for where, (first, stop) in spans.items() if first < stop}
+    parts: list[dict[SourcePartition, tuple[int, int]]] = [{} for _ in range(tasks)]
+    if is_whole:
+        load = [0] * tasks
+        for where in sorted(rows, key=lambda one: (-rows[one], one)):
+            least = load.index(min(load))
+            parts[least][where] = spans[where]
+            load[least] += rows[where]
+    else:
+        share = -(-sum(rows.values()) // tasks)
+        reached = 0
+        for where in sorted(rows):
+            place, stop = spans[where]
+            while place < stop:
+                part, had = divmod(reached, share)
+                end = min(stop, place + share - had)
+                parts[part][where] = (place, end)
+                reached += end - place
+                place = end
+    return [part for part in parts if part]

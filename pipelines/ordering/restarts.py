@@ -1,0 +1,178 @@
+"""What reads a job's input runs until it has read what there is, and again after what passes.
+
+A *life* of a query ends by a stop, by its end, or by an error. Brokers that are away pass by
+themselves; rows that the input has lost are left out and counted, where the settings say so. After
+either the engine is opened again, and the next life begins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from sequitur.consumer import DataLoss
+from sequitur.errors import (
+    DataLossError,
+    SinkUnansweredError,
+    TopicError,
+    UnansweredError,
+)
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.ordering.batch_size import BatchSize, mean_row_bytes
+from sequitur.pipelines.ordering.frontier import tick_ms
+from sequitur.pipelines.ordering.job_input import in_words, input_topics, rows_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from threading import Event
+
+    from sequitur.consumer import SourcePartition
+    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.engine import ReorderEngine
+
+POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What a life of a query begins with.
+
+    Attributes:
+        topics: The input topics, and how many partitions each has.
+        places: Where to begin where nothing is planned yet, -2 for a partition's first record; None
+            for where the settings say.
+        row_bytes: Mean size of some rows that are not read yet; 0 where there are none.
+    """
+
+    topics: Mapping[str, int]
+    places: Mapping[SourcePartition, int] | None
+    row_bytes: float
+
+
+class Query(Protocol):
+    """What plans batches, and has the engine run them."""
+
+    def live(self, begin: Begin, size: BatchSize | None) -> Exception | None:
+        """Read until all is read, the job is to stop, or an error; return that error.
+
+        The engine is closed then.
+        """
+
+    def passes(self, error: Exception) -> bool:
+        """Tell whether an error of its own is expected to pass by itself."""
+
+    def may_be_loss(self, error: Exception) -> bool:
+        """Tell whether an error of its own may come of rows that the input has lost."""
+
+
+class Restarts:
+    """Runs a job's query, life by life."""
+
+    def __init__(self, job: JobContext, engine: ReorderEngine, query: Query, stop: Event) -> None:
+        self._job = job
+        self._engine = engine
+        self._query = query
+        self._stop = stop
+
+    def run(self) -> None:
+        """Run the query until it has read what there is, or the job is to stop."""
+        error = self._live()
+        while error is not None:
+            self._job.checkpoint.check_owner()  # whatever else went wrong, that was why
+            error = self._overcome(error)
+        self._job.checkpoint.check_owner()
+
+    def _overcome(self, error: Exception) -> Exception | None:
+        """Go on after what ended the query, and give what ended it then; else raise the error."""
+        if isinstance(error, StopRequestedError) or (self._passes(error) and self._stop.is_set()):
+            return None
+        try:
+            may_be_loss = isinstance(error, TopicError) or self._query.may_be_loss(error)
+            if not (may_be_loss and self._pass_over_lost(input_topics(self._job), error)):
+                if not self._passes(error):
+                    raise error
+                if not self._job.outages.may_restart(str(error)):
+                    if self._stop.is_set():
+                        return None
+                    raise error
+            self._engine.reopen()
+            return self._live()
+        except (UnansweredError, SinkUnansweredError) as found:
+            if found is error:
+                raise
+            return found
+
+    def _pass_over_lost(self, topics: Mapping[str, int], error: Exception | None) -> bool:
+        """Count what the input has lost, and leave it out; whether it has lost anything.
+
+        A loss may be why the query has ended, by `error`; where it ends the job, it is raised.
+        """
+        lost = self._engine.input.lost(topics)
+        if lost and not self._engine.input.has_log:
+            raise DataLossError(
+                f"{in_words(lost)}: gone, at most {rows_lost(lost)} rows, before the first batch "
+                "that was to read it had begun. Nothing is logged yet: start the job once "
+                "with --reset-input, and it begins with the rows that are there"
+            ) from error
+        if lost and self._job.settings.on_data_loss is DataLoss.FAIL:
+            raise DataLossError(
+                f"{in_words(lost)}: gone before the job had read it, by retention or with its "
+                f"topic, at most {rows_lost(lost)} rows. To continue without these rows, and "
+                'count them as missing, start the job with on_data_loss = "continue"'
+            ) from error
+        if lost:
+            lost = self._engine.input.pass_over_lost(topics)
+            self._job.outages.tell(
+                f"on_data_loss = continue: {in_words(lost)}: gone before the job had read it, "
+                f"counted as {rows_lost(lost)} rows missing"
+            )
+        return bool(lost)
+
+    def _passes(self, error: Exception) -> bool:
+        return passes(error) or self._query.passes(error)
+
+    def _live(self) -> Exception | None:
+        """Run a life of the query; what ended it but for a stop."""
+        job, engine = self._job, self._engine
+        topics = input_topics(job)
+        if engine.input.is_reset:
+            # Told where to begin, Spark does not look whether a partition that is new begins at 0.
+            self._pass_over_lost(topics, None)
+        places = engine.input.begins(topics)
+        engine.input.forget_unfinished()
+        row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
+        most_rows = job.settings.max_offsets_per_trigger
+        size = None if most_rows is None else BatchSize(most_rows, row_bytes)
+        return self._query.live(Begin(topics, places, row_bytes), size)
+
+
+def passes(error: Exception) -> bool:
+    """Tell whether our own part failed for a transient reason: brokers that do not answer."""
+    return isinstance(error, UnansweredError | SinkUnansweredError)
+
+
+class Ticks:
+    """The ticks of an engine beside its batches."""
+
+    def __init__(self, job: JobContext, engine: ReorderEngine) -> None:
+        self._job = job
+        self._engine = engine
+        self._each_s = tick_ms(job.settings) / 1000
+        if engine.processed is not None:
+            self._each_s = POLL_S  # so that an event is tried again when it is due
+        self._next_s = time.monotonic() + self._each_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the next is due."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def tick_if_due(self) -> None:
+        """Tick, if one is due; a bounded run ends by itself, and has none."""
+        if self._job.is_bounded or self.left_s:
+            return
+        if self._job.subscription is not None:
+            self._job.subscription.check()
+        self._engine.tick()
+        self._next_s = time.monotonic() + self._each_s

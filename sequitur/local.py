@@ -1,0 +1,16 @@
+"""For programs of your own without Spark: the reorder job on this machine, step by step.
+
+Loaded when it is imported, and by nothing else of Sequitur's public names: it needs the packages of
+the extra `[local]`.
+"""
+
+from sequitur.base.extras import load
+
+for _module in ("cloudpickle", "pyarrow"):
+    load(_module, "sequitur.local")
+
+from sequitur.pipelines.local.runner import reorder
+from sequitur.pipelines.ordering.progress import JobReport
+from sequitur.pipelines.ordering.step import OrderedStep, StepFunction
+
+__all__ = ["JobReport", "OrderedStep", "StepFunction", "reorder"]

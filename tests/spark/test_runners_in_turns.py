@@ -1,0 +1,102 @@
+"""A job that changes its runner between any two files: from Spark to this machine, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from sequitur.pipelines.local.runner import LocalRunner
+from sequitur.pipelines.workers import ThisProcess
+from tests.support.deaths import DiedError, deadly
+from tests.support.events import T0, event, time_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.spark.conftest import Job
+
+pytestmark = pytest.mark.spark
+
+_ROWS: Final = 5
+
+
+class _Turns:
+    """Lives of a job, each with rows of its own that are all released by the next."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job.with_settings(delay="0 s")
+        self.folder = job.settings.checkpoint
+        self.times: list[int] = []
+
+    def send(self) -> None:
+        first = T0 + 1_000 * len(self.times)
+        times = [first + 1_000 * number for number in range(_ROWS)]
+        self.job.produce([event(time_ms, partition=0) for time_ms in times])
+        self.times += times
+
+    def live(self, runner: str, **how: Any) -> None:
+        here = LocalRunner(ThisProcess(lambda task: task)) if runner == "local" else None
+        self.job.run(runner=here, **how)
+
+    def check(self) -> None:
+        """Each row is out once and in order, and none was read twice."""
+        assert [time_of(one) for one in self.job.released()] == self.times
+        assert self.job.report is not None
+        assert self.job.report.totals.read == len(self.times)
+
+
+def _file(folder: str | Path, name: str) -> list[str]:
+    with open(f"{folder}/spark/{name}") as file:  # noqa: PTH123 - a URI's path or a path
+        return file.read().split("\n")
+
+
+@pytest.mark.promise("order-runner-changes-between")
+def test_each_runner_goes_on_from_the_others_files(job: Job) -> None:
+    """What stands in them is the same, but for ids and what Spark keeps of its settings."""
+    turns = _Turns(job)
+    for runner in ("local", "spark", "local", "local", "spark", "spark", "local"):
+        turns.send()
+        turns.live(runner)
+    turns.live("local", drain=True)
+    turns.check()
+    plans = [_file(turns.folder, f"offsets/{number}") for number in range(7)]
+    commits = [_file(turns.folder, f"commits/{number}") for number in range(7)]
+    assert {tuple(one) for one in commits} == {("v1", '{"nextBatchWatermarkMs":0}')}
+    assert {len(one) for one in plans} == {3}
+    assert {one[0] for one in plans} == {"v1"}
+    for number, (_, metadata, ends) in enumerate(plans):
+        assert json.loads(metadata).keys() == {"batchWatermarkMs", "batchTimestampMs", "conf"}
+        (found,) = json.loads(ends).values()
+        assert found == {"0": _ROWS * (number + 1), "1": 0, "2": 0, "3": 0}
+    # What Spark has written down of its settings, the local runner hands on.
+    assert plans[2][1] == plans[3][1] == plans[1][1]
+    assert plans[6][1] == plans[5][1]
+    assert json.loads(plans[1][1])["conf"]
+
+
+@pytest.mark.promise("order-runner-changes-between")
+@pytest.mark.parametrize(
+    ("first", "document"),
+    [
+        *(("local", one) for one in ("spark/offsets/", "staged/", "spark/commits/", "done/")),
+        *(("spark", one) for one in ("staged/", "done/")),  # Java writes the others
+    ],
+)
+def test_batch_that_one_runner_has_begun_the_other_ends(
+    job: Job, first: str, document: str
+) -> None:
+    """It dies before it has written a document; what is planned by then is run as planned."""
+    turns, other = _Turns(job), "local" if first == "spark" else "spark"
+    for runner in (first, other):
+        turns.send()
+        turns.live(runner)
+    turns.send()
+    with contextlib.suppress(DiedError), deadly(document):
+        turns.live(first)
+    turns.live(other)
+    turns.send()
+    turns.live(first, drain=True)
+    turns.check()

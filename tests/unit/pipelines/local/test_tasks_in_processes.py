@@ -1,0 +1,235 @@
+"""A job's tasks in processes of this machine: what runs there, and when processes are there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import cloudpickle
+import psutil
+import pytest
+
+from sequitur.consumer import ReorderSettings
+from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.local.runner import running_workers
+from sequitur.pipelines.local.workers import ProcessWorkers
+from sequitur.pipelines.topology.files import SurvivingTasks
+from sequitur.pipelines.topology.topology_file import load_topology
+from tests.support.local_runs import LocalTester
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from sequitur.consumer.topology import Topology
+
+# Else each process imports this module, and pytest.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+_T0: Final = 1_700_000_000_000
+_SETTINGS: Final[dict[str, Any]] = {
+    "input_topics": ["readings"],
+    "output_topic": "ordered",
+    "event_time": "json:at",
+    "delay": "0 s",
+}
+_TOPOLOGY: Final = """
+import json, os, signal
+from sequitur import TopologyBuilder, bolt
+
+@bolt(fields=("key", "value"))
+def where(event):
+    if json.loads(event.value).get("kills"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield event.key, str(os.getpid())
+
+builder = TopologyBuilder("where")
+builder.set_spout("events")
+builder.set_bolt("where", where).local_grouping("events")
+builder.set_output("out").local_grouping("where")
+topology = builder.build()
+"""
+
+
+_told: Final[list[str]] = []
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ProcessWorkers]:
+    with contextlib.closing(ProcessWorkers(2, tell=_told.append)) as workers:
+        yield workers
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """What is told of workers from here on."""
+    _told.clear()
+    return _told
+
+
+def _rows(numbers: range, kills: int | None = None) -> Iterator[dict[str, str]]:
+    for number in numbers:
+        more = {"kills": True} if number == kills else {}
+        yield {"key": "a", "value": json.dumps({"at": _T0 + 1_000 * number, **more})}
+
+
+@pytest.fixture(scope="module")
+def topology(tmp_path_factory: pytest.TempPathFactory) -> Topology:
+    path = tmp_path_factory.mktemp("topology") / "where_bolts_run.py"
+    path.write_text(_TOPOLOGY)
+    return load_topology(path)
+
+
+@pytest.mark.promise("process-process-dies-event")
+def test_bolts_run_in_processes_and_what_kills_one_is_found_by_as_many_deaths_as_are_counted(
+    topology: Topology, shared: ProcessWorkers, told: list[str]
+) -> None:
+    """No death is repeated by the workers: each try of the search would cost four."""
+    with LocalTester(_SETTINGS, topology, workers=shared) as tester:
+        tester.run(_rows(range(4), kills=2))
+        tester.drain()
+        pids = {int(one.value or b"") for one in tester.released}
+        assert len(tester.released) == 3
+        assert os.getpid() not in pids
+        (dead,) = tester.records("ordered.dead-letter")
+        assert json.loads(dead.value or b"")["kills"]
+        processed = tester.report().processed
+    assert processed is not None
+    assert processed["crashes"] == len(told) > 1
+    assert {line.rpartition(", ")[2] for line in told} == {"attempt 1 of 1 at its task"}
+
+
+def _counted(path: Path) -> Callable[[], None]:
+    """Return a task that notes that it was begun, and kills its process."""
+
+    def die() -> None:
+        with path.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return die
+
+
+@pytest.mark.promise("process-process-dies-whatever")
+def test_tasks_that_may_run_once_are_run_once(tmp_path: Path, shared: ProcessWorkers) -> None:
+    """As commits to databases: the next try has to know of the one before."""
+    tries = tmp_path / "tries"
+    tasks = SurvivingTasks(shared, tmp_path, max_crashes=2)
+    assert tasks.once([_counted(tries)]) is None
+    assert (tries.read_text(), tasks.crashes) == ("x", 1)
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+def test_what_is_small_is_done_in_the_driver_and_what_is_large_in_processes(
+    shared: ProcessWorkers, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    counts: list[int] = []
+    run = shared.run
+
+    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+        counts.append(len(tasks))
+        return run(tasks, **how)
+
+    monkeypatch.setattr(shared, "run", counted)
+    if is_large:
+        monkeypatch.setattr("sequitur.pipelines.workers._SMALL_BYTES", -1)
+    with LocalTester(_SETTINGS | {"duplicates": "json:at"}, workers=shared) as tester:
+        tester.run(_rows(range(4)))
+        tester.run(_rows(range(2, 6)))
+        tester.drain()
+        assert len(tester.released) == 6
+    assert bool(counts) == is_large
+
+
+@pytest.mark.promise("order-ctrl-sigterm-job")
+@pytest.mark.parametrize(
+    "has_bolts",
+    [
+        pytest.param(False, id="rows"),
+        pytest.param(True, id="bolts", marks=pytest.mark.test_all),
+    ],
+)
+def test_step_whose_tasks_a_stop_has_ended_is_finished_by_the_next_start(
+    shared: ProcessWorkers, topology: Topology, monkeypatch: pytest.MonkeyPatch, *, has_bolts: bool
+) -> None:
+    """Whichever round of tasks it ends: each row is out once."""
+    monkeypatch.setattr("sequitur.pipelines.workers._SMALL_BYTES", -1)
+    run = shared.run
+    left = ended = 0
+
+    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StopRequestedError
+        return run(tasks, **how)
+
+    monkeypatch.setattr(shared, "run", counted)
+    stage = topology if has_bolts else None
+    while left <= 0:
+        left = ended = ended + 1
+        with LocalTester(_SETTINGS | {"duplicates": "json:at"}, stage, workers=shared) as tester:
+            for numbers in (range(4), range(2, 6)):
+                tester.produce(_rows(numbers))
+                try:
+                    tester.run()
+                except StopRequestedError:
+                    tester.restart()
+                    tester.run()
+            with contextlib.suppress(StopRequestedError):
+                tester.drain()
+            tester.restart()
+            tester.drain()
+            assert len(tester.released) == 6
+            assert tester.totals.read == 8
+    assert ended > 4, "no round of tasks was ended"
+
+
+def _children() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True)}
+
+
+def _settings(**more: object) -> ReorderSettings:
+    return ReorderSettings.model_validate({**_SETTINGS, "checkpoint": "x", **more})
+
+
+def test_processes_are_begun_ahead_of_the_first_task_only_where_there_are_bolts() -> None:
+    before, stop = _children(), threading.Event()
+    with running_workers(_settings(), stop, has_bolts=False) as workers:
+        assert _children() == before
+        assert not workers._slots
+    with running_workers(_settings(workers=3), stop, has_bolts=True) as workers:
+        assert len(_children() - before) == 1
+        assert workers.parallelism == 3
+    assert _children() == before
+
+
+@pytest.mark.promise("order-ctrl-sigterm-job")
+def test_tasks_that_go_on_after_a_stop_are_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_work, stop = tmp_path / "at-work", threading.Event()
+
+    def hang() -> None:
+        at_work.touch()
+        threading.Event().wait()
+
+    def stop_it() -> None:
+        wait_until(at_work.exists)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_it)
+    before = _children()
+    with running_workers(_settings(stop_timeout="10 ms"), stop, has_bolts=False) as workers:
+        stopping.start()
+        with pytest.raises(StopRequestedError):
+            workers.run([hang])
+        stopping.join()
+    assert at_work.exists()
+    assert _children() == before
+    assert "tasks are ended: the job was to stop 10 ms ago" in capsys.readouterr().err
