@@ -230,6 +230,7 @@ def test_job_ends_by_a_signal_behind_its_step(job: _Job, number: signal.Signals)
     life = job.start(log)
     try:
         wait_until(lambda: job.released() or life.poll() is not None)
+        assert not psutil.Process(life.pid).children(), "a process is there without a task for it"
         life.send_signal(number)
         assert life.wait(_TIMEOUT_S) == 0, log.read_text()
     finally:
