@@ -148,7 +148,7 @@ class PlanLog:
         if version != _VERSION:
             raise CheckpointError(
                 f"{self._storage.root}/{name} has the format {version[:20]!r}, and the local "
-                f'runner knows {_VERSION}: go on with runner = "spark", or put the file back'
+                f'runner knows {_VERSION}: use runner = "spark", or put the file back'
             )
         return behind.partition("\n")[0]
 
