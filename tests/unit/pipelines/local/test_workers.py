@@ -356,13 +356,11 @@ def test_runs_of_several_threads_take_turns(tmp_path: Path) -> None:
 
     with _workers(1) as workers:
         large = [_waiting_for(go, at_work), *[note("a")] * 5]
-        with (
-            _in_thread(lambda: workers.run(large)),
-            _in_thread(lambda: workers.run([note("b")])),
-        ):
-            _read_pid(at_work)
-            _wait_until(lambda: len(workers._turns) == 2)
-            go.touch()
+        with _in_thread(lambda: workers.run(large)):
+            _read_pid(at_work)  # else the small run may be over before the large one has begun
+            with _in_thread(lambda: workers.run([note("b")])):
+                _wait_until(lambda: len(workers._turns) == 2)
+                go.touch()
     assert sorted(_read(order)) == [*"aaaaab"]
     assert "b" in _read(order)[:2], "the small run waited for the large one"
 
