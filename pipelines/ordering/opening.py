@@ -86,12 +86,11 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
         late=ensure_aside(settings.late),
         quarantine=ensure_aside(settings.quarantine),
     )
-    further: dict[str, OutputTopic] = {}
+    of_topology: dict[str, OutputTopic] = {}
     if process is not None:
         names = process.topology.topics(settings.output_topic)
-        further = {name: ensure(name) for name in names if name != settings.output_topic}
-        dead_letters = process.settings.dead_letters(settings.output_topic)
-        further[dead_letters] = ensure_aside(dead_letters)
+        of_topology = {name: ensure(name) for name in names if name != settings.output_topic}
+        dead_letters = ensure_aside(process.settings.dead_letters(settings.output_topic))
     # Behind all topics: a start that one of them refuses may come again with other settings.
     began = job.checkpoint.claim(
         JobIdentity(
@@ -123,14 +122,11 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
             job.checkpoint,
             topology=process.topology,
             settings=process.settings,
-            outputs={
-                name: outputs.released if name == output else further[name]
-                for name in process.topology.topics(output)
-            },
+            outputs={name: of_topology.get(name, outputs.released) for name in names},
             default=outputs.released,
             spout_tasks=known,
             hash_version=began.hash_version,
-            dead_letters=further[process.settings.dead_letters(output)],
+            dead_letters=dead_letters,
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
             outages=job.outages,

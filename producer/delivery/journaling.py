@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 NO_OFFSET: Final = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Mark:
     """How a batch ended: in the log at an offset, or given up for a reason."""
 
@@ -219,7 +219,8 @@ class JournalUpdates:
         self._identities = identities
         self._on_due = on_due
         self._marks: list[Mark] = []
-        self._after: dict[Batch, Callable[[], None]] = {}
+        self._after: dict[Batch, tuple[Mark, Callable[[bool], None]]] = {}
+        self._has_ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._marks_due = False
         self._renewed: dict[SendQueue, None] = {}
@@ -232,11 +233,13 @@ class JournalUpdates:
         """Whether to make a round for it."""
         return bool(self._renewed) or self._marks_due
 
-    def mark(self, mark: Mark, then: Callable[[], None] | None) -> None:
-        """Tell the journal how a batch ended, and then call `then`."""
+    def mark(self, mark: Mark, then: Callable[[bool], None] | None) -> None:
+        """Tell the journal how a batch ended, and then `then` whether it surely knows."""
         self._marks.append(mark)
-        if then is not None:
-            self._after[mark.batch] = then
+        if then is not None and self._has_ended:
+            then(False)
+        elif then is not None:
+            self._after[mark.batch] = mark, then
             self._flush_marks()
         elif self._timer is None:
             self._timer = self._loop.call_later(_MARKS_WAIT_S, self._flush_marks)
@@ -304,21 +307,26 @@ class JournalUpdates:
     def on_durable(self, round_: Round) -> None:
         """Call what was to be called once the marks of a round are durable."""
         for mark in round_.marks:
-            then = self._after.pop(mark.batch, None)
-            if then is not None:
-                then()
+            after = self._after.pop(mark.batch, None)
+            if after is not None:
+                after[1](True)
 
     def stop(self) -> list[Frame]:
-        """Cancel the timer, and return the frames of the marks that are left."""
+        """Cancel the timer, and return the frames of the marks that may not be written.
+
+        Those of a round that was cancelled are among them: the journal ignores what it knows.
+        """
         if self._timer is not None:
             self._timer.cancel()
-        return frames_of_marks(self._marks)
+        waited_for = [mark for mark, _ in self._after.values()]
+        return frames_of_marks(list(dict.fromkeys([*waited_for, *self._marks])))
 
-    def end(self) -> None:
-        """Call all that was to be called once marks are durable: none will be any more."""
-        for then in self._after.values():
-            then()
-        self._after.clear()
+    def end(self, *, is_durable: bool) -> None:
+        """Call all that waits for its mark: no more marks become durable."""
+        self._has_ended = True
+        after, self._after = self._after, {}
+        for _mark, then in after.values():
+            then(is_durable)
 
     def _flush_marks(self) -> None:
         self._marks_due = bool(self._marks)
@@ -430,12 +438,21 @@ class RoundWriter:
         if self._reclaiming is not None:
             self._reclaiming.cancel()
 
-    async def close(self, frames: list[Frame]) -> None:
-        """Append the last frames, sync what there is, and close the journal."""
-        if self._journal is not None:
-            with contextlib.suppress(JournalError):
-                self._journal.append(frames)
+    async def close(self, frames: list[Frame]) -> bool:
+        """Append the last frames, sync what there is, and close the journal.
+
+        Return whether the frames are durable.
+        """
+        if self._journal is None:
+            return True
+        try:
+            self._journal.append(frames)
+            await self.in_thread(self._journal.sync)
+        except JournalError:
+            return False
+        finally:
             await self.in_thread(self._journal.close)
+        return True
 
     def shut_down(self) -> None:
         """Let the threads end."""

@@ -328,14 +328,17 @@ class RoundMaker:
         *,
         offset: int | None = None,
         reason: str | None = None,
-        then: Callable[[], None] | None = None,
+        then: Callable[[bool], None] | None = None,
     ) -> None:
-        """Tell the journal that a batch is in the log, or was given up for a reason."""
+        """Tell the journal that a batch is in the log, or was given up for a reason.
+
+        `then` is told whether no start can bring the batch back.
+        """
         if self.spill is not None:
             self.spill.forget(batch)
         if self._journal is None or not batch.is_kept:
             if then is not None:
-                then()
+                then(True)
             return
         self._writer.note_freed()
         self._updates.mark(Mark(batch, NO_OFFSET if offset is None else offset, reason), then)
@@ -380,18 +383,19 @@ class RoundMaker:
         if self._gathering is not None:
             self._gathering.cancel()
         try:
-            await self._writer.close(self._updates.stop())
+            if await self._writer.close(self._updates.stop()):
+                self._updates.end(is_durable=True)
         finally:
             if self.spill is not None:
                 self.spill.stop()
             self.end_waits("the producer was closed")
-            self._updates.end()
             self._writer.shut_down()
 
     def end_waits(self, why: str) -> None:
-        """Fail all who wait for a cut, now and later: nothing becomes durable any more."""
+        """End all waits for a cut or a mark, now and later: nothing becomes durable any more."""
         reason = f"; {self.full_reason}" if self.full_reason else ""
         self._durable.fail(JournalClosedError(f"{why} before the journal had this{reason}"))
+        self._updates.end(is_durable=False)
 
     def _update_due(self) -> bool:
         """Return whether the journal has to be told of something beside events."""

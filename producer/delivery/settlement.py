@@ -112,8 +112,12 @@ class Settlement:
     def _forget(
         self, batch: Batch, outcome: NotPersisted | PossiblyPersisted, *, is_told: bool = False
     ) -> None:
-        def end() -> None:
-            self.complete(batch, outcome, is_told=is_told)
+        def end(is_forgotten: bool) -> None:
+            told = outcome
+            if not is_forgotten:
+                why = f"{outcome.reason}; the journal may keep it for the next start"
+                told = PossiblyPersisted(why)
+            self.complete(batch, told, is_told=is_told)
             self._outstanding.release(batch)
 
         batch.end()

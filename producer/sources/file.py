@@ -261,7 +261,7 @@ class FileSource(LineFileSource):
     async def _hand_over(
         self, intake: Intake, file: LineFile, batch: LineBatch
     ) -> IntakeTicket | None:
-        if batch.lines and not batch.first_offset:
+        if not batch.first_offset:
             require_lines(file.path, file.head)
         return await super()._hand_over(intake, file, batch)
 

@@ -757,19 +757,22 @@ async def test_a_writer_may_take_half_a_line_back(tmp_path: Path, is_down: bool)
 
 
 @pytest.mark.promise("in-file-without-lines")
+@pytest.mark.parametrize("has_newlines", [False, True])
 @pytest.mark.parametrize("is_rotated", [False, True])
 async def test_a_compressed_file_that_comes_later_is_refused(
-    tmp_path: Path, is_rotated: bool
+    tmp_path: Path, is_rotated: bool, has_newlines: bool
 ) -> None:
     """In the place of a missing file, or of one that was rotated: as it is at the start."""
     path, journal = tmp_path / "app.log", FakeJournal()
+    content = gzip.compress(b"2\n\n" * 100, mtime=0x0A0A if has_newlines else 0)
+    assert (b"\n" in content) is has_newlines
     if is_rotated:
         path.write_bytes(b"1\n")
 
     def put() -> None:
         if is_rotated:
             path.rename(tmp_path / "app.log.1")
-        path.write_bytes(gzip.compress(b"2\n\n" * 100))
+        path.write_bytes(content)
 
     intake = FakeIntake(journal)
     pause = scripted_pause(put, quiet=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -12,11 +13,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import embedded as _ports
-from sequitur.errors import SinkUnansweredError, UnansweredError
+from sequitur.consumer.step_log import StepKind
+from sequitur.errors import SinkUnansweredError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.sink import sink
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.producer import KafkaSettings
@@ -117,6 +120,46 @@ def test_step_whose_writing_failed_is_finished_by_a_new_query(
     report = job.run(drain=True)
     assert (report.totals.read, report.totals.released) == (800, 800)
     assert len(job.released()) == 800
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-tick-fails")
+def test_batch_that_waits_for_a_tick_is_not_logged_behind_its_error(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the step of the tick would count as done, and its rows would be in no topic."""
+    plans = Path(job.settings.checkpoint, "spark", "offsets")
+    ticking: list[StepKind] = []
+    hit: list[int] = []
+    run_quiet, write = Steps.run_quiet, TopicSink.write
+
+    def quiet(steps: Steps, kind: StepKind, *given: Any) -> bool:
+        ticking.append(kind)
+        try:
+            return run_quiet(steps, kind, *given)
+        finally:
+            ticking.clear()
+
+    def fail(topic_sink: TopicSink, outgoing: Any, step: int, *times: Any) -> list[int]:
+        if ticking != [StepKind.TICK]:
+            return write(topic_sink, outgoing, step, *times)
+        job.produce([event(T0 + 60_000, partition=0)])
+        wait_until((plans / "1").exists)
+        # Its thread waits for the lock from here on; where it comes later, nothing differs.
+        time.sleep(0.5)
+        hit.append(step)
+        raise TopicError("no broker answers")
+
+    job.produce([event(T0, partition=0)])
+    job = job.with_settings(idle_timeout="1 s", delay="1 s")
+    with monkeypatch.context() as patched:
+        patched.setattr(Steps, "run_quiet", quiet)
+        patched.setattr(TopicSink, "write", fail)
+        with pytest.raises(TopicError, match="no broker answers"):
+            job.run(available_now=False)
+    assert hit == [1]
+    report = job.run(drain=True)
+    assert (report.totals.read, len(job.released())) == (2, 2)
 
 
 @pytest.mark.promise("order-tick-fails")
