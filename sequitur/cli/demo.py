@@ -1,4 +1,4 @@
-"""The demo's picture: event time against the order of arrival, and that of release."""
+"""The demo: the main job on this machine's own CPU readings, and a picture of what it did."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
@@ -148,18 +149,23 @@ def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms
 #
 # Three daemons sample the CPU usage of this machine and send it with different delays, so that the
 # topic's arrival order differs from event-time order, as in the article this project starts from.
-# The reorder job restores event-time order. Then a reader that shares no code with either compares
-# the output with the input, event by event, and the demo fails if one is lost, duplicated or out of
-# order.
+# The reorder job restores event-time order: once by the local runner, once on Spark, each into a
+# topic of its own. Then a reader that shares no code with them compares each output with the input,
+# event by event, and both outputs row by row. The demo fails if an event is lost, duplicated or out
+# of order, or if the outputs differ.
 
 
+Runner = Literal["spark", "local"]
 INPUT_TOPIC: Final = "cpu-readings"
-OUTPUT_TOPIC: Final = "cpu-readings.ordered"
-LATE_TOPIC: Final = f"{OUTPUT_TOPIC}.late"
-QUARANTINE_TOPIC: Final = f"{OUTPUT_TOPIC}.quarantine"
+OUTPUT_TOPICS: Final[Mapping[Runner, str]] = {
+    "spark": "cpu-readings.ordered",
+    "local": "cpu-readings.local",
+}
 SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
 """How long each daemon delays a reading: less than the job's delay, so that none is late."""
 
+_COUNTS: Final = ("read", "released", "late", "quarantined", "held", "lost", "duplicates")
+_TITLES: Final[Mapping[Runner, str]] = {"spark": "on Spark", "local": "local runner"}
 _EVENT_TIME: Final = "json:occurred_at"
 _PARTITIONS: Final = 4
 _ROWS_A_BATCH: Final = 2_500
@@ -174,10 +180,10 @@ _SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
 
 
 @dataclass(frozen=True, slots=True)
-class DemoReport:
-    """The result of the demo. All counts are of events."""
+class RunnerReport:
+    """What the job did on one runner. All counts are of events."""
 
-    sent: int  # events the daemons report as persisted
+    seconds: float  # from the command to its end
     read: int
     released: int  # events in the ordered topic, as the independent reader counts them
     late: int  # events in the late topic
@@ -185,17 +191,46 @@ class DemoReport:
     held: int  # events the job still held when it ended
     lost: int  # events of the input topic that are in none of the three
     duplicates: int  # records beyond the first of their event id, over the three
-    before: TopicReport  # the check of the input topic
     after: TopicReport  # the check of the ordered topic
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not hold, each as words."""
+        out = self.released + self.late + self.quarantined + self.held
+        claims = {
+            f"{self.lost} events lost on the way out": self.lost == 0,
+            f"{self.duplicates} duplicates on the way out": self.duplicates == 0,
+            f"{self.read} events read, but {out} accounted for": self.read == out,
+            f"{self.after.event_inversions} inversions left": self.after.event_inversions == 0,
+        }
+        return tuple(problem for problem, holds in claims.items() if not holds)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain values, for `json.dumps`."""
+        return {
+            "seconds": round(self.seconds, 2),
+            **{name: getattr(self, name) for name in _COUNTS},
+            "after": self.after.as_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """The result of the demo. All counts are of events."""
+
+    sent: int  # events the daemons report as persisted
+    before: TopicReport  # the check of the input topic
+    runners: Mapping[Runner, RunnerReport]  # what the job did, by the name of its runner
+    differing: int  # rows of one ordered topic that the other does not have at the same place
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values, for `json.dumps`."""
-        counts = ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates")
         return {
-            **{name: getattr(self, name) for name in counts},
+            "sent": self.sent,
             "before": self.before.as_json(),
-            "after": self.after.as_json(),
+            "runners": {name: one.as_json() for name, one in self.runners.items()},
+            "differing": self.differing,
             "problems": list(self.problems),
         }
 
@@ -208,17 +243,19 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
     SIGINT and SIGTERM, too, all that was started is ended.
 
     Raises:
-        MissingExtraError: Spark or matplotlib is not installed.
+        MissingExtraError: Spark, matplotlib or cloudpickle is not installed.
     """
     delay_ms = _milliseconds(delay)
     spark_home()  # what is missing is told before anything is started
-    load("matplotlib", "the demo's picture")
+    load("matplotlib", _PICTURE)
+    load("cloudpickle", "the demo's job without Spark")
     with (
         leaving_on_signals(),
         tempfile.TemporaryDirectory(prefix="sequitur-demo-") as folder,
         _broker(folder) as kafka,
     ):
-        taken = [name for name in (INPUT_TOPIC, OUTPUT_TOPIC) if topic_exists(kafka, name)]
+        topics = (INPUT_TOPIC, *OUTPUT_TOPICS.values())
+        taken = [name for name in topics if topic_exists(kafka, name)]
         if taken:
             raise DemoError(f"topic {taken[0]!r} exists already: the demo needs a fresh one")
         environ = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
@@ -228,10 +265,13 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
             f"read {delays} s later"
         )
         sent = _run_daemons(environ, Path(folder), seconds=seconds, rate_hz=rate_hz)
-        _say(f"{sent:,} events are in Kafka. Spark starts with the reorder job")
-        job = _run_job(environ, Path(folder), delay=delay)
+        _say(f"{sent:,} events are in Kafka. The local runner puts them in order, without Spark")
+        jobs: dict[Runner, _Job] = {}
+        jobs["local"] = _run_job(environ, Path(folder), "local", delay=delay)
+        _say("Spark starts with the same job on the same events")
+        jobs["spark"] = _run_job(environ, Path(folder), "spark", delay=delay)
         _say("an independent reader compares what came out with what went in")
-        return _compare(kafka, sent, job, plot, delay_ms)
+        return _compare(kafka, sent, jobs, plot, delay_ms)
 
 
 def _say(line: str) -> None:
@@ -252,18 +292,29 @@ def print_report(report: DemoReport, console: Console) -> None:
     """Print the report as a table, and below it the claims that failed."""
     table = Table(title="From arrival order to event-time order", title_justify="left")
     table.add_column("events")
-    table.add_column("", justify="right")
-    for name in ("sent", "read", "released", "late", "quarantined", "held", "lost", "duplicates"):
-        table.add_row(name, f"{getattr(report, name):,}")
+    for runner in report.runners:
+        table.add_column(_TITLES[runner], justify="right")
+
+    def add(name: str, *values: object) -> None:
+        table.add_row(name, *(f"{value:,}" for value in values))
+
+    jobs = report.runners.values()
+    add("sent", *[report.sent for _ in jobs])
+    for name in _COUNTS:
+        add(name, *[getattr(job, name) for job in jobs])
     table.add_section()
-    table.add_row("keys", f"{report.before.keys:,}")
-    table.add_row("order inversions per key, before", f"{report.before.event_inversions:,}")
-    table.add_row("order inversions per key, after", f"{report.after.event_inversions:,}")
+    add("keys", *[report.before.keys for _ in jobs])
+    add("order inversions per key, before", *[report.before.event_inversions for _ in jobs])
+    add("order inversions per key, after", *[job.after.event_inversions for job in jobs])
+    table.add_section()
+    add("seconds from command to end", *[round(job.seconds, 1) for job in jobs])
     console.print(table)
     for problem in report.problems:
         console.print(f"[bold red]{problem}")
     if not report.problems:
         console.print("[bold green]nothing lost, nothing duplicated, every key in event-time order")
+    if report.differing == 0:
+        console.print("[bold green]both runners wrote the same rows")
 
 
 @contextlib.contextmanager
@@ -336,103 +387,135 @@ def _log(folder: Path, number: int) -> Path:
     return folder / f"cpu-{number}.log"
 
 
-def _run_job(environ: Mapping[str, str], folder: Path, *, delay: str) -> dict[str, int]:
-    """Run the reorder job until it has drained; the counts of its final report."""
-    report = folder / "reorder.json"
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job that has ended."""
+
+    counts: Mapping[str, int]  # those of its final report
+    seconds: float  # from the command to its end
+
+
+def _run_job(environ: Mapping[str, str], folder: Path, runner: Runner, *, delay: str) -> _Job:
+    """Run the reorder job until it has drained."""
+    report = folder / f"reorder.{runner}.json"
     command = [
-        sys.executable, "-P", "-m", "sequitur", "reorder",
-        "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPIC,
+        sys.executable, "-P", "-m", "sequitur", "reorder", "--runner", runner,
+        "--input-topics", INPUT_TOPIC, "--output-topic", OUTPUT_TOPICS[runner],
         "--event-time", _EVENT_TIME, "--delay", delay, "--idle-timeout", _IDLE_TIMEOUT,
-        "--checkpoint", str(folder / "checkpoint"),
+        "--checkpoint", str(folder / f"checkpoint.{runner}"),
         "--max-offsets-per-trigger", str(_ROWS_A_BATCH),
         *RunOptions(
             available_now=True, drain=True, report=report, progress=ProgressStyle.TEXT
         ).flags(),
-        # A minute's work does not make up for the cost of the JVM's optimising compiler.
-        "--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
     ]  # fmt: skip
-    with _limit(_JOB_TIMEOUT_S, "the reorder job") as timeout_s:
+    if runner == "spark":
+        # A minute's work does not make up for the cost of the JVM's optimising compiler.
+        command += ["--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"]
+    begun = time.monotonic()
+    with _limit(_JOB_TIMEOUT_S, f"the reorder job (runner {runner})") as timeout_s:
         status = run_with_children(
             command, environ, timeout_s=timeout_s, leave_out=_SAID_BY_EACH_JVM
         )
     if status != 0:
-        raise DemoError(f"the reorder job ended with status {status}")
-    counts: dict[str, int] = json.loads(report.read_text())
-    return counts
+        raise DemoError(f"the reorder job (runner {runner}) ended with status {status}")
+    return _Job(json.loads(report.read_text()), time.monotonic() - begun)
 
 
 def _compare(
-    kafka: KafkaSettings, sent: int, job: Mapping[str, int], plot: Path, delay_ms: int | None
+    kafka: KafkaSettings,
+    sent: int,
+    jobs: Mapping[Runner, _Job],
+    plot: Path,
+    delay_ms: int | None,
 ) -> DemoReport:
-    before_arrivals: list[Arrival] = []
-    after_arrivals: list[Arrival] = []
-    went_in: Counter[bytes] = Counter()
-    came_out: Counter[bytes] = Counter()
-    before = _check(kafka, INPUT_TOPIC, went_in, before_arrivals)
-    after = _check(kafka, OUTPUT_TOPIC, came_out, after_arrivals)
-    late = _check(kafka, LATE_TOPIC, came_out, [])
-    quarantined = _check(kafka, QUARANTINE_TOPIC, came_out, [])
+    went_in = _Contents.read(kafka, INPUT_TOPIC)
+    ordered = {runner: _Contents.read(kafka, OUTPUT_TOPICS[runner]) for runner in jobs}
+    runners = {
+        runner: _report(kafka, went_in, ordered[runner], job) for runner, job in jobs.items()
+    }
+    before = went_in.report
     figure = plot_arrivals(
-        before_arrivals,
-        after_arrivals,
-        inversions=(before.event_inversions, after.event_inversions),
+        went_in.arrivals,
+        ordered["spark"].arrivals,
+        inversions=(before.event_inversions, runners["spark"].after.event_inversions),
         delay_ms=delay_ms,
     )
     figure.savefig(plot)
-    lost = len(went_in.keys() - came_out.keys())
-    duplicates = sum(count - 1 for count in came_out.values())
-    out = after.records + late.records + quarantined.records + job["held"]
+    rows, others = ordered["local"].rows, ordered["spark"].rows
+    differing = sum(rows.get(place) != others.get(place) for place in rows.keys() | others.keys())
+    # Whether a row is late depends on what was read before it, and so on where batches end.
+    may_differ = any(one.late for one in runners.values())
     claims = {
-        f"{lost} events lost on the way out": lost == 0,
-        f"{duplicates} duplicates on the way out": duplicates == 0,
         f"{sent} events sent, but {before.records} in the topic": sent == before.records,
         f"{before.missing} events missing from the topic": before.missing == 0,
         f"{before.duplicates} duplicates in the topic": before.duplicates == 0,
         f"{before.send_inversions} events sent out of order": before.send_inversions == 0,
-        f"{job['read']} events read, but {before.records} in the topic": job["read"]
-        == before.records,
-        f"{job['read']} events read, but {out} accounted for": job["read"] == out,
-        f"{after.event_inversions} inversions left": after.event_inversions == 0,
         "the arrival order was not broken, so nothing is shown": before.event_inversions > 0,
+        f"{differing} rows differ between both runners": differing == 0 or may_differ,
     }
-    return DemoReport(
-        sent=sent,
-        read=job["read"],
-        released=after.records,
-        late=late.records,
-        quarantined=quarantined.records,
-        held=job["held"],
-        lost=lost,
-        duplicates=duplicates,
-        before=before,
-        after=after,
-        problems=tuple(problem for problem, holds in claims.items() if not holds),
+    for runner, one in runners.items():
+        problem = f"{_TITLES[runner]}: {one.read} events read, but {before.records} in the topic"
+        claims[problem] = one.read == before.records
+    problems = [problem for problem, holds in claims.items() if not holds]
+    for runner, one in runners.items():
+        problems += [f"{_TITLES[runner]}: {problem}" for problem in one.problems]
+    return DemoReport(sent, before, runners, differing, tuple(problems))
+
+
+def _report(
+    kafka: KafkaSettings, went_in: _Contents, ordered: _Contents, job: _Job
+) -> RunnerReport:
+    topic = ordered.report.topic
+    late = _Contents.read(kafka, f"{topic}.late")
+    quarantined = _Contents.read(kafka, f"{topic}.quarantine")
+    came_out = ordered.ids + late.ids + quarantined.ids
+    return RunnerReport(
+        seconds=job.seconds,
+        read=job.counts["read"],
+        released=ordered.report.records,
+        late=late.report.records,
+        quarantined=quarantined.report.records,
+        held=job.counts["held"],
+        lost=len(went_in.ids.keys() - came_out.keys()),
+        duplicates=sum(count - 1 for count in came_out.values()),
+        after=ordered.report,
     )
 
 
-def _check(
-    kafka: KafkaSettings, topic: str, ids: Counter[bytes], arrivals: list[Arrival]
-) -> TopicReport:
-    event_time = parse_event_time_spec(_EVENT_TIME)
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What the independent reader finds in a topic; nothing in one that does not exist."""
 
-    def time_of(record: TopicRecord) -> int | None:
-        return event_time.of(record.value, record.headers, record.timestamp_ms)
+    report: TopicReport
+    ids: Counter[bytes]  # how often each event is there, by its id
+    arrivals: Sequence[Arrival]
+    rows: Mapping[tuple[int, int], TopicRecord]  # by partition and place in it
 
-    check = TopicCheck(topic, time_of)
-    if not topic_exists(kafka, topic):
-        return check.report()
-    for record in read_topic(kafka, topic):
-        check.observe(record)
-        event_id = record.header(EVENT_ID_HEADER) or b""
-        ids[event_id] += 1
-        event_time_ms = time_of(record)
-        if event_time_ms is not None:
-            arrivals.append(
-                Arrival(
-                    key=record.key or b"",
-                    producer=event_id.partition(b":")[0].decode(),
-                    offset=record.offset,
-                    event_time_ms=event_time_ms,
+    @classmethod
+    def read(cls, kafka: KafkaSettings, topic: str) -> Self:
+        """Read the whole topic."""
+        event_time = parse_event_time_spec(_EVENT_TIME)
+
+        def time_of(record: TopicRecord) -> int | None:
+            return event_time.of(record.value, record.headers, record.timestamp_ms)
+
+        check = TopicCheck(topic, time_of)
+        ids: Counter[bytes] = Counter()
+        arrivals: list[Arrival] = []
+        rows: dict[tuple[int, int], TopicRecord] = {}
+        for record in read_topic(kafka, topic) if topic_exists(kafka, topic) else ():
+            check.observe(record)
+            event_id = record.header(EVENT_ID_HEADER) or b""
+            ids[event_id] += 1
+            rows[record.partition, record.offset] = record
+            event_time_ms = time_of(record)
+            if event_time_ms is not None:
+                arrivals.append(
+                    Arrival(
+                        key=record.key or b"",
+                        producer=event_id.partition(b":")[0].decode(),
+                        offset=record.offset,
+                        event_time_ms=event_time_ms,
+                    )
                 )
-            )
-    return check.report()
+        return cls(check.report(), ids, arrivals, rows)

@@ -120,7 +120,7 @@ def test_each_topic_that_is_created_is_in_the_table() -> None:
         cursor_topic(kafka),
         control_topic(kafka),
         demo.INPUT_TOPIC,
-        demo.OUTPUT_TOPIC,
+        *demo.OUTPUT_TOPICS.values(),
     }
     assert {one for one in named if f"`{one}`" not in held} == set()
     creation = re.compile(r"(?<!def )\b(?:_?topics?\.ensure|create_topic|TopicCreation)\(")
