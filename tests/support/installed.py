@@ -8,13 +8,13 @@ import sys
 import sysconfig
 import venv
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
 _OWN_FILES = ("producer.py", "consumer.py", "pipelines.py")
 
@@ -51,8 +51,8 @@ class Installed:
         return found
 
 
-def install_wheel(folder: Path) -> Installed:
-    """Build the sdist, from it the wheel, and install that without its dependencies."""
+def install_wheel(folder: Path, *, without: Collection[str] = ()) -> Installed:
+    """Build the sdist, from it the wheel, and install that beside dependencies, but for some."""
     _build("sdist", ROOT, folder)
     (sdist,) = folder.glob("sequitur_kafka-*.tar.gz")
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
@@ -61,7 +61,7 @@ def install_wheel(folder: Path) -> Installed:
     user.mkdir()
     for name in _OWN_FILES:
         (user / name).write_text('raise SystemExit(f"the user\'s {__name__} was imported")\n')
-    installed = Installed(without_it(folder / "environment"), user)
+    installed = Installed(without_it(folder / "environment", without), user)
     subprocess.run(
         [
             sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check",
@@ -78,15 +78,23 @@ def build_wheel(folder: Path, source: Path = ROOT) -> Path:
     return wheel
 
 
-def without_it(environment: Path) -> Path:
+def without_it(environment: Path, without: Collection[str] = ()) -> Path:
     """Make an environment with the dependencies of sequitur, and not that itself.
 
     They are taken from the environment that the tests run in, whose own installation of the
     checkout is left out: a line of a `.pth` file is a folder, and its `.pth` files do not count.
+    Packages of some names can be left out, too.
     """
     venv.create(environment, with_pip=False, symlinks=True)
     (packages,) = environment.glob("lib/python3*/site-packages")
-    dependencies = sysconfig.get_path("purelib")
+    dependencies = Path(sysconfig.get_path("purelib"))
+    if without:
+        links = environment / "dependencies"
+        links.mkdir()
+        for one in dependencies.iterdir():
+            if one.name.partition("-")[0] not in without:
+                (links / one.name).symlink_to(one)
+        dependencies = links
     (packages / "dependencies.pth").write_text(f"{dependencies}\n")
     return environment
 

@@ -66,10 +66,11 @@ LANES: Final = {
         "integration/test_embedded_broker.py",
         "integration/test_kafka_topics.py",
         "integration/test_measure_command.py",
+        "integration/test_quickstart.py",
+        "integration/test_readme_session.py",
         "integration/test_tail_command.py",
         "integration/test_verify_command.py",
         "spark/test_before_house.py",
-        "spark/test_readme_session.py",
     ),
     "reorder": (
         "unit/consumer/lateness/*",

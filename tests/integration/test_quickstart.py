@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from sequitur.embedded import EmbeddedBroker
+from tests.support.newcomer import home_of_a_newcomer, paste
 from tests.support.tree import ROOT
-from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+    from pathlib import Path
 
 _BLOCK: Final = re.compile(r"^```(sh|)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _END: Final = "=== end of block"
@@ -49,35 +42,16 @@ def _missing(shown: str, seen: str) -> list[str]:
     ]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A user's home, whose broker is ended."""
-    yield tmp_path
-    EmbeddedBroker(tmp_path / "state" / "sequitur" / "broker").stop()
-
-
+@pytest.mark.slow
 @pytest.mark.test_all
-def test_the_session_gives_what_the_page_shows(home: Path) -> None:
+def test_the_session_gives_what_the_page_shows(tmp_path: Path) -> None:
+    """Jobs and topology run without Spark and Java, as the page says."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
     blocks = _BLOCK.findall(page.partition("\n## 3. ")[2])
     commands = [text for language, text in blocks if language == "sh"]
-    kept = ("SEQUITUR_CACHE", "SEQUITUR_IVY_SETTINGS")
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if name in kept or not name.startswith(("SEQUITUR", "KAFKA", "XDG", "PYTHON", "SPARK"))
-    }
-    environ |= {
-        "PATH": f"{sys.prefix}/bin:{environ['PATH']}",
-        "XDG_STATE_HOME": str(home / "state"),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",  # each JVM of it is short-lived
-    }
-    script = f"\necho '{_END}'\n".join(['eval "$(sequitur broker up)"', *commands, ""])
-    run = subprocess.run(
-        ["bash"], input=script, cwd=home, env=environ, timeout=8 * PATIENCE_S, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+    assert sum(text.count("--runner local") for text in commands) == 3
+    with home_of_a_newcomer(tmp_path) as home:
+        run = paste(home, f"\necho '{_END}'\n".join(["", *commands, ""]))
     said = f"{run.stdout}\n{run.stderr}"
     seen = iter(run.stdout.split(f"{_END}\n")[1:])
     output = ""
