@@ -131,7 +131,8 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
         ),
     )
     words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
-    if task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+    on_spark = job.reorder.runner == "spark"
+    if on_spark and task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         # Hadoop, which writes Spark's part, does not look for these there.
         words += ["--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}"]
         region = os.environ.get("AWS_REGION", "us-east-1")
