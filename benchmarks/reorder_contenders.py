@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,6 +160,7 @@ def _spark_native(task: Task) -> list[str]:
 DELAY_S: Final = 6
 CONTENDERS: Final = (
     Contender("sequitur.exactly_once", sequitur_command, accounts_for_all=True),
+    Contender("sequitur.local", partial(sequitur_command, runner="local"), accounts_for_all=True),
     Contender("flink.keyed", _flink("keyed")),
     Contender("flink.global", _flink("global")),
     Contender(
