@@ -98,7 +98,7 @@ bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=10000
 bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
 	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
 
-bench-runners: setup ## The local runner beside Spark: start, idle; build/bench/runners.json; SHORT=1 for a short run
+bench-runners: setup ## The local runner beside Spark: start, idle, a stream, S3; an hour, or SHORT=1
 	@$(BIN)/python -m benchmarks.runners $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
 
 bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark's own sink

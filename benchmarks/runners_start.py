@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    Found = tuple[list[dict[str, Any]], dict[str, Any]]
+
 EVENTS: Final = 1_000
 ROUNDS: Final = 5
 IDLE_S: Final = 60.0
@@ -69,9 +71,7 @@ def _local_environment() -> Iterator[tuple[Path, dict[str, str]]]:
         yield folder / "local" / "bin" / "sequitur", clean
 
 
-def measure_start(
-    bootstrap_servers: str, console: Console, *, rounds: int = ROUNDS
-) -> list[dict[str, Any]]:
+def measure_start(bootstrap_servers: str, console: Console, *, rounds: int = ROUNDS) -> Found:
     """Start each in turns, where events wait, until the first row in order can be read."""
     topic = "runners-start"
     fill(bootstrap_servers, topic, Workload(events=EVENTS))
@@ -89,20 +89,14 @@ def measure_start(
                 with first_row(bootstrap_servers, topic, way, way.environ, delay_s=0) as (first, _):
                     seconds[way.name].append(round(first.start_s, 3))
                 console.print(f"start {number}: {way.name} {first.start_s:.2f} s")
-    return [
-        {
-            "name": f"start.{name}",
-            "value": round(statistics.median(found), 3),
-            "unit": "s",
-            "series_s": found,
-        }
+    figures = [
+        {"name": f"start.{name}", "value": round(statistics.median(found), 3), "unit": "s"}
         for name, found in seconds.items()
     ]
+    return figures, {f"start.{name}": found for name, found in seconds.items()}
 
 
-def measure_idle(
-    bootstrap_servers: str, console: Console, *, seconds: float = IDLE_S
-) -> list[dict[str, Any]]:
+def measure_idle(bootstrap_servers: str, console: Console, *, seconds: float = IDLE_S) -> Found:
     """Let the local runner release what there is, and then send nothing more."""
     topic = "runners-idle"
     fill(bootstrap_servers, topic, Workload(events=EVENTS))
@@ -117,19 +111,14 @@ def measure_idle(
     passed = [look.at_s - looks[0].at_s for look in looks]
     share = 100 * spent[-1] / passed[-1]
     console.print(f"idle: {share:.2f} % of a core, {looks[-1].pss_bytes / 2**20:,.0f} MiB")
-    return [
-        {
-            "name": "idle.local.cpu",
-            "value": round(share, 3),
-            "unit": "% of a core",
-            "series": {
-                "after_s": [round(one, 2) for one in passed],
-                "cpu_s": [round(one, 2) for one in spent],
-                "pss_mib": [round(look.pss_bytes / 2**20, 1) for look in looks],
-                "processes": [look.processes for look in looks],
-            },
-        }
-    ]
+    name = "idle.local.cpu"
+    series = {
+        "after_s": [round(one, 2) for one in passed],
+        "cpu_s": [round(one, 2) for one in spent],
+        "pss_mib": [round(look.pss_bytes / 2**20, 1) for look in looks],
+        "processes": [look.processes for look in looks],
+    }
+    return [{"name": name, "value": round(share, 3), "unit": "% of a core"}], {name: series}
 
 
 def _chain(task: Task, **how: Any) -> list[str]:
