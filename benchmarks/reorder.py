@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     from benchmarks.reorder_contenders import Took
 
 OUTPUT: Final = Path("build/bench")
-COMPARED: Final = ("flink.keyed", "flink.global", "sequitur.exactly_once")
-"""Of these every contender is told as a multiple."""
+COMPARED: Final = {
+    "flink.keyed": "keyed",
+    "flink.global": "global",
+    "sequitur.exactly_once": "Spark",
+}
+"""Of these every contender is told as a multiple, under a short name."""
 
 
 @dataclass(slots=True)
@@ -211,7 +215,13 @@ def print_table(results: Sequence[Result], console: Console) -> None:
     table = Table(title="Event-time order, Kafka to Kafka", title_justify="left")
     compared = _compared(results)
     table.add_column("", no_wrap=True)
-    columns = ("records/s", *(f"x {one.name}" for one in compared), "seconds", "JVM s", "MiB")
+    columns = (
+        "records/s",
+        *(f"x {COMPARED[one.name]}" for one in compared),
+        "seconds",
+        "JVM s",
+        "MiB",
+    )
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
