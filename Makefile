@@ -24,7 +24,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/clock.py,*/lateness.py,*/step_log.py,*/subscription/*,*/frontier.py,*/acker.py
 
-.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
+.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -97,6 +97,9 @@ bench-reorder: setup ## The reorder job beside its peers: as above; EVENTS=10000
 
 bench-reorder-shape: setup ## What the reorder job's speed, memory and latency depend on
 	@$(BIN)/python -m benchmarks.reorder_shape --events $(EVENTS)
+
+bench-runners: setup ## The local runner beside Spark: start, idle, a stream, S3; an hour, or SHORT=1
+	@$(BIN)/python -m benchmarks.runners $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
 
 bench-spark-sink: setup ## A stream of one's own: ExactlyOnceKafka beside Spark's own sink
 	@$(BIN)/python -m benchmarks.spark_sink

@@ -10,7 +10,8 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
@@ -20,6 +21,56 @@ if TYPE_CHECKING:
 _SAMPLE_S: Final = 0.5
 _END_TIMEOUT_S: Final = 60.0
 _LINES_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a process and all that it started had at one moment.
+
+    Attributes:
+        at_s: The moment, by the monotonic clock.
+        cpu_s: Processor time that they have spent, with that of those that have ended.
+        pss_bytes: Their memory; what processes share is divided among them.
+        processes: How many they are.
+    """
+
+    at_s: float
+    cpu_s: float
+    pss_bytes: int
+    processes: int
+
+    @classmethod
+    def at(cls, pid: int) -> Self:
+        """Look at the processes of a tree now."""
+        at_s, cpu_s, pss_bytes, processes = time.monotonic(), 0.0, 0, 0
+        root = psutil.Process(pid)
+        for one in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                cpu_s += sum(one.cpu_times()[:4])  # with that of children that have ended
+                pss_bytes += one.memory_full_info().pss
+                processes += 1
+        return cls(at_s, cpu_s, pss_bytes, processes)
+
+
+@contextlib.contextmanager
+def looking(pid: int, every_s: float) -> Iterator[list[Look]]:
+    """Look at a tree of processes now and then, from the start of the block to its end."""
+    looks = [Look.at(pid)]
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(max(0.0, looks[-1].at_s + every_s - time.monotonic())):
+            looks.append(Look.at(pid))
+
+    # Not by whoever measures: a large process takes a while to look at.
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield looks
+    finally:
+        ended.set()
+        thread.join()
+    looks.append(Look.at(pid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +130,25 @@ def run_measured(command: Sequence[str], environ: Mapping[str, str]) -> Finished
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, ended by SIGTERM at the end of the block, and by force when that does not do."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+def running(
+    command: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    output: Path = Path(os.devnull),
+    folder: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program, ended by SIGTERM at the end of the block, and by force when that does not do.
+
+    Args:
+        command: It, and its arguments.
+        environ: Its environment, if not that of this process.
+        output: Where its standard output goes.
+        folder: Where it runs, if not where this process does.
+    """
+    with output.open("wb") as written:
+        process = subprocess.Popen(
+            command, env=environ, cwd=folder, stdout=written, start_new_session=True
+        )
     try:
         yield process
     finally:

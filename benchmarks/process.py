@@ -49,7 +49,13 @@ _APART: Final = ("transactional", "acker")
 
 
 def process_command(
-    task: Task, topology: Path, *, batch: int | None = None, **process: object
+    task: Task,
+    topology: Path,
+    *,
+    batch: int | None = None,
+    runner: str = "spark",
+    drain_and_end: bool = True,
+    **process: object,
 ) -> list[str]:
     """The process job as its users start it.
 
@@ -57,6 +63,8 @@ def process_command(
         task: What is to be done.
         topology: The topology's file.
         batch: Most rows of a batch, if not as many as by default.
+        runner: What it runs on.
+        drain_and_end: Whether it ends with what is there now, or goes on until it is stopped.
         process: Settings of the section `[process]`.
     """
     reorder: dict[str, object] = {} if batch is None else {"max_offsets_per_trigger": batch}
@@ -66,6 +74,7 @@ def process_command(
         "event_time": "json:occurred_at",
         "delay": f"{task.delay_s} s",
         "checkpoint": str(task.folder / "checkpoint"),
+        "runner": runner,
     }
     job = ProcessJob(
         kafka=KafkaSettings(bootstrap_servers=task.bootstrap_servers),
@@ -73,7 +82,7 @@ def process_command(
         process=ProcessSettings.model_validate(process),
     )
     words = [sys.executable, "-m", "sequitur", "process", str(topology), *given_flags(job)]
-    return [*words, "--available-now", "--drain"]
+    return [*words, "--available-now", "--drain"] if drain_and_end else words
 
 
 def _chain(ackers: int | None = None) -> Callable[[Task], list[str]]:

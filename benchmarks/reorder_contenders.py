@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,7 +132,8 @@ def sequitur_command(task: Task, *, drain_and_end: bool = True, **settings: obje
         ),
     )
     words = [sys.executable, "-m", "sequitur", "reorder", *given_flags(job)]
-    if task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+    on_spark = job.reorder.runner == "spark"
+    if on_spark and task.checkpoint and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         # Hadoop, which writes Spark's part, does not look for these there.
         words += ["--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}"]
         region = os.environ.get("AWS_REGION", "us-east-1")
@@ -158,6 +160,7 @@ def _spark_native(task: Task) -> list[str]:
 DELAY_S: Final = 6
 CONTENDERS: Final = (
     Contender("sequitur.exactly_once", sequitur_command, accounts_for_all=True),
+    Contender("sequitur.local", partial(sequitur_command, runner="local"), accounts_for_all=True),
     Contender("flink.keyed", _flink("keyed")),
     Contender("flink.global", _flink("global")),
     Contender(

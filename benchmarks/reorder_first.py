@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +20,7 @@ from benchmarks.reorder_input import PARTITIONS, Workload, fill
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable, Iterator, Mapping
 
 FIRST_EVENTS: Final = 1_000_000
 _POLL_S: Final = 0.05
@@ -53,9 +56,36 @@ def measure_first(bootstrap_servers: str, topic: str, events: int) -> First:
         RuntimeError: The job ended by itself, or released nothing in five minutes.
     """
     fill(bootstrap_servers, topic, Workload(events=events))
-    sink = f"{topic}.out"
+    with first_row(bootstrap_servers, topic, sequitur_command) as (first, _):
+        return first
+
+
+@contextlib.contextmanager
+def first_row(
+    bootstrap_servers: str,
+    source: str,
+    command: Callable[..., list[str]],
+    environ: Mapping[str, str] | None = None,
+    *,
+    delay_s: int = DELAY_S,
+) -> Iterator[tuple[First, subprocess.Popen[bytes]]]:
+    """Start a job, and give when its first row could be read; it runs until the block ends.
+
+    Args:
+        bootstrap_servers: The broker.
+        source: The topic with the events.
+        command: Makes the job's command, as `sequitur_command` does.
+        environ: The job's environment, if not that of this process.
+        delay_s: The job's delay.
+
+    Raises:
+        RuntimeError: The job ended by itself, or released nothing in five minutes.
+    """
+    sink = f"{source}.out-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(sink, PARTITIONS, 1)])[sink].result()
+    topics = [NewTopic(f"{sink}{end}", PARTITIONS, 1) for end in ("", ".late", ".quarantine")]
+    for creation in admin.create_topics(topics).values():
+        creation.result()
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -66,20 +96,21 @@ def measure_first(bootstrap_servers: str, topic: str, events: int) -> First:
         }
     )
     consumer.assign([TopicPartition(sink, number, 0) for number in range(PARTITIONS)])
-    try:
-        with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
-            task = Task(
-                bootstrap_servers=bootstrap_servers,
-                source=topic,
-                sink=sink,
-                folder=Path(folder),
-                delay_s=DELAY_S,
-            )
-            begun_s = time.monotonic()
-            with running(sequitur_command(task, drain_and_end=False)) as job:
-                return _first(consumer, job, begun_s, task.folder / "checkpoint" / "spark")
-    finally:
-        consumer.close()
+    with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as made:
+        folder = Path(made)
+        task = Task(
+            bootstrap_servers=bootstrap_servers,
+            source=source,
+            sink=sink,
+            folder=folder,
+            delay_s=delay_s,
+        )
+        words = command(task, drain_and_end=False)
+        begun_s = time.monotonic()
+        with running(words, environ, folder=folder) as job:
+            with contextlib.closing(consumer):
+                first = _first(consumer, job, begun_s, folder / "checkpoint" / "spark")
+            yield first, job
 
 
 def _first(consumer: Consumer, job: subprocess.Popen[bytes], begun_s: float, spark: Path) -> First:

@@ -1,17 +1,14 @@
 """How late the reorder job releases at a steady rate, seen by a reader of its output.
 
-    python -m benchmarks.reorder_latency BOOTSTRAP_SERVERS TOPIC SECONDS RATE_HZ
-
-run by itself sends the events: so many a second, their event times behind the clock by a random
-disorder, few of them late by far more. `measure_latency` runs that beside the job, reads the job's
-output as it appears, and takes the time of each row. On two cores all of them share.
+`measure_latency` runs the job, and beside it what sends the stream (`benchmarks.steady_stream`).
+It reads the job's output as it appears, and takes the time of each row. On two cores all of them
+share. Then it holds what came against what was sent: nobody is fast by losing or doubling rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
-import re
+import json
 import sys
 import tempfile
 import time
@@ -20,72 +17,142 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.measured_process import running
+from benchmarks.measured_process import looking, running
 from benchmarks.reorder_contenders import DELAY_S, Task, sequitur_command
-from benchmarks.reorder_input import PARTITIONS, Workload, key_and_value
+from benchmarks.reorder_input import PARTITIONS
+from benchmarks.steady_stream import USUAL, Ideal, Schedule, Steady, ideal_release, number_of
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-RATE_HZ: Final = 20_000
-_BEAT_S: Final = 0.01
+    from numpy.typing import NDArray
+
+    from benchmarks.measured_process import Look
+
 _POLL_S: Final = 0.05
-_TIMES: Final = re.compile(rb'"occurred_at":([0-9]+),"sent_at":([0-9]+)')
-
-
-@dataclass(frozen=True, slots=True)
-class Steady:
-    """A stream of events at one rate.
-
-    Attributes:
-        rate_hz: Events a second.
-        seconds: How long it is measured.
-        warm_up_s: How long it runs before that.
-    """
-
-    rate_hz: int = RATE_HZ
-    seconds: float = 60
-    warm_up_s: float = 45
+_AT_ONCE: Final = 20_000
+_LOOKS: Final = 60
+_STALLED_S: Final = 30.0
+_SHARES: Final = (50, 99, 99.9, 100)
+_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long after its time each row could be read.
+    """How long after its time each row of the measured time could be read.
 
     Attributes:
-        stream: What the job read.
-        after_arrival_s: From arrival + delay; below 0 where a row arrived late itself.
-        after_due_s: From event time + delay, which is when a job without any cost releases it.
-        cpu_us: Processor time of the job's processes for a row, in microseconds.
-        step_ms: Time from one step to the next.
+        schedule: What was sent.
+        ideal: What a job does that takes no time.
+        seen_ms: When each event of the schedule could be read first, from the start of the stream;
+            not a number of one that could not.
+        looks: The job's processes through the measured time, now and then.
+        steps: The number of its steps at the first look, and at the last.
+        sender: How far behind its times the sender was.
     """
 
-    stream: Steady
-    after_arrival_s: Sequence[float]
-    after_due_s: Sequence[float]
-    cpu_us: float
-    step_ms: float
+    schedule: Schedule
+    ideal: Ideal
+    seen_ms: NDArray[np.float64]
+    looks: Sequence[Look]
+    steps: tuple[int, int]
+    sender: Mapping[str, Any]
+
+    @property
+    def counts(self) -> NDArray[np.bool_]:
+        """Whether an event is measured: it has to be released before the stream ends."""
+        ends = np.isfinite(self.ideal.release_ms) & ~self.ideal.is_late
+        return np.asarray(self.schedule.is_measured & ends)
+
+    @property
+    def seconds(self) -> dict[str, NDArray[np.float64]]:
+        """From when it was due, beyond event time and delay, and beyond the ideal release."""
+        chosen = self.counts
+        begins = {
+            "after_due": self.schedule.due_ms,
+            "beyond_delay": self.schedule.event_ms + 1000.0 * DELAY_S,
+            "beyond_ideal": self.ideal.release_ms,
+        }
+        seen_ms = self.seen_ms[chosen]
+        return {name: (seen_ms - begin[chosen]) / 1000 for name, begin in begins.items()}
+
+    @property
+    def cpu_us(self) -> float:
+        """Processor time of the job's processes for a row, in microseconds."""
+        first, last = self.looks[0], self.looks[-1]
+        rows = (last.at_s - first.at_s) * self.schedule.stream.rate_hz
+        return 1e6 * (last.cpu_s - first.cpu_s) / rows
+
+    @property
+    def step_ms(self) -> float:
+        """Time from one step to the next."""
+        passed_s = self.looks[-1].at_s - self.looks[0].at_s
+        return 1e3 * passed_s / max(1, self.steps[1] - self.steps[0])
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in build/bench/reorder_shape.json."""
-        found = {"after_arrival": self.after_arrival_s, "after_due": self.after_due_s}
+        """Return the figures, as they stand in build/bench/reorder_shape.json."""
+        thirds = (self.looks[0], self.looks[len(self.looks) // 2], self.looks[-1])
         return {
-            "name": f"latency.{self.stream.rate_hz}",
-            "rows": len(self.after_due_s),
+            "name": f"latency.{self.schedule.stream.rate_hz}",
+            "rows": int(self.counts.sum()),
             "cpu_us_a_row": round(self.cpu_us, 1),
             "step_ms": round(self.step_ms),
+            "pss_mib": [round(look.pss_bytes / _MIB) for look in thirds],
             **{
-                f"{name}_p{share}_s": round(float(np.percentile(seconds, share)), 3)
-                for name, seconds in found.items()
-                for share in (50, 99, 99.9, 100)
+                f"{name}_{share}_s": value
+                for name, seconds in self.seconds.items()
+                for share, value in percentiles(seconds).items()
             },
         }
+
+    def series(self) -> dict[str, Any]:
+        """Return what the figures are taken from.
+
+        Each latency as rows by millisecond, and its percentiles in each second of the stream.
+        """
+        first = self.looks[0]
+        second = (self.schedule.due_ms[self.counts] / 1000).astype(np.int64)
+        return {
+            "sender_behind": dict(self.sender),
+            "steps": list(self.steps),
+            "looks": {
+                "after_s": [round(look.at_s - first.at_s, 2) for look in self.looks],
+                "cpu_s": [round(look.cpu_s - first.cpu_s, 2) for look in self.looks],
+                "pss_mib": [round(look.pss_bytes / _MIB, 1) for look in self.looks],
+                "processes": [look.processes for look in self.looks],
+            },
+            **{
+                name: {"rows_by_ms": _by_ms(seconds), "by_second": _by_second(seconds, second)}
+                for name, seconds in self.seconds.items()
+            },
+        }
+
+
+def percentiles(seconds: NDArray[np.float64]) -> dict[str, float]:
+    """Return the shares of rows that took at most so long, to the millisecond."""
+    found = np.percentile(seconds, _SHARES)
+    return {f"p{share}": round(float(one), 3) for share, one in zip(_SHARES, found, strict=True)}
+
+
+def _by_ms(seconds: NDArray[np.float64]) -> dict[str, int]:
+    found, rows = np.unique(np.floor(1000 * seconds).astype(np.int64), return_counts=True)
+    return {str(ms): count for ms, count in zip(found.tolist(), rows.tolist(), strict=True)}
+
+
+def _by_second(seconds: NDArray[np.float64], second: NDArray[np.int64]) -> list[list[float]]:
+    """Each second, with its median, p99 and maximum; they come in order."""
+    cuts = np.flatnonzero(np.diff(second)) + 1
+    parts = np.split(seconds, cuts)
+    numbers = second[np.append(0, cuts)].tolist()
+    return [
+        [number, *(round(float(one), 3) for one in np.percentile(part, (50, 99, 100)))]
+        for number, part in zip(numbers, parts, strict=True)
+    ]
 
 
 def measure_latency(
@@ -94,7 +161,7 @@ def measure_latency(
     checkpoint: str = "",
     *,
     partitions: int = PARTITIONS,
-    stream: Steady = Steady(),
+    stream: Steady = USUAL,
     **settings: object,
 ) -> Latency:
     """Run the job on a steady stream, and read what it releases into so many partitions.
@@ -102,30 +169,47 @@ def measure_latency(
     Its settings are those of the section `[reorder]`.
 
     Raises:
-        RuntimeError: The job ended by itself, or released nothing.
+        RuntimeError: The job ended by itself, or lost, doubled or misplaced a row.
     """
     sink = f"{topic}.out"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     made = [NewTopic(topic, PARTITIONS, 1), NewTopic(sink, partitions, 1)]
     for creation in admin.create_topics(made).values():
         creation.result()
-    with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as folder:
+    schedule = Schedule.of(stream)
+    ideal = ideal_release(schedule.due_ms, schedule.event_ms, schedule.partition, 1000 * DELAY_S)
+    with tempfile.TemporaryDirectory(prefix="sequitur-bench-") as made_folder:
+        folder = Path(made_folder)
         task = Task(
             bootstrap_servers=bootstrap_servers,
             source=topic,
             sink=sink,
-            folder=Path(folder),
+            folder=folder,
             delay_s=DELAY_S,
             checkpoint=checkpoint,
         )
         words = sequitur_command(task, drain_and_end=False, **settings)
-        feed = [sys.executable, "-m", __name__, bootstrap_servers, topic]
-        feed += [str(stream.warm_up_s + stream.seconds), str(stream.rate_hz)]
-        steps = Path(checkpoint or f"{folder}/checkpoint", "done")
-        with running(words) as job, running(feed) as feeder:
-            consumer = _consumer(bootstrap_servers, sink, partitions)
-            with contextlib.closing(consumer):
-                return _read(consumer, stream, _Job(job, steps), feeder)
+        begin_ms = int(time.time() * 1000) + 1000
+        given = [begin_ms, stream.rate_hz, stream.seconds, stream.warm_up_s]
+        feed = [sys.executable, "-m", "benchmarks.steady_stream", bootstrap_servers, topic]
+        feed += map(str, given)
+        told, sent = folder / "steps", folder / "sent"
+        with (
+            running(words, output=told) as job,
+            running(feed, output=sent) as feeder,
+            contextlib.closing(_consumer(bootstrap_servers, sink, partitions)) as consumer,
+        ):
+            reader = _Reader(consumer, schedule, begin_ms, (job, feeder))
+            reader.read_until(begin_ms / 1000 + stream.warm_up_s)
+            first = _steps(told)
+            with looking(job.pid, stream.seconds / _LOOKS) as looks:
+                reader.read_until(begin_ms / 1000 + stream.warm_up_s + stream.seconds)
+                last = _steps(told)
+            reader.read_rest(np.isfinite(ideal.release_ms) & ~ideal.is_late)
+            feeder.wait()
+        reader.check(ideal)
+        sender = json.loads(sent.read_text())
+    return Latency(schedule, ideal, reader.seen_ms, looks, (first, last), sender)
 
 
 def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> Consumer:
@@ -136,85 +220,85 @@ def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> Consumer:
             "group.id": "bench-latency",
             "enable.auto.commit": False,
             "isolation.level": "read_uncommitted",
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": 100,
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     return consumer
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """The job: the processor time of its processes, and the number of its newest step."""
-
-    process: subprocess.Popen[bytes]
-    steps: Path
-
-    def look(self) -> tuple[float, float, int]:
-        """Return the time, what they have spent, and how many steps there were."""
-        spent = 0.0
-        root = psutil.Process(self.process.pid)
-        for one in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                spent += sum(one.cpu_times()[:4])  # with that of children that have ended
-        done = [int(path.name) for path in self.steps.glob("0*")] if self.steps.is_dir() else []
-        return time.monotonic(), spent, max(done, default=0)
+def _steps(told: Path) -> int:
+    """Count the steps that a job has told of."""
+    return told.read_bytes().count(b'{"step":')
 
 
-def _read(
-    consumer: Consumer, stream: Steady, job: _Job, feeder: subprocess.Popen[bytes]
-) -> Latency:
-    begin_ms = (time.time() + stream.warm_up_s) * 1000
-    begun = None
-    arrival: list[float] = []
-    due: list[float] = []
-    while feeder.poll() is None:
-        if (status := job.process.poll()) is not None:
-            raise RuntimeError(f"the job ended by itself, with status {status}")
-        messages = consumer.consume(stream.rate_hz, timeout=_POLL_S)
-        now_ms = time.time() * 1000
-        if begun is None and now_ms >= begin_ms:
-            begun = job.look()
-        for message in messages:
-            found = _TIMES.search(message.value() or b"")
-            if found is not None and int(found[2]) >= begin_ms:
-                due.append(now_ms / 1000 - int(found[1]) / 1000 - DELAY_S)
-                arrival.append(now_ms / 1000 - int(found[2]) / 1000 - DELAY_S)
-    ended = job.look()
-    if not due or begun is None:
-        raise RuntimeError("the job released nothing")
-    passed_s, spent_s, steps = (after - before for before, after in zip(begun, ended, strict=True))
-    cpu_us = 1e6 * spent_s / (passed_s * stream.rate_hz)
-    return Latency(stream, arrival, due, cpu_us, 1e3 * passed_s / max(1, steps))
+class _Reader:
+    """Takes the time at which each event of a schedule can be read, and their order."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        schedule: Schedule,
+        begin_ms: int,
+        programs: Sequence[subprocess.Popen[bytes]],
+    ) -> None:
+        self._consumer = consumer
+        self._schedule = schedule
+        self._begin_ms = begin_ms
+        self._programs = programs
+        self._order: list[NDArray[np.int64]] = []
+        self.seen_ms = np.full(len(schedule.due_ms), np.nan)
+
+    def read_until(self, time_s: float) -> None:
+        """Read until the clock shows a time."""
+        while time.time() < time_s:
+            self._read()
+
+    def read_rest(self, expected: NDArray[np.bool_]) -> None:
+        """Read until each of these is there, or nothing comes any more."""
+        heard_s = time.monotonic()
+        left = np.flatnonzero(expected)
+        while len(left := left[np.isnan(self.seen_ms[left])]):
+            if self._read():
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > _STALLED_S:
+                return
+
+    def _read(self) -> bool:
+        for program in self._programs:
+            if program.poll():
+                raise RuntimeError(f"{program.args!r} ended by itself: {program.returncode}")
+        first = self._consumer.poll(_POLL_S)  # which does not wait for many, as consume does
+        if first is None:
+            return False
+        messages = [first, *self._consumer.consume(_AT_ONCE, timeout=0)]
+        now_ms = time.time() * 1000 - self._begin_ms
+        values = [one.value() for one in messages if one.error() is None]
+        numbers = np.array([number_of(value) for value in values if value], dtype=np.int64)
+        # The first time counts; that there is one only is looked at below.
+        self.seen_ms[numbers] = np.fmin(self.seen_ms[numbers], now_ms)
+        self._order.append(numbers)
+        return True
+
+    def check(self, ideal: Ideal) -> None:
+        """Hold what came against what was sent.
+
+        Raises:
+            RuntimeError: An event is missing, doubled, or behind a younger one of its key.
+        """
+        order = np.concatenate(self._order) if self._order else np.array([], dtype=np.int64)
+        doubled = len(order) - len(np.unique(order))
+        lost = np.isnan(self.seen_ms) & np.isfinite(ideal.release_ms) & ~ideal.is_late
+        inversions = behind_a_younger(self._schedule.key[order], self._schedule.event_ms[order])
+        if doubled or inversions or lost.any():
+            raise RuntimeError(
+                f"{doubled} rows are doubled, {int(lost.sum())} are missing, {inversions} stand "
+                "behind a younger one of their key"
+            )
 
 
-def feed(bootstrap_servers: str, topic: str, seconds: float, rate_hz: int) -> None:
-    """Send events at a rate, so many each beat, for so long."""
-    workload = Workload()
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "log_level": 0,
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "partitioner": "murmur2_random",
-        }
-    )
-    drawn = random.Random(workload.seed)
-    sent, began_s = 0, time.monotonic()
-    while (passed_s := time.monotonic() - began_s) < seconds:
-        now_ms = time.time_ns() // 1_000_000
-        while sent < passed_s * rate_hz:
-            late_ms = workload.late_ms if drawn.random() < workload.late_share else 0
-            time_ms = now_ms - drawn.randrange(workload.disorder_ms) - late_ms
-            key, value = key_and_value(drawn.randrange(workload.keys), 5000, time_ms)
-            producer.produce(topic, value[:-1] + b',"sent_at":%d}' % now_ms, key)
-            sent += 1
-        producer.poll(0)
-        time.sleep(_BEAT_S)
-    producer.flush()
-
-
-if __name__ == "__main__":
-    feed(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
+def behind_a_younger(key: NDArray[np.int64], event_ms: NDArray[np.int64]) -> int:
+    """Count the rows right behind a younger one of their key, in the order in which they came."""
+    by_key = np.argsort(key, kind="stable")
+    is_same = np.diff(key[by_key]) == 0
+    return int(np.count_nonzero(is_same & (np.diff(event_ms[by_key]) < 0)))

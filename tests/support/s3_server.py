@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from tests.support.waiting import PATIENCE_S
 
@@ -31,11 +32,19 @@ _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>reduce your rate</Mes
 
 
 class S3Server:
-    """The server, with a bucket; to be used by `with`."""
+    """The server, with a bucket; to be used by `with`.
+
+    Args:
+        answers: Where to tell of each answer, in a line of JSON: method, path, and when it began
+            and ended by the clock. By default nowhere.
+    """
+
+    def __init__(self, answers: Path = Path(os.devnull)) -> None:
+        self._answers = answers
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server"],
+            [sys.executable, "-W", "ignore", "-m", "tests.support.s3_server", self._answers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -111,10 +120,12 @@ class _Faulty:
 
     Args:
         application: Moto's.
+        answers: Where to tell of each answer.
     """
 
-    def __init__(self, application: Any) -> None:
+    def __init__(self, application: Any, answers: TextIO) -> None:
         self._application = application
+        self._answers = answers
         self._creating = threading.Lock()
         self._counting = threading.Lock()
         self._faults: dict[str, Any] = {
@@ -133,7 +144,16 @@ class _Faulty:
                 self._faults = json.loads(environ["wsgi.input"].read(length))
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._faults).encode()]
-        fault = self._fault(path)
+        began_s = time.time()
+        try:
+            return self._answer(environ, start)
+        finally:
+            asked = f"{path}?{environ['QUERY_STRING']}".rstrip("?")
+            told = (environ["REQUEST_METHOD"], asked, began_s, time.time())
+            self._answers.write(f"{json.dumps(told)}\n")
+
+    def _answer(self, environ: Mapping[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+        fault = self._fault(environ["PATH_INFO"])
         if fault == "denied":
             start("403 Forbidden", [("Content-Type", "application/xml")])
             return [_DENIED]
@@ -179,13 +199,15 @@ def _serve() -> None:
         def log_request(self, *_: object) -> None:
             pass
 
-    application = _Faulty(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Silent)
-    # Whoever started it may die before it ends it.
-    threading.Thread(target=_when_left_alone, args=(server.shutdown,), daemon=True).start()
-    sys.stdout.write(f"{server.server_port}\n")
-    sys.stdout.flush()
-    server.serve_forever()
+    backend = DomainDispatcherApplication(create_backend_app)
+    with Path(sys.argv[1]).open("w", buffering=1) as answers:
+        application = _Faulty(backend, answers)
+        server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Silent)
+        # Whoever started it may die before it ends it.
+        threading.Thread(target=_when_left_alone, args=(server.shutdown,), daemon=True).start()
+        sys.stdout.write(f"{server.server_port}\n")
+        sys.stdout.flush()
+        server.serve_forever()
 
 
 def _when_left_alone(end: Callable[[], None]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from benchmarks import executor as bench
-from benchmarks.reorder import check
+from benchmarks.reorder import Result, check
 from benchmarks.reorder_check import Written
-from benchmarks.reorder_contenders import Contender
+from benchmarks.reorder_contenders import Contender, Took
 from benchmarks.reorder_input import Workload, columns, key_and_value
+from benchmarks.reorder_latency import behind_a_younger, percentiles
+from benchmarks.s3_answers import Answer, answers_in_turn, in_turn
+from benchmarks.steady_stream import Schedule, Steady, ideal_release, number_of
 from sequitur.consumer.topology.engine.executor import Executor
 
 if TYPE_CHECKING:
@@ -112,3 +116,87 @@ def test_what_is_missing_is_counted() -> None:
     assert check(_LOOSE, _DRAWN, Written(rows, 0, 5), _NOTHING) == 30
     held = Contender("held", lambda _: [], held_back_s=1, keeps_order=False)
     assert check(held, _DRAWN, Written(rows, 0, 5), _NOTHING) == 0
+
+
+def test_ratios_are_of_pairs() -> None:
+    """A slow round is slow for both: its pair says what the others do."""
+    ours, theirs = (
+        Result(name, 100, [Took(seconds, 0, ()) for seconds in rounds])
+        for name, rounds in {"ours": (1, 10, 3), "theirs": (2, 20, 3)}.items()
+    )
+    assert ours.times(theirs) == 2
+    assert theirs.times(ours) == 0.5
+    assert ours.times(ours) == 1
+
+
+_STREAM = Steady(rate_hz=200, seconds=8, warm_up_s=2)
+
+
+def test_ideal_release_is_that_of_a_job_that_takes_no_time() -> None:
+    """It has each event when it is due, and the frontier is behind the slowest partition."""
+    schedule, delay_ms = Schedule.of(_STREAM), 3_000
+    assert set(schedule.partition) == {0, 1, 2, 3}
+    found = ideal_release(schedule.due_ms, schedule.event_ms, schedule.partition, delay_ms)
+    newest: dict[int, int] = {}
+    frontier = -(1 << 60)
+    waiting: set[int] = set()
+    for number, due_ms in enumerate(schedule.due_ms.tolist()):
+        event_ms, partition = int(schedule.event_ms[number]), int(schedule.partition[number])
+        assert found.is_late[number] == (event_ms < frontier)
+        waiting.add(number)
+        newest[partition] = max(event_ms, newest.get(partition, event_ms))
+        if len(newest) == 4:
+            frontier = min(newest.values()) - delay_ms
+        for out in [one for one in waiting if schedule.event_ms[one] <= frontier]:
+            waiting.remove(out)
+            assert found.release_ms[out] == due_ms
+    assert waiting
+    assert np.isinf(found.release_ms[sorted(waiting)]).all()
+    assert found.is_late.any()
+
+
+def test_times_of_a_stream_are_fixed_before_it() -> None:
+    """An event is due by its number alone, and says which it is."""
+    schedule = Schedule.of(_STREAM)
+    assert schedule.due_ms.tolist() == [5 * number for number in range(2_000)]
+    assert schedule.is_measured.sum() == 1_600
+    _, value = key_and_value(4711, 1234, 1_700_000_000_000)
+    assert number_of(value[:-1] + b',"number":1999}') == 1_999
+
+
+def test_percentiles_are_of_all_rows() -> None:
+    """The slowest row is the last of them; a millisecond is told."""
+    seconds = np.arange(1_001) / 1000
+    found = percentiles(seconds)
+    assert found == {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "p100": 1.0}
+
+
+def test_rows_behind_a_younger_one_are_counted_by_key() -> None:
+    """Keys do not wait for each other."""
+    keys = np.array([1, 2, 1, 2, 1])
+    assert behind_a_younger(keys, np.array([5, 1, 6, 1, 6])) == 0
+    assert behind_a_younger(keys, np.array([5, 1, 4, 0, 6])) == 2
+
+
+def test_answers_that_a_step_waits_for_in_turn() -> None:
+    """Those side by side count once; nobody waits for deletions, or for what others write."""
+    told = [
+        Answer("GET", "/bucket?list-type=2&prefix=job%2Fowners%2F", 0.0, 0.5),
+        Answer("PUT", "/bucket/job/spark/offsets/4", 1.0, 2.0),
+        Answer("PUT", "/bucket/job/runs/000000000007-ab/a", 2.0, 3.0),
+        Answer("PUT", "/bucket/job/runs/000000000007-ab/b", 2.5, 3.5),
+        Answer("PUT", "/bucket/job/heartbeats/000000000001", 3.0, 3.1),
+        Answer("PUT", "/bucket/job/staged/000000000007", 3.5, 4.5),
+        Answer("GET", "/bucket?list-type=2&prefix=job%2Fruns%2F000000000001-ab%2F", 4.5, 4.5),
+        Answer("DELETE", "/bucket/job/staged/000000000006", 4.5, 4.6),
+        Answer("PUT", "/bucket/job/spark/commits/4", 4.5, 5.5),
+        Answer("GET", "/bucket?list-type=2&prefix=job%2Fowners%2F", 5.5, 6.0),
+        Answer("PUT", "/bucket/job/spark/offsets/5", 6.0, 6.5),
+        Answer("PUT", "/bucket/job/done/000000000007", 6.5, 7.0),
+        Answer("PUT", "/bucket/job/staged/000000000008", 7.0, 7.5),
+        Answer("PUT", "/bucket/job/done/000000000008", 7.5, 8.0),
+        Answer("PUT", "/bucket/job/staged/000000000009", 8.5, 9.0),
+    ]
+    assert in_turn(told[2:4]) == 1
+    # 7: plan, a file, staged, commit, the look behind it, done. 8: look, plan, staged, done.
+    assert answers_in_turn(told) == {7: 6, 8: 4}
