@@ -13,7 +13,7 @@ import psutil
 from sequitur.base.flags import given_flags
 from sequitur.cli.jobs import secrets_of
 from sequitur.pipelines.run_options import ReorderJob
-from tests.support import mishaps
+from tests.support import stopped_job
 from tests.support.job_process import JobProcess
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class LocalJob(JobProcess):
         kafka: How to reach the brokers.
         settings: The job's settings.
         more: Further flags, such as `--available-now`.
-        mishap: What happens to it, and at which document; see `mishaps`.
+        stops_before: The document before which it is stopped; see `stopped_job`.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class LocalJob(JobProcess):
         kafka: KafkaSettings,
         settings: ReorderSettings,
         *more: str,
-        mishap: tuple[str, str] | None = None,
+        stops_before: str | None = None,
     ) -> None:
         settings = settings.model_copy(update={"runner": "local"})
         whole = ReorderJob(kafka=kafka, reorder=settings)
         self.has_workers = settings.small_batch_rows == 0
         program = ["-m", "sequitur"]
-        if mishap is not None:
-            program = ["-P", str(Path(mishaps.__file__)), *mishap]
+        if stops_before is not None:
+            program = ["-P", str(Path(stopped_job.__file__)), stops_before]
         command = [sys.executable, *program, "reorder", *given_flags(whole), *more]
         # Those of the tests themselves are no settings of the job's, which would refuse them.
         environment = {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
         super().__init__(command, environment | secrets_of(whole))
 
     def is_stopped(self) -> bool:
-        """Tell whether its mishap has stopped it."""
+        """Tell whether it was stopped, by itself or by others."""
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
 
     def workers(self) -> list[psutil.Process]:

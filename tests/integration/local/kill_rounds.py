@@ -131,7 +131,7 @@ class LocalRounds(Rounds):
     @contextlib.contextmanager
     def _stopped_before(self, plan: str) -> Iterator[LocalJob]:
         """A life that has looked whether it is the owner, and has not written a plan."""
-        with self._life(mishap=("stop", plan)) as life:
+        with self._life(stops_before=plan) as life:
             self.feed()
             self._wait_for(life, life.is_stopped)
             assert not self.place.ours.exists(plan)
@@ -180,11 +180,11 @@ class LocalRounds(Rounds):
         self,
         *flags: str,
         settings: ReorderSettings | None = None,
-        mishap: tuple[str, str] | None = None,
+        stops_before: str | None = None,
     ) -> LocalJob:
         way = self.random.choice(self.ways)
         settings = (settings or self.settings).model_copy(update=way)
-        return LocalJob(self.kafka, settings, *flags, mishap=mishap)
+        return LocalJob(self.kafka, settings, *flags, stops_before=stops_before)
 
     def _is_settled(self) -> bool:
         """Whether all that was sent is read, and nothing of it is left to write."""
