@@ -69,7 +69,7 @@ test-fast: $(INSTALLED) ## Tests that need neither broker nor Spark, on all core
 test-extras: setup ## The wheel in clean environments: the base, and what each extra is for
 	@$(BIN)/python -m tests.house.extras
 
-test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each
+test-kill: setup ## The tests that kill, with KILL_ROUNDS rounds each; of the local runner ten times as many
 	@SEQUITUR_KILL_ROUNDS=$(KILL_ROUNDS) SEQUITUR_DRIVER_KILL_ROUNDS=$(KILL_ROUNDS) \
 	  $(BIN)/python -m pytest tests -m kill --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
 

@@ -93,6 +93,7 @@ __all__ = [
     "drop_unfinished",
     "is_unfinished",
     "make_folder",
+    "naming",
     "replace",
     "sync",
     "sync_all",
@@ -140,9 +141,10 @@ def create(path: Path, text: str) -> bool:
     """
     written = _hidden_name(path)
     try:
-        written.write_text(text)
-        share(written)
-        sync(written)
+        with naming(path):
+            written.write_text(text)
+            share(written)
+            sync(written)
         path.hardlink_to(written)
     except FileNotFoundError:
         if not path.parent.exists():
@@ -162,6 +164,20 @@ def create(path: Path, text: str) -> bool:
         written.unlink(missing_ok=True)
     sync(path.parent)
     return True
+
+
+@contextlib.contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Have an error of a block that writes a file name the file, if it names none.
+
+    What fails in writing, as on a full disk, knows no more than the number of an open file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def replace(path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sequitur.pipelines.store.durable import naming
 from sequitur.pipelines.store.storage import new_file, sync
 
 if TYPE_CHECKING:
@@ -108,11 +109,12 @@ class PartFile:
     def close(self) -> None:
         """Write the file to its end, so that it outlasts a power cut of the machine it is on."""
         if self._writer is not None and self._file is not None and self.name is not None:
-            self._writer.close()
-            self.rows = self._writer.writer.metadata.num_rows
-            self.size_bytes = self._file.tell()
-            self._file.close()
-            sync(self._folder / self.name)
+            with naming(self.location):
+                self._writer.close()
+                self.rows = self._writer.writer.metadata.num_rows
+                self.size_bytes = self._file.tell()
+                self._file.close()
+                sync(self._folder / self.name)
             if self._groups is not None:
                 size = sum(group.nbytes for group in self._groups)
                 newest_rows.keep(self._folder / self.name, self._groups, size)
@@ -144,7 +146,8 @@ class PartFile:
                 store_schema=False,
             )
         rows, most = rows.cast(self._schema), self._row_group_rows
-        self._writer.write_table(rows, row_group_size=most)
+        with naming(self.location):
+            self._writer.write_table(rows, row_group_size=most)
         if self._groups is not None:
             self._groups += [rows.slice(at, most) for at in range(0, len(rows), most)]
 

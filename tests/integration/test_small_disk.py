@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.test_kill_rounds import Rounds, make_rounds, rounds
+from tests.support.small_disk import small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,25 +22,13 @@ _LINES = 40_000
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    place = tmp_path / "journal"
-    place.mkdir(mode=0o700)
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounting.returncode:
-        pytest.skip(f"no small disk can be mounted here: {mounting.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def journal_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "journal", "4m") as place:
+        yield place
 
 
 @pytest.mark.promise("in-journal-disk-smaller")
-@pytest.mark.usefixtures("small_disk")
+@pytest.mark.usefixtures("journal_disk")
 def test_killing_it_on_a_small_disk_loses_and_doubles_nothing(rounds: Rounds) -> None:
     """The disk fills while the broker is paused, the daemon dies, and all drains in order."""
     rounds.settings = ("--compression", "none", "--linger", "5 ms")

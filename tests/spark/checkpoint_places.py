@@ -85,10 +85,10 @@ class CheckpointPlace:
         return cls(uri, storage, storage, poll_s=0.02)
 
 
-def may_be_taken(storage: Storage) -> bool:
-    """Whether a driver that is started now would be let in."""
+def may_be_taken(storage: Storage, *, watches: bool = True) -> bool:
+    """Whether a driver that is started now would be let in, or would at least watch its owner."""
     try:
-        refuse_if_owned(storage)
+        refuse_if_owned(storage, watches=watches)
     except OwnershipError:
         return False
     return True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.spark.kill_rounds import Rounds
     from tests.spark.sink_lives import SinkLives
-    from tests.spark.submitted_job import SubmittedJob
+    from tests.support.job_process import JobProcess
     from tests.support.spark_cluster import SparkCluster
 
 _EVENTS: Final = 600  # of topologies the 501st is one that always fails
@@ -70,7 +70,7 @@ class OrderedJob:
 
     rounds: Rounds
     judge: Callable[[dict[str, Any]], object]
-    _life: SubmittedJob | None = None
+    _life: JobProcess | None = None
     _is_bounded: bool = True
     _report: dict[str, Any] = field(default_factory=dict)
 

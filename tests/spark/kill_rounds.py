@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.spark.checkpoint_places import CheckpointPlace
+    from tests.support.job_process import JobProcess
 
     T = TypeVar("T")
     W = TypeVar("W")
@@ -132,7 +133,7 @@ class Rounds:
             key = f"key-{number % _KEYS}"
             yield key, json.dumps({"n": number, "at": at, "key": key})
 
-    def live_and_die(self, moment: Callable[[Rounds, SubmittedJob], None]) -> None:
+    def live_and_die(self, moment: Callable[[Rounds, JobProcess], None]) -> None:
         """One life: events come, and at the moment it is killed."""
         self.disturb()
         with self._life() as life:
@@ -209,7 +210,7 @@ class Rounds:
         assert (self.sent - len(found), found.total() - len(found), inversions) == (0, 0, 0)
         return released, late, quarantined
 
-    def while_it_starts(self, life: SubmittedJob) -> None:
+    def while_it_starts(self, life: JobProcess) -> None:
         """Anywhere between the start of the JVM and the first batch, which takes the past over.
 
         Nothing is claimed of that moment, so a random time will do.
@@ -217,18 +218,18 @@ class Rounds:
         del life
         time.sleep(self.random.uniform(0, _STARTING_S))
 
-    def between_steps(self, life: SubmittedJob) -> None:
+    def between_steps(self, life: JobProcess) -> None:
         """When a step of this life is done, and no other has begun."""
         steps = life.steps()
         assert next(steps, None) is not None, life.complaints()
         self._kill_when(life, lambda: not self._is_in_a_step())
 
-    def in_a_step(self, life: SubmittedJob) -> None:
+    def in_a_step(self, life: JobProcess) -> None:
         """When a step of this life is logged, and not marked as done yet."""
         before = self._newest("frontier")
         self._kill_when(life, lambda: self._newest("frontier") != before and self._is_logged())
 
-    def while_rows_go_out(self, life: SubmittedJob) -> None:
+    def while_rows_go_out(self, life: JobProcess) -> None:
         """When rows of a step have reached the topic, and the step is not marked as done yet."""
         reader = Consumer({**self.kafka.librdkafka(), "group.id": "kill-rounds"})
         before, counted_s = self._rows_out(reader), time.monotonic()
@@ -247,12 +248,12 @@ class Rounds:
         finally:
             reader.close()
 
-    def _kill_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+    def _kill_when(self, life: JobProcess, holds: Callable[[], bool]) -> None:
         with self._held_when(life, holds):
             os.killpg(life.pid, signal.SIGKILL)
 
     @contextlib.contextmanager
-    def _held_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> Iterator[None]:
+    def _held_when(self, life: JobProcess, holds: Callable[[], bool]) -> Iterator[None]:
         """Hold it where it stands when something holds; for each step that is over it gets more."""
         newest = self._newest("done")
         while True:
@@ -268,7 +269,7 @@ class Rounds:
     def _holds_or_is_past(self, step: str, holds: Callable[[], bool]) -> bool:
         return holds() or self._newest("done") != step
 
-    def _wait_for(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+    def _wait_for(self, life: JobProcess, holds: Callable[[], bool]) -> None:
         """Wait until something holds, as long as it lives."""
         deadline_s = time.monotonic() + _UP_TIMEOUT_S
         while not holds():
@@ -276,7 +277,7 @@ class Rounds:
             assert time.monotonic() < deadline_s, "it did nothing"
             time.sleep(self.place.poll_s)
 
-    def _life(self, *flags: str, settings: ReorderSettings | None = None) -> SubmittedJob:
+    def _life(self, *flags: str, settings: ReorderSettings | None = None) -> JobProcess:
         options = self.place.options
         way, *others = self.ways
         self.ways = (*others, way)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-from typing import TYPE_CHECKING, Any, Final, Self
-
-import psutil
+from typing import TYPE_CHECKING, Final
 
 from sequitur.base.flags import given_flags
 from sequitur.cli.jobs import secrets_of
@@ -23,11 +16,10 @@ from sequitur.pipelines.launch import (
     spark_submit_environment,
 )
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
-from tests.support.held import held
-from tests.support.waiting import PATIENCE_S
+from tests.support.job_process import JobProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from sequitur.consumer import ReorderSettings
@@ -36,12 +28,10 @@ if TYPE_CHECKING:
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 """For a JVM whose code never gets warm: it compiles quickly, collects beside nothing, and does not
 collect all for each few thousand classes that it loads."""
-_EXIT_TIMEOUT_S = 5 * PATIENCE_S
-_MOST_SAID: Final = 1 << 24
 
 
-class SubmittedJob:
-    """One life of the job, from spark-submit to its end or its killing.
+class SubmittedJob(JobProcess):
+    """One life of the job on Spark.
 
     Args:
         kafka: How to reach the brokers.
@@ -85,63 +75,9 @@ class SubmittedJob:
         else:
             job = REORDER_JOB if topology is None else PROCESS_JOB
             command = spark_submit_command(words, job=job, master=master, options=options)
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
-        self.process = subprocess.Popen(
-            command,
-            # Those of the tests themselves are no settings of the job's, which would refuse them.
-            env=spark_submit_environment(
-                {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
-                | secrets_of(whole)
-            ),
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            text=True,
-            start_new_session=True,  # a process group of its own, as a terminal gives it
+        # Those of the tests themselves are no settings of the job's, which would refuse them.
+        environment = spark_submit_environment(
+            {name: value for name, value in os.environ.items() if "SEQUITUR" not in name}
+            | secrets_of(whole)
         )
-        assert self.process.stdout is not None
-        self._stdout = self.process.stdout
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """Of the process that was started, which is the JVM, and of its group."""
-        return self.process.pid
-
-    def held(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the JVM and the driver where they are; Python workers have another group."""
-        return held([process for process in psutil.pids() if _group_of(process) == self.pid])
-
-    def steps(self) -> Iterator[dict[str, Any]]:
-        """What it says of each step, as it says it; at its end, the report."""
-        yield from map(json.loads, self._stdout)
-
-    def complaints(self) -> str:
-        """What it said so far beside its steps."""
-        # Its place in the file is that of the job, which may be writing.
-        return os.pread(self._complaints.fileno(), _MOST_SAID, 0).decode()
-
-    def end(self, status: int = 0) -> str:
-        """Wait until it has ended with this status; the rest of its standard output."""
-        output, _ = self.process.communicate(timeout=_EXIT_TIMEOUT_S)
-        assert self.process.returncode == status, self.complaints()
-        return output
-
-    def kill(self) -> None:
-        """SIGKILL to the whole group, if it still lives."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-        self._stdout.close()
-        self._complaints.close()
-
-
-def _group_of(process: int) -> int | None:
-    try:
-        return os.getpgid(process)
-    except ProcessLookupError:
-        return None
+        super().__init__(command, environment)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.kafka.settings import KafkaSettings
     from tests.spark.checkpoint_places import CheckpointPlace
-    from tests.spark.submitted_job import SubmittedJob
+    from tests.support.job_process import JobProcess
 
 _WORKERS_END_S = PATIENCE_S
 _GONE_ON_S = 1.5
@@ -139,7 +139,7 @@ class SubscriptionRounds(Rounds):
 
     def outlive(self, rounds: int) -> dict[str, Any]:
         """So many lives, each with another end, and a last one; its report."""
-        moments: list[Callable[[SubscriptionRounds, SubmittedJob], None]] = [
+        moments: list[Callable[[SubscriptionRounds, JobProcess], None]] = [
             SubscriptionRounds.while_rows_go_out,
             SubscriptionRounds.behind_a_done_mark,
             SubscriptionRounds.in_the_first_step,
@@ -156,7 +156,7 @@ class SubscriptionRounds(Rounds):
             self.live_and_lose(moment)
         return self.finish()
 
-    def live_and_lose(self, moment: Callable[[SubscriptionRounds, SubmittedJob], None]) -> None:
+    def live_and_lose(self, moment: Callable[[SubscriptionRounds, JobProcess], None]) -> None:
         """One life: events come, it is killed at the moment, and may lose its checkpoint."""
         with self._life() as life:
             self.feed()
@@ -187,12 +187,12 @@ class SubscriptionRounds(Rounds):
             )
         )
 
-    def behind_a_done_mark(self, life: SubmittedJob) -> None:
+    def behind_a_done_mark(self, life: JobProcess) -> None:
         """When a step has just been marked as done: most likely before its cursors are written."""
         newest = self._newest("done")
         self._kill_when(life, lambda: self._newest("done") != newest)
 
-    def behind_the_claim(self, life: SubmittedJob) -> None:
+    def behind_the_claim(self, life: JobProcess) -> None:
         """When a life without a checkpoint has claimed the subscription, and begun no step yet."""
         if self.has_checkpoint:
             self.in_a_step(life)
@@ -200,13 +200,13 @@ class SubscriptionRounds(Rounds):
         claimed = Path(self.settings.checkpoint, "subscription.json")
         self._kill_when(life, claimed.exists)
 
-    def in_the_first_step(self, life: SubmittedJob) -> None:
+    def in_the_first_step(self, life: JobProcess) -> None:
         if self.has_checkpoint:
             self.in_a_step(life)
             return
         self._kill_when(life, lambda: self._newest("staged") != "" and self._newest("done") == "")
 
-    def without_its_folder(self, life: SubmittedJob) -> None:
+    def without_its_folder(self, life: JobProcess) -> None:
         """When its folder was deleted while it was at work, a moment ago."""
         self._see_steps(life, 1 + self.random.randrange(3))
         self.feed()
@@ -215,7 +215,7 @@ class SubscriptionRounds(Rounds):
             shutil.rmtree(self.settings.checkpoint, ignore_errors=True)
         time.sleep(self.random.uniform(0, _GONE_ON_S))
 
-    def at_any_time(self, life: SubmittedJob) -> None:
+    def at_any_time(self, life: JobProcess) -> None:
         self._see_steps(life, 1)
         self.feed()
         time.sleep(self.random.uniform(0, _GONE_ON_S))
@@ -312,17 +312,17 @@ class SubscriptionRounds(Rounds):
         ]
         return topics.high_watermarks(there) if there else {}
 
-    def _see_steps(self, life: SubmittedJob, steps: int) -> None:
+    def _see_steps(self, life: JobProcess, steps: int) -> None:
         """Wait until it has done so many steps."""
         for _ in itertools.islice(life.steps(), steps):
             pass
         assert life.process.poll() is None, life.complaints()
 
-    def _kill_when(self, life: SubmittedJob, holds: Callable[[], bool]) -> None:
+    def _kill_when(self, life: JobProcess, holds: Callable[[], bool]) -> None:
         with self._held_when(life, holds):
             self._end(life)
 
-    def _end(self, life: SubmittedJob) -> None:
+    def _end(self, life: JobProcess) -> None:
         """Kill it, and wait until its Python workers are gone, which may be writing yet."""
         workers = []
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,13 +14,18 @@ from tests.support.deaths import DiedError, deadly
 from tests.support.events import T0, event, time_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.spark.conftest import Job
 
 pytestmark = pytest.mark.spark
 
 _ROWS: Final = 5
+_DEATHS: Final = (
+    *("spark/metadata", "spark/sources/0/", "spark/offsets/", "staged/", "spark/commits/"),
+    *("done/", "staged/"),
+)
+"""What a batch writes, in this order; the last for the other runner, which has not died there."""
+_OF_JAVA: Final = ("spark/offsets/", "spark/sources/0/", "spark/metadata")
+"""What Spark writes before it gives a batch, the last of it first."""
 
 
 class _Turns:
@@ -40,6 +45,34 @@ class _Turns:
     def live(self, runner: str, **how: Any) -> None:
         here = LocalRunner(ThisProcess(lambda task: task)) if runner == "local" else None
         self.job.run(runner=here, **how)
+
+    def die_before(self, document: str, runner: str) -> None:
+        """A life that dies before it has written a document."""
+        place, is_written = document, False
+        if runner == "spark" and document in _OF_JAVA:
+            place = "staged/"
+        elif runner == "spark" and document == "spark/commits/":
+            place, is_written = "staged/", True
+        with pytest.raises(DiedError), deadly(place, is_written=is_written):
+            self.live(runner)
+        if place != document and not is_written:
+            # What it would not have written by then, it has not.
+            for one in _OF_JAVA[: _OF_JAVA.index(document) + 1]:
+                self._take_newest(one)
+
+    def names(self, document: str) -> list[str]:
+        """Return the files that begin so, in order; those that are hidden left out."""
+        folder, _, name = document.rpartition("/")
+        path = Path(self.folder, folder)
+        if not path.exists():
+            return []
+        found = [one.name for one in path.iterdir() if one.name[0] != "." and one.is_file()]
+        return sorted((one for one in found if one.startswith(name)), key=lambda one: int(one, 36))
+
+    def _take_newest(self, document: str) -> None:
+        folder, newest = document.rpartition("/")[0], self.names(document)[-1]
+        for name in (newest, f".{newest}.crc"):
+            Path(self.folder, folder, name).unlink()
 
     def check(self) -> None:
         """Each row is out once and in order, and none was read twice."""
@@ -78,25 +111,17 @@ def test_each_runner_goes_on_from_the_others_files(job: Job) -> None:
 
 
 @pytest.mark.promise("order-runner-changes-between")
-@pytest.mark.parametrize(
-    ("first", "document"),
-    [
-        *(("local", one) for one in ("spark/offsets/", "staged/", "spark/commits/", "done/")),
-        *(("spark", one) for one in ("staged/", "done/")),  # Java writes the others
-    ],
-)
-def test_batch_that_one_runner_has_begun_the_other_ends(
-    job: Job, first: str, document: str
+@pytest.mark.parametrize("runners", [("local", "spark"), ("spark", "local")], ids="-".join)
+def test_eight_lives_that_change_runners_die_between_each_two_files(
+    job: Job, runners: tuple[str, str]
 ) -> None:
-    """It dies before it has written a document; what is planned by then is run as planned."""
-    turns, other = _Turns(job), "local" if first == "spark" else "spark"
-    for runner in (first, other):
+    """What is planned by then is run as planned, and the next life goes on behind it."""
+    turns = _Turns(job)
+    for number, document in enumerate(_DEATHS):
         turns.send()
-        turns.live(runner)
+        before = turns.names(document)
+        turns.die_before(document, runners[number % 2])
+        assert turns.names(document) == before
     turns.send()
-    with contextlib.suppress(DiedError), deadly(document):
-        turns.live(first)
-    turns.live(other)
-    turns.send()
-    turns.live(first, drain=True)
+    turns.live(runners[len(_DEATHS) % 2], drain=True)
     turns.check()

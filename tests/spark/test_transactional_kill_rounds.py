@@ -21,8 +21,8 @@ from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from tests.conftest import MakeTopic
-    from tests.spark.submitted_job import SubmittedJob
     from tests.support.brokers import Broker
+    from tests.support.job_process import JobProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow, pytest.mark.one_process]
 
@@ -64,18 +64,18 @@ class _Killings:
         prepared = sorted(self.rounds.place.ours.names("prepared"))
         _logger.info("killed in step %s, prepared: %s", self.rounds._newest("frontier"), prepared)
 
-    def _wait_in_a_step(self, life: SubmittedJob) -> None:
+    def _wait_in_a_step(self, life: JobProcess) -> None:
         self.rounds.feed(_ROWS_A_BATCH)
         self.rounds._wait_for(life, self.rounds._is_logged)
         # Nothing is claimed of the moment.
         time.sleep(self.random.uniform(0, _STEP_S))
 
-    def _wait_for_a_step(self, life: SubmittedJob) -> None:
+    def _wait_for_a_step(self, life: JobProcess) -> None:
         done = self.rounds._newest("done")
         self.rounds.feed(_ROWS_A_BATCH)
         self.rounds._wait_for(life, lambda: self.rounds._newest("done") != done)
 
-    def _kill_the_driver(self, life: SubmittedJob) -> None:
+    def _kill_the_driver(self, life: JobProcess) -> None:
         self._wait_in_a_step(life)
         phase = self.random.choice([self.rounds._is_logged, self._is_prepared])
         self.rounds._kill_when(life, phase)
@@ -84,7 +84,7 @@ class _Killings:
         """Whether a step is in its commit phase, or its outputs go out."""
         return self.rounds._is_logged() and bool(self.rounds.place.ours.names("prepared"))
 
-    def _kill_a_worker(self, life: SubmittedJob) -> None:
+    def _kill_a_worker(self, life: JobProcess) -> None:
         found: list[psutil.Process] = []
 
         def is_found() -> bool:
@@ -94,7 +94,7 @@ class _Killings:
         self.rounds._wait_for(life, is_found)
         self.random.choice(found).kill()
 
-    def _kill_the_database(self, _life: SubmittedJob) -> None:
+    def _kill_the_database(self, _life: JobProcess) -> None:
         self.server.kill()
         time.sleep(self.random.uniform(0, _AWAY_S))
         self.server.start()

@@ -80,6 +80,7 @@ LANES: Final = {
         "property/*",
         "integration/test_block_writer.py",
         "integration/test_compacted_ranges.py",
+        "integration/local/*",
         "integration/test_forgotten_rows.py",
         "integration/test_local_runner.py",
         "integration/test_step_plans.py",

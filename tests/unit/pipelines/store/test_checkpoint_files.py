@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -167,6 +169,17 @@ def test_writer_whose_file_is_taken_for_a_dead_ones_writes_it_anew(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"document": "text"}
     with pytest.raises(FileNotFoundError):
         durable.create(tmp_path / "none" / "document", "text")
+
+
+@pytest.mark.promise("order-batch-fit-checkpoint")
+def test_document_that_does_not_fit_is_named_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(durable, "sync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/document'"):
+        durable.create(tmp_path / "document", "text")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.promise("order-bounded-run-started")

@@ -45,7 +45,7 @@ def test_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr("sequitur.pipelines.store.part_files.sync", Mock(side_effect=full))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/part-"):
         _written(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
 
