@@ -80,6 +80,7 @@ LANES: Final = {
         "integration/test_block_writer.py",
         "integration/test_compacted_ranges.py",
         "integration/test_forgotten_rows.py",
+        "integration/test_local_jobs.py",
         "integration/test_local_runner.py",
         "integration/test_step_plans.py",
         "spark/*",
