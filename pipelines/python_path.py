@@ -11,17 +11,22 @@ import os
 import re
 import sys
 import sysconfig
+from importlib.abc import MetaPathFinder
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from importlib.machinery import ModuleSpec
 
 SAFE_PATH: Final = "PYTHONSAFEPATH"
 """With it Python does not look for modules in the working folder."""
 SAFE: Final = "1"
 MODULES: Final = "_SEQUITUR_MODULES"
 """The folder of a topology's own modules; behind all others on the path of tasks' processes."""
+FILES: Final[dict[str, str]] = {}
+"""The topology that this process has loaded: its file, by the name of its module."""
 _NAMED: Final = re.compile(r"'(\w+)(?:\.\w+)*'|/(\w+)(?:/__init__)?\.py\"")
 
 
@@ -42,6 +47,24 @@ def add_modules(folder: str | None) -> None:
     """Find modules in a folder, too, behind all others."""
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
+
+
+class ModulesOfFiles(MetaPathFinder):
+    """Finds modules in files of their own, whatever is installed under their names.
+
+    To be the first of `sys.meta_path`. So tasks get the bolts that the driver has loaded.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        del path, target
+        file = self._files.get(fullname)
+        return None if file is None else spec_from_file_location(fullname, file)
 
 
 def hand_on_path() -> None:

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.text import encodable, named
 from sequitur.pipelines.attempts import begin_attempt
+from sequitur.pipelines.python_path import ModulesOfFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 FORK: Final = b"fork"
 """With the end of a socket for the fork; the answer is its process id."""
@@ -47,8 +48,15 @@ _PR_SET_PDEATHSIG: Final = 1
 _prctl: Final = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def main(socket_fd: int, driver: int, modules: Sequence[str]) -> None:
-    """Import, then fork as the driver asks, until it is gone."""
+def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str, str]) -> None:
+    """Import, then fork as the driver asks, until it is gone.
+
+    Args:
+        socket_fd: Where the driver asks.
+        driver: Its process id.
+        modules: What is imported.
+        files: What tasks import from a file, by the name of the module.
+    """
     os.dup2(2, 1)  # what tasks print is no output of the program
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in DRIVERS_SIGNALS:
@@ -57,6 +65,7 @@ def main(socket_fd: int, driver: int, modules: Sequence[str]) -> None:
         signal.siginterrupt(number, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_SIGNALS)
     faulthandler.enable()
+    sys.meta_path.insert(0, ModulesOfFiles(files))
     for module in modules:
         importlib.import_module(module)
     gc.collect()

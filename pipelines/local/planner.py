@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Places = Mapping[SourcePartition, int]
 
-TOPICS_EACH_S: Final = 5.0
-"""So often the brokers are asked for topics and partitions that are new."""
+TOPICS_EACH_S: Final = 1.0
+"""So often the brokers are asked for topics and partitions that are new; Spark asks for each batch.
+
+Rows of a new partition that is not known yet may become late by those of others.
+"""
 
 
 class Ends(Protocol):
@@ -79,10 +82,10 @@ class Planner:
             self._places |= newest.ends
             return newest
         if not self._job.is_bounded:
-            self._look_for_new()
-            if not self._is_behind():
+            if not self._has_more():
                 self._known |= self._asked(lambda: self._ends.later(self._places, wait_s))
-        if not self._is_behind():
+            self._look_for_new()
+        if not self._has_more():
             return None
         most = math.inf if self._size is None else self._size.rows
         plan = self._log.plan({**self._places, **shares(self._places, self._known, most)})
@@ -94,8 +97,14 @@ class Planner:
         if self._size is not None:
             self._size.take(rows, size_bytes)
 
-    def _is_behind(self) -> bool:
-        return any(end > self._places[where] for where, end in self._known.items())
+    def _has_more(self) -> bool:
+        """Tell whether there are rows, or partitions that no plan names: Spark plans for either.
+
+        The frontier waits for a partition from the first batch on that names it.
+        """
+        newest = self._log.newest
+        is_new = newest is not None and self._places.keys() != newest.ends.keys()
+        return is_new or any(end > self._places[where] for where, end in self._known.items())
 
     def _begins(self, begin: Begin) -> dict[SourcePartition, int]:
         """Return where the first batch begins in each partition."""
@@ -114,16 +123,19 @@ class Planner:
     def _look_for_new(self) -> None:
         """Follow the topics, if the last look is a while ago."""
         if self._steady_s() - self._looked_s >= TOPICS_EACH_S:
-            self._follow(input_topics(self._job))
+            if new := self._follow(input_topics(self._job)):
+                self._known |= self._asked(lambda: self._ends.ends(new))
             self._looked_s = self._steady_s()
 
-    def _follow(self, topics: Mapping[str, int]) -> None:
+    def _follow(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
+        """Read all partitions of topics; return where those begin that are new."""
         there = partitions_of(topics)
         if gone := sorted(self._places.keys() - {*there}):
             topic, number = gone[0]
             raise TopicError(f"partition {number} of {topic!r}, which the job reads, is gone")
-        for where in there:
-            self._places.setdefault(where, 0)
+        new = {where: 0 for where in there if where not in self._places}
+        self._places |= new
+        return new
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """Return the brokers' answer; they are waited for as long as patience goes."""

@@ -23,6 +23,7 @@ from sequitur.pipelines.local.fork_server import (
     REQUEST_BYTES,
     pidfds,
 )
+from sequitur.pipelines.python_path import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ _END_S: Final = 1.0
 """A server that is told to end has to kill its forks, and no more."""
 _BEGIN: Final = (
     "import sys; sys.path[:] = {path!r}; from sequitur.pipelines.local.fork_server import main; "
-    "main({fd}, {driver}, {modules!r})"
+    "main({fd}, {driver}, {modules!r}, {files!r})"
 )
 
 
@@ -157,7 +158,11 @@ class ServerProcess:
             return
         self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begin = _BEGIN.format(
-            path=sys.path, fd=there.fileno(), driver=os.getpid(), modules=self._modules
+            path=sys.path,
+            fd=there.fileno(),
+            driver=os.getpid(),
+            modules=self._modules,
+            files=FILES,
         )
         # Arrow and what computes for NumPy take as many threads as there are cores, each for
         # itself; here each core has a process.

@@ -11,7 +11,7 @@ from sequitur.consumer.lateness import ROUTES, Output
 from sequitur.consumer.topology import BaseBolt, Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
-from sequitur.pipelines.python_path import add_modules
+from sequitur.pipelines.python_path import FILES, add_modules
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 def load_topology(path: Path) -> Topology:
     """Import a file, and return the topology that it names `topology`.
 
-    It is imported as the module of its name, so that tasks find its bolts under that name, too:
-    they need the file by `spark.sparkContext.addPyFile`. Modules beside it are found behind all
-    others: none of them hides one of Python's own, or one that is installed.
+    It is imported as the module of its name, so that tasks find its bolts under that name, too,
+    also where a package of that name is installed. Spark's tasks need the file by
+    `spark.sparkContext.addPyFile`. Modules beside it are found behind all others: none of them
+    hides one of Python's own, or one that is installed.
     """
     if not path.is_file():
         raise TopologyFileError(f"{path}: there is no such file")
@@ -63,6 +64,7 @@ def _imported(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[path.stem]
         raise TopologyFileError(f"{path} cannot be imported: {named(error)}") from error
+    FILES[path.stem] = str(path.resolve())
     return module
 
 

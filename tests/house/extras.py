@@ -210,6 +210,17 @@ def _name_what_is_missing(base: Environment) -> None:
     base.run("-c", _STATE, fails_with=told("state"))
 
 
+def use_local(local: Environment, wheel: Path, folder: Path) -> None:
+    """Run a job and a topology where there is neither PySpark nor Java."""
+    local.install(f"{wheel}[local]")
+    local.run("-c", _NO_SPARK)
+    for name, job in (("rows", _LOCAL), ("words", (*_PROCESS, *_LOCAL[1:]))):
+        output = ("--output-topic", f"local.{name}", "--checkpoint", str(folder / name))
+        local.command(*job, *output, PATH="", JAVA_HOME="")
+        local.command("reorder", "inspect", str(folder / name), PATH="", JAVA_HOME="")
+    local.run("-c", "import sequitur.local")
+
+
 def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
     arrow = base.copy("arrow")
     arrow.install(f"{wheel}[arrow]")
@@ -218,14 +229,7 @@ def _use_extras(base: Environment, wheel: Path, folder: Path) -> None:
     arrow.run("-c", _REORDER)
     _tell("arrow")
 
-    local = base.copy("local")
-    local.install(f"{wheel}[local]")
-    local.run("-c", _NO_SPARK)
-    for name, job in (("rows", _LOCAL), ("words", (*_PROCESS, *_LOCAL[1:]))):
-        output = ("--output-topic", f"local.{name}", "--checkpoint", str(folder / name))
-        local.command(*job, *output, PATH="")
-        local.command("reorder", "inspect", str(folder / name), PATH="")
-    local.run("-c", "import sequitur.local")
+    use_local(base.copy("local"), wheel, folder)
     _tell("local")
 
     spark = base.copy("spark")

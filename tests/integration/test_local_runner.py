@@ -6,32 +6,37 @@ import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
-    AdminClient,
-    NewPartitions,
-)
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.topology import ProcessSettings
 from sequitur.errors import DataLossError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import SourcePartition, murmur2
-from sequitur.local import reorder
+from sequitur.pipelines.ordering.opening import ProcessStage
+from sequitur.pipelines.topology.topology_file import load_topology
 from sequitur.producer import KafkaSettings
-from tests.support.events import T0, Event, by_partition, contents, event, send, shuffled, time_of
+from tests.support.events import (
+    T0,
+    Event,
+    by_partition,
+    contents,
+    event,
+    shuffled,
+    time_of,
+)
+from tests.support.local_jobs import LocalJob
 from tests.support.output_reading import read_output
 from tests.support.reorder_reference import Record, Reference
-from tests.support.tree import ROOT
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.conftest import MakeTopic
@@ -60,64 +65,13 @@ topology = builder.build()
 """
 
 
-class _Job:
-    """A job on a topic of its own; each life is `reorder`, or a program of its own."""
-
-    def __init__(self, kafka: KafkaSettings, topic: str, folder: Path, **settings: Any) -> None:
-        self.kafka = kafka
-        self.topic = topic
-        self.folder = folder
-        self.given = {
-            "input_topics": [topic],
-            "output_topic": f"{topic}.ordered",
-            "event_time": "json:at",
-            "delay": "1 s",
-            "idle_timeout": "1 min",
-            "checkpoint": str(folder / "checkpoint"),
-            **settings,
-        }
-
-    @property
-    def settings(self) -> ReorderSettings:
-        return ReorderSettings.model_validate(self.given)
-
-    def send(self, events: Sequence[Event]) -> None:
-        send(self.kafka, self.topic, events)
-
-    def run(self, **how: Any) -> Any:
-        return reorder(self.kafka, self.settings, stop=threading.Event(), available_now=True, **how)
-
-    def start(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
-        """A life that reads whatever comes, in a process group of its own."""
-        config = self.folder / "job.toml"
-        lines = [f"{name} = {json.dumps(value)}" for name, value in self.given.items()]
-        kafka = f"[kafka]\nbootstrap_servers = {json.dumps(self.kafka.bootstrap_servers)}\n"
-        config.write_text(kafka + "[reorder]\n" + "\n".join([*lines, 'runner = "local"\n']))
-        with log.open("ab") as said:
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "sequitur", *(command or ("reorder",))),
-                    *("--config", str(config)),
-                ],
-                cwd=ROOT,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def released(self) -> list[Any]:
-        topic = self.settings.output_topic
-        is_there = KafkaTopics(self.kafka).partitions(topic) is not None
-        return read_output(self.kafka, topic) if is_there else []
-
-
 @pytest.fixture
-def job(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> _Job:
+def job(broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> LocalJob:
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
-    return _Job(kafka, make_topic(partitions=_PARTITIONS), tmp_path)
+    return LocalJob(kafka, make_topic(partitions=_PARTITIONS), tmp_path)
 
 
-def _reference_of(job: _Job, events: Sequence[Event]) -> dict[int, list[bytes]]:
+def _reference_of(job: LocalJob, events: Sequence[Event]) -> dict[int, list[bytes]]:
     """Return the values that each output partition has to hold, in order."""
     places = [(job.topic, number) for number in range(_PARTITIONS)]
     offsets = [0] * _PARTITIONS
@@ -148,7 +102,7 @@ def _placed(events: Sequence[Event]) -> list[Event]:
 
 @pytest.mark.promise("order-local-runner-needs")
 @pytest.mark.parametrize("small_rows", [0, 50_000], ids=["tasks", "driver"])
-def test_rows_are_the_references(job: _Job, small_rows: int) -> None:
+def test_rows_are_the_references(job: LocalJob, small_rows: int) -> None:
     """Whoever reads them, in one batch or in many."""
     job.given |= {"small_batch_rows": small_rows, "max_offsets_per_trigger": 300}
     events = _placed(shuffled(_EVENTS, seed=1))
@@ -165,7 +119,7 @@ def test_rows_are_the_references(job: _Job, small_rows: int) -> None:
 
 @pytest.mark.kill
 @pytest.mark.promise("order-driver-killed-kill", "order-runner-changes-between")
-def test_job_that_is_killed_at_any_moment_goes_on(job: _Job) -> None:
+def test_job_that_is_killed_at_any_moment_goes_on(job: LocalJob) -> None:
     """Nothing is lost, nothing is doubled, and no key goes back."""
     events = _placed(shuffled(_EVENTS, seed=2))
     log = job.folder / "log"
@@ -190,13 +144,13 @@ def test_job_that_is_killed_at_any_moment_goes_on(job: _Job) -> None:
     assert all(found == sorted(found) for found in times.values())
 
 
-def _has_released(job: _Job, life: subprocess.Popen[bytes], most: int) -> bool:
+def _has_released(job: LocalJob, life: subprocess.Popen[bytes], most: int) -> bool:
     return len(job.released()) >= most or life.poll() is not None
 
 
 @pytest.mark.kill
 @pytest.mark.promise("order-local-runner-needs", "process-process-dies-event")
-def test_bolts_run_in_processes_that_end_with_the_job(job: _Job) -> None:
+def test_bolts_run_in_processes_that_end_with_the_job(job: LocalJob) -> None:
     """Whatever ends it; and an event that kills one is a dead letter."""
     bolts = job.folder / "where_bolts_run.py"
     bolts.write_text(_WHERE)
@@ -224,7 +178,7 @@ def test_bolts_run_in_processes_that_end_with_the_job(job: _Job) -> None:
 
 @pytest.mark.promise("order-ctrl-sigterm-job")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_job_ends_by_a_signal_behind_its_step(job: _Job, number: signal.Signals) -> None:
+def test_job_ends_by_a_signal_behind_its_step(job: LocalJob, number: signal.Signals) -> None:
     job.send(_placed(shuffled(200, seed=3)))
     log = job.folder / "log"
     life = job.start(log)
@@ -246,39 +200,86 @@ def test_job_ends_by_a_signal_behind_its_step(job: _Job, number: signal.Signals)
     assert planned == committed
 
 
-@pytest.fixture
-def running(job: _Job) -> Iterator[threading.Thread]:
-    """The job on whatever comes, until the test ends."""
-    stop = threading.Event()
-    life = threading.Thread(target=reorder, args=(job.kafka, job.settings), kwargs={"stop": stop})
-    life.start()
-    yield life
-    stop.set()
-    life.join(_TIMEOUT_S)
+_HANG: Final = "open({path!r}, 'x').close(); import ctypes; ctypes.PyDLL(None).pause()"
+"""What a bolt does that lets no Python code run in its process until it is killed."""
 
 
-@pytest.mark.promise("order-partitions-added-job")
-def test_partitions_that_are_added_are_read(job: _Job, running: threading.Thread) -> None:
-    more = _PARTITIONS + 1
-    job.send([event(T0 + 10_000, partition=number) for number in range(_PARTITIONS)])
-    wait_until(lambda: job.released() or not running.is_alive() or _is_read(job, _PARTITIONS))
-    admin = AdminClient(job.kafka.librdkafka())
-    admin.create_partitions([NewPartitions(job.topic, more)])[job.topic].result(_TIMEOUT_S)
-    wait_until(lambda: KafkaTopics(job.kafka).partitions(job.topic) == more)
-    job.send([event(T0 + 60_000, partition=number) for number in range(more)])
-    wait_until(lambda: len(job.released()) == _PARTITIONS)
-    assert running.is_alive()
-
-
-def _is_read(job: _Job, partitions: int) -> bool:
-    folder = job.folder / "checkpoint" / "done"
-    return folder.exists() and any(
-        json.loads(one.read_text())["totals"]["read"] >= partitions for one in folder.iterdir()
+def _hanging(job: LocalJob, events: Sequence[Event]) -> tuple[Path, Path]:
+    """Send events of which one makes the bolt hang; the topology, and what is there then."""
+    bolts, hangs = job.folder / f"bolts_of_{job.topic.replace('-', '_')}.py", job.folder / "hangs"
+    bolts.write_text(
+        _WHERE.replace("os.kill(os.getpid(), signal.SIGKILL)", _HANG.format(path=str(hangs)))
     )
+    job.given["stop_timeout"] = "100 ms"
+    job.send(events)
+    return bolts, hangs
+
+
+def _check_nothing_is_lost(job: LocalJob, bolts: Path, events: Sequence[Event]) -> None:
+    """Run the job with bolts that do not hang, and compare."""
+    bolts.write_text(_WHERE.replace("os.kill(os.getpid(), signal.SIGKILL)", "pass"))
+    job.process = ProcessStage(load_topology(bolts), ProcessSettings())
+    report = job.run(drain=True)
+    assert (report.totals.released, report.totals.held) == (len(events), 0)
+    assert sorted(one.key for one in job.released()) == sorted(one.key or b"" for one in events)
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-ctrl-sigterm-job")
+def test_job_whose_bolt_hangs_ends_some_time_after_a_signal(job: LocalJob) -> None:
+    """Its processes are killed; the next start finishes the step."""
+    later = [
+        event(T0 + 10_000, key=f"later {number}", partition=number) for number in range(_PARTITIONS)
+    ]
+    events = [event(T0, key="hangs", partition=0, kills=True), *later]
+    bolts, hangs = _hanging(job, events)
+    log = job.folder / "log"
+    life = job.start(log, "process", str(bolts))
+    try:
+        wait_until(lambda: hangs.exists() or life.poll() is not None)
+        processes = psutil.Process(life.pid).children(recursive=True)
+        assert len(processes) > 1, "a server, and a fork of it"
+        life.send_signal(signal.SIGTERM)
+        assert life.wait(_TIMEOUT_S) == 0, log.read_text()
+    finally:
+        if life.poll() is None:
+            life.kill()
+            life.wait(_TIMEOUT_S)
+    assert "tasks are ended: the job was to stop 100 ms ago" in log.read_text()
+    wait_until(lambda: not any(one.is_running() for one in processes))
+    assert not job.released()
+    _check_nothing_is_lost(job, bolts, events)
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-ctrl-sigterm-job")
+def test_drain_that_hangs_ends_some_time_after_a_stop(
+    job: LocalJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its tasks are such that still run after a stop; the next start finishes its step."""
+    events = [event(T0 + number, key=f"k{number}", partition=number) for number in range(2)]
+    events.append(event(T0 + 1, key="hangs", partition=2, kills=True))
+    bolts, hangs = _hanging(job, events)
+    job.process = ProcessStage(load_topology(bolts), ProcessSettings())
+    stop = threading.Event()
+
+    def stop_it() -> None:
+        wait_until(hangs.exists)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_it)
+    stopping.start()
+    report = job.run(stop=stop, drain=True)
+    stopping.join()
+    assert "tasks are ended: the job was to stop 100 ms ago" in capfd.readouterr().err
+    assert (report.totals.read, report.totals.held) == (3, 3), "it drained before the stop"
+    assert not job.released()
+    del sys.modules[bolts.stem]
+    _check_nothing_is_lost(job, bolts, events)
 
 
 @pytest.mark.promise("order-rows-deleted-read")
-def test_rows_that_are_deleted_before_they_are_read_are_counted(job: _Job) -> None:
+def test_rows_that_are_deleted_before_they_are_read_are_counted(job: LocalJob) -> None:
     job.send([event(T0 + number, partition=0) for number in range(10)])
     job.run()
     job.send([event(T0 + 5_000 + number, partition=0) for number in range(10)])

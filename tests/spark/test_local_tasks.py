@@ -12,6 +12,7 @@ from pyspark import TaskContext
 
 from sequitur.consumer import OutputTimestamp
 from sequitur.consumer.event_time import UNPARSABLE, TimestampRule
+from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.sink.sink import BlockWriter, _Send
@@ -68,6 +69,8 @@ class _DyingAfter(BlockWriter):
     def write(self, rows: Any, gives_way: GivesWay | None = None) -> dict[int, int]:
         told = super().write(rows, gives_way)
         _die_at_first()
+        # Else it would trust a young plan, and not ask what the attempt before it has sent.
+        assert attempt_number() == TaskContext.get().attemptNumber()  # type: ignore[union-attr]
         return told
 
 

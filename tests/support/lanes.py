@@ -82,6 +82,7 @@ LANES: Final = {
         "integration/test_compacted_ranges.py",
         "integration/local/*",
         "integration/test_forgotten_rows.py",
+        "integration/test_local_jobs.py",
         "integration/test_local_runner.py",
         "integration/test_step_plans.py",
         "spark/*",

@@ -73,7 +73,8 @@ class _Kafka:
         self, places: Mapping[SourcePartition, int], wait_s: float
     ) -> dict[SourcePartition, int]:
         assert wait_s == _WAIT_S
-        found = self.ends(places)
+        # Of a partition without a leader nothing is heard.
+        found = self.ends({where: place for where, place in places.items() if where in self.logs})
         return {where: end for where, end in found.items() if end > places[where]}
 
 
@@ -206,6 +207,23 @@ def test_new_partitions_are_read_from_their_beginning(tmp_path: Path) -> None:
     life.now_s += TOPICS_EACH_S
     assert life.batch(planner) == (1, {_A0: 1, _A1: 2})
     assert kafka.asked.count("topics") == 1
+
+
+@pytest.mark.promise("order-partitions-added-job")
+def test_new_partition_without_rows_has_a_batch_as_on_spark(tmp_path: Path) -> None:
+    """The frontier waits for it from then on, for `idle_timeout` and no longer."""
+    kafka = _Kafka({_A0: 1})
+    life = _Life(tmp_path, kafka)
+    planner = life.again()
+    life.batch(planner)
+    kafka.logs[_A1] = 0
+    life.now_s += TOPICS_EACH_S
+    assert life.batch(planner) == (1, {_A0: 1, _A1: 0})
+    assert life.batch(planner) is None
+    kafka.logs[SourcePartition("a", 2)] = 0
+    planner = life.again()
+    assert life.batch(planner) == (2, {_A0: 1, _A1: 0, SourcePartition("a", 2): 0})
+    assert life.batch(planner) is None
 
 
 def test_new_partition_that_begins_later_has_lost_rows(tmp_path: Path) -> None:

@@ -190,6 +190,27 @@ def test_step_whose_tasks_a_stop_has_ended_is_finished_by_the_next_start(
     assert ended > 4, "no round of tasks was ended"
 
 
+@pytest.mark.promise("process-modules-beside")
+def test_tasks_import_the_topology_though_a_package_of_its_name_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the driver does. Modules beside it are found behind what is installed."""
+    installed, folder = tmp_path / "installed", tmp_path / "topology"
+    for name in ("twice_there", "beside_it"):
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").write_text("whose = 'installed'")
+    folder.mkdir()
+    (folder / "beside_it.py").write_text("whose = 'beside'")
+    own = "import beside_it\ndef whose():\n    return 'own', beside_it.whose\n"
+    path = folder / "twice_there.py"
+    path.write_text(own + _TOPOLOGY)
+    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    load_topology(path)
+    whose = sys.modules[path.stem].whose
+    with contextlib.closing(ProcessWorkers(1, modules=())) as workers:
+        assert workers.run([whose]) == [whose()] == [("own", "installed")]
+
+
 def _children() -> set[int]:
     return {one.pid for one in psutil.Process().children(recursive=True)}
 
