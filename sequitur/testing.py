@@ -24,7 +24,7 @@ from sequitur.consumer.topology.tester.transaction_tester import FailedTry
 from sequitur.consumer.topology.tester.tuple_trees import StepKind, TreeStep, TupleTree
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.ordering.tester import ReorderedRecord, ReorderTester
+    from sequitur.pipelines.local.tester import ReorderedRecord, ReorderTester
 
 __all__ = [
     "AckedEvent",
@@ -49,4 +49,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in {"ReorderTester", "ReorderedRecord"}:
         raise AttributeError(name)
-    return getattr(load("sequitur.pipelines.ordering.tester", "ReorderTester"), name)
+    return getattr(load("sequitur.pipelines.local.tester", "ReorderTester"), name)

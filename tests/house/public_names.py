@@ -35,7 +35,7 @@ _PARTS: Final = {
         (
             "sequitur.consumer.topology.tester",
             "sequitur.consumer.topology.engine.plan.OutputRecord",
-            "sequitur.pipelines.ordering.tester",
+            "sequitur.pipelines.local.tester",
         ),
     ),
     "transactions": _Part(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
+import functools
 import random
-import threading
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -17,141 +13,36 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sequitur.consumer import ReorderSettings
-from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
-from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.launch import class_archive_options
 from sequitur.pipelines.ordering.job import SparkRunner
-from sequitur.pipelines.ordering.opening import ProcessStage
-from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3
-from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
 from tests.spark.spark_sink import PARTITIONS, Sink
 from tests.spark.submitted_job import SHORT_LIVED
-from tests.support.events import send
+from tests.support.broker_job import BrokerJob, StorageFolder, job_on
 from tests.support.hdfs_cluster import HdfsCluster
-from tests.support.output_reading import read_output
 from tests.support.s3_server import BUCKET, S3Server
-from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
-    from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
-    from sequitur.consumer.topology import Topology
-    from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.run import Runner
-    from sequitur.pipelines.ordering.step import StepFunction
-    from sequitur.pipelines.store.storage import Location
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
-    from tests.support.events import Event
-
-_END_TIMEOUT_S = 5 * PATIENCE_S
-
-BOTH_WAYS: Final = pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(BY_DRIVER, id="by the driver"),
-        pytest.param(BY_TASKS, id="by tasks", marks=pytest.mark.test_all),
-    ],
-)
-"""Of a test whose few rows the driver stages, and which is also of what tasks meet."""
 
 
-@dataclass(slots=True)
-class Job:
-    """A reorder job on topics of its own; each `run` is one life of it."""
+class Job(BrokerJob):
+    """A reorder job on the tests' session."""
 
-    spark: SparkSession
-    kafka: KafkaSettings
-    settings: ReorderSettings
-    process: ProcessStage | None = None
-    steps: list[tuple[StepEntry, StepDone]] = field(default_factory=list)
-    report: JobReport | None = None
-    fold_limits: FoldLimits = FOLD_LIMITS
-    on_step: StepFunction | None = None
+    __slots__ = ()
 
     @property
-    def topic(self) -> str:
-        return self.settings.input_topics[0]
-
-    def produce(self, events: Iterable[Event], *, topic: str | None = None) -> None:
-        """Send events, each partition in order, and wait until they are there."""
-        send(self.kafka, topic or self.topic, events)
-
-    def run(
-        self,
-        *,
-        drain: bool = False,
-        available_now: bool = True,
-        stop: threading.Event | None = None,
-        reset_input: bool = False,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        runner: Runner | None = None,
-    ) -> JobReport:
-        self.report = run_reorder(
-            runner or SparkRunner(self.spark),
-            self.kafka,
-            self.settings,
-            stop=stop or threading.Event(),
-            available_now=available_now,
-            drain=drain,
-            on_done=lambda entry, done: self.steps.append((entry, done)),
-            now_ms=now_ms,
-            process=self.process,
-            reset_input=reset_input,
-            fold_limits=self.fold_limits,
-            on_step=self.on_step,
-        )
-        return self.report
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[concurrent.futures.Future[JobReport]]:
-        """The job on whatever comes, until the block ends; an error of it fails the test."""
-        stop = threading.Event()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            life = pool.submit(self.run, available_now=False, stop=stop)
-            try:
-                yield life
-            finally:
-                stop.set()
-            life.result(_END_TIMEOUT_S)
-
-    def with_settings(self, **changes: Any) -> Job:
-        settings = ReorderSettings.model_validate({**self.settings.model_dump(), **changes})
-        return Job(self.spark, self.kafka, settings, self.process, fold_limits=self.fold_limits)
-
-    def running_topology(self, topology: Topology, **process: Any) -> Job:
-        settings = ProcessSettings.model_validate(process)
-        return Job(self.spark, self.kafka, self.settings, ProcessStage(topology, settings))
-
-    def processed(self) -> dict[str, int]:
-        assert self.report is not None
-        assert self.report.processed is not None
-        return dict(self.report.processed)
-
-    def dead_letters(self) -> list[TopicRecord]:
-        assert self.process is not None
-        topic = self.process.settings.dead_letters(self.settings.output_topic)
-        return read_output(self.kafka, topic)
-
-    def kinds(self) -> list[StepKind]:
-        return [entry.kind for entry, _ in self.steps]
-
-    def released(self) -> list[TopicRecord]:
-        return read_output(self.kafka, self.settings.output_topic)
-
-    def late(self) -> list[TopicRecord]:
-        return read_output(self.kafka, self.settings.late)
-
-    def quarantined(self) -> list[TopicRecord]:
-        return read_output(self.kafka, self.settings.quarantine)
+    def spark(self) -> SparkSession:
+        runner = self.runner()
+        assert isinstance(runner, SparkRunner)
+        return runner._spark
 
 
 _HADOOP_ONLY: Final = "viewfs://tests/state"
@@ -272,13 +163,6 @@ def s3_folder(spark: SparkSession, s3_server: S3Server) -> Iterator[str]:
     s3_server.fault()
 
 
-class StorageFolder(NamedTuple):
-    """A folder where a checkpoint can stand, and where its files can be looked at."""
-
-    uri: str
-    location: Location
-
-
 @pytest.fixture(scope="session")
 def hdfs() -> Iterator[HdfsCluster]:
     """The HDFS cluster that the session's tests share."""
@@ -309,18 +193,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFolder:
 
 @pytest.fixture
 def job(spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path) -> Job:
-    topic = make_topic(partitions=4)
-    settings = ReorderSettings.model_validate(
-        {
-            "input_topics": [topic],
-            "output_topic": f"{topic}.ordered",
-            "event_time": "json:at",
-            "delay": "1 s",
-            "idle_timeout": "1 min",
-            "checkpoint": str(tmp_path / "checkpoint"),
-        }
-    )
-    return Job(spark, KafkaSettings(bootstrap_servers=broker.bootstrap_servers), settings)
+    settings = job_on(make_topic(partitions=4), str(tmp_path / "checkpoint"))
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    return Job(functools.partial(SparkRunner, spark), kafka, settings)
 
 
 @pytest.fixture

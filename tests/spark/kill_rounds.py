@@ -15,7 +15,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from confluent_kafka import Consumer, Producer
 
@@ -25,6 +25,7 @@ from sequitur.consumer.dead_letters import DEAD_COMPONENT_HEADER
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob
+from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.output_reading import read_output
 from tests.support.waiting import PATIENCE_S
 
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     W = TypeVar("W")
 
-BY_TASKS: Final = {"small_batch_rows": 0}
-"""Tasks stage all batches of a job with these settings."""
-BY_DRIVER: Final = {"small_batch_rows": 50_000}
-"""And the driver those of a test."""
 _UP_TIMEOUT_S = 5 * PATIENCE_S
 
 _T0 = 1_700_000_000_000

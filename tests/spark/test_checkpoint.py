@@ -23,7 +23,6 @@ from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.store.hadoop_folder import open_storage
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage
-from tests.spark import bolts
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.deaths import DiedError, dying_before
@@ -228,25 +227,6 @@ def _owners(folder: Path) -> list[Path]:
 
 def _runs(folder: Path) -> list[Path]:
     return list((folder / "runs").iterdir())
-
-
-@pytest.mark.promise("order-checkpoint-moved-folder")
-def test_checkpoint_can_be_moved(job: Job, tmp_path: Path) -> None:
-    """Runs, events that wait and what bolts keep are found where the folder is now."""
-    here = job.running_topology(bolts.word_count(), retry_delay="5 s")
-    here.produce([event(T0, text="so"), event(T0 + 1, text="bad")])
-    here.produce([event(T0 + 5000, text="so", partition=p) for p in range(4)])
-    with here.running():  # "bad" fails once, and waits
-        wait_until(lambda: any((done.processed or {}).get("pending") for _, done in here.steps))
-    moved = tmp_path / "moved"
-    _folder(job).rename(moved)
-    there = here.with_settings(checkpoint=str(moved))
-    there.run(drain=True)
-    counts = there.processed()
-    assert (counts["acked"], counts["pending"]) == (6, 0)
-    assert counts["failed"] >= 1
-    words = {(record.key, record.value) for record in there.released()}
-    assert words == {(b"bad", b"1"), *((b"so", b"%d" % count) for count in range(1, 6))}
 
 
 @pytest.mark.test_all

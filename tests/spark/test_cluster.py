@@ -45,9 +45,10 @@ from tests.spark.cluster_jobs import (
     outlive,
 )
 from tests.spark.daemon_rounds import DaemonRounds
-from tests.spark.kill_rounds import BY_TASKS, Rounds
+from tests.spark.kill_rounds import Rounds
 from tests.spark.sink_lives import PARTITIONS, SinkLives
 from tests.spark.word_rounds import check_words, with_its_places
+from tests.support.broker_job import BY_TASKS
 from tests.support.installed import build_wheel, without_it
 from tests.support.postgres import PASSWORD_USER, PostgresServer
 from tests.support.secured_broker import PASSWORD, SecuredBroker

@@ -18,9 +18,9 @@ from sequitur.pipelines.store import remote_path as hdfs_path
 from sequitur.pipelines.store.remote_path import HdfsPath
 from sequitur.pipelines.store.storage import RemoteStorage, files_in, storage_at
 from tests.spark.checkpoint_places import CheckpointPlace
-from tests.spark.conftest import BOTH_WAYS
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
 from tests.spark.kill_rounds import Rounds
+from tests.support.broker_job import BOTH_WAYS
 from tests.support.far_files import sizes_in, write_and_read
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings
-from tests.spark.kill_rounds import BY_TASKS
+from tests.support.broker_job import BY_TASKS
 from tests.support.document_folder import DocumentFolder
-from tests.support.events import T0, Event, event, time_of
+from tests.support.events import T0, Event, assert_ordered, contents, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, OUTPUTS, Row, staged
@@ -169,3 +169,22 @@ def test_rows_are_judged_alike_whatever_else_is_read(job: Job) -> None:
     job.produce([Event(value=value, partition=0) for value in values])
     report = job.with_settings(max_offsets_per_trigger=20, **BY_TASKS).run(drain=True)
     assert report.totals.quarantined == {UNPARSABLE: 60}
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-input-partitions-rows")
+def test_batch_of_many_partitions_has_few_files(job: Job, make_topic: MakeTopic) -> None:
+    """A task reads several of them, in turn; its rows are in one file, and in order."""
+    topic = make_topic(partitions=40)
+    names = {"input_topics": [topic], "output_topic": f"{topic}.ordered", "output_partitions": 2}
+    job = job.with_settings(**names, **BY_TASKS, delay="1 h")
+    events = [event(T0 + (n ^ 7), key=f"k{n % 29}", partition=n % 40, n=n) for n in range(400)]
+    job.produce(events)
+    job.run()
+    (entry, _), *_ = job.steps
+    (run,) = entry.runs
+    assert sum(run.files.values()) == 400
+    assert len(run.files) == len(blocks_of(40, job.spark.sparkContext.defaultParallelism)) < 40
+    job.run(drain=True)
+    assert contents(job.released()) == contents(events)
+    assert_ordered(job.released())

@@ -11,7 +11,7 @@ import pytest
 from sequitur.consumer.step_log import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
-from tests.spark.kill_rounds import BY_TASKS
+from tests.support.broker_job import BY_TASKS
 from tests.support.events import T0, event, time_of
 from tests.support.waiting import wait_until
 

@@ -27,7 +27,7 @@ from sequitur.kafka.partition import murmur2
 from sequitur.pipelines.ordering.job import SparkRunner
 from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.testing import ReorderTester
-from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
+from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.events import Event
 from tests.support.job_on_lists import decided, decided_in, done_in
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.step_log import StepDone, StepEntry
     from sequitur.testing import ReorderedRecord
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import Job, StorageFolder
+    from tests.spark.conftest import Job
+    from tests.support.broker_job import StorageFolder
     from tests.support.reorder_histories import History, HistoryStep
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
-from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
+from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, event, time_of
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.spark.kill_rounds import BY_DRIVER, BY_TASKS
+from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.events import Event, Headers
 from tests.support.waiting import PATIENCE_S
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from tests.conftest import MakeTopic
-    from tests.spark.conftest import StorageFolder
+    from tests.support.broker_job import StorageFolder
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
 from sequitur.pipelines.store.remote_path import ObjectPath
 from sequitur.pipelines.store.storage import storage_at
-from tests.spark.conftest import BOTH_WAYS
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
+from tests.support.broker_job import BOTH_WAYS
 from tests.support.events import T0, Event, event, time_of
 from tests.support.far_files import sizes_in
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.tuple import Tuple
     from sequitur.consumer.topology.transactional.builder import TransactionalTopology
-    from tests.spark.conftest import Job
+    from tests.support.broker_job import BrokerJob
     from tests.support.list_job import ListJob
 
 
@@ -142,6 +142,6 @@ def count_in(folder: Path) -> tuple[Any, ...]:
     return value, previous, txid
 
 
-def written(job: Job | ListJob) -> list[dict[str, int]]:
+def written(job: BrokerJob | ListJob) -> list[dict[str, int]]:
     found = [json.loads(record.value or b"") for record in job.released()]
     return sorted(found, key=lambda one: one["number"])

@@ -17,7 +17,7 @@ from tests.support.events import T0, Event, event, time_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tests.spark.conftest import Job
+    from tests.support.broker_job import BrokerJob
     from tests.support.events import Written
     from tests.support.list_job import ListJob
 
@@ -67,7 +67,7 @@ def times_of(records: Iterable[Written], key: str) -> list[int]:
     return [time_of(record) - T0 for record in records if record.key == key.encode()]
 
 
-def at_frontier_4000(job: Job | ListJob) -> None:
+def at_frontier_4000(job: BrokerJob | ListJob) -> None:
     job.produce([event(T0 + t, key="a", partition=0) for t in (1000, 3000, 4500)])
     job.produce([event(T0 + 4000, key="c", partition=1)])
     job.produce([event(T0 + 5000, key="other", partition=p) for p in range(4)])
@@ -76,7 +76,7 @@ def at_frontier_4000(job: Job | ListJob) -> None:
     assert times_of(job.released(), "a") == [1000, 3000]
 
 
-def check_verdicts_stay(job: Job | ListJob, place: str) -> None:
+def check_verdicts_stay(job: BrokerJob | ListJob, place: str) -> None:
     """The step rescues and refuses the same rows, each of them once."""
     job.fold_limits = FoldLimits(runs=1)
     at_frontier_4000(job)
@@ -100,7 +100,7 @@ def check_verdicts_stay(job: Job | ListJob, place: str) -> None:
     job.run(drain=True)
 
 
-def check_repeats_stay(job: Job | ListJob, place: str) -> None:
+def check_repeats_stay(job: BrokerJob | ListJob, place: str) -> None:
     """No row is a repeat of itself, also if the setting changes meanwhile."""
     job = job.with_settings(duplicates="event-id")
     job.produce([of_event("p:0", 100, 0), of_event("p:0", 100, 1), of_event("p:1", 200, 1)])
@@ -114,7 +114,7 @@ def check_repeats_stay(job: Job | ListJob, place: str) -> None:
     assert (report.totals.duplicates, report.totals.late) == (3, 0)
 
 
-def check_newest_stay(job: Job | ListJob, place: str) -> None:
+def check_newest_stay(job: BrokerJob | ListJob, place: str) -> None:
     """In latest mode a batch is not compared with itself: the same rows pass, each once."""
     job = job.with_settings(mode="latest")
     job.produce([event(T0 + t, partition=1) for t in (3, 5)])

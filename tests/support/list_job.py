@@ -1,4 +1,4 @@
-"""A reorder job on lists, with the calls of `tests.spark.conftest.Job`; each `run` is one life."""
+"""A reorder job of the local runner on lists, with the calls of `BrokerJob`: `run` is one life."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sequitur.consumer import ReorderSettings
 from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
-from sequitur.testing import ReorderedRecord, ReorderTester
+from sequitur.testing import ReorderedRecord
+from tests.support.local_runs import LocalTester
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,24 +31,25 @@ if TYPE_CHECKING:
 Written = ReorderedRecord
 
 
-class _Tester(ReorderTester):
+class _Tester(LocalTester):
     """Runs whichever job is the next life, and shows its steps."""
 
     def __init__(self, settings: ReorderSettings, partitions: int, available_now: bool) -> None:
         super().__init__(settings, partitions=partitions, available_now=available_now)
-        self._job: ListJob
+        self._lives: ListJob
 
     def begin(self, job: ListJob) -> None:
-        self._job, self._stage, self._on_step = job, job.process, job.on_step
+        self._lives, self._stage, self._on_step = job, job.process, job.on_step
         self.restart(settings=job.settings)
 
     def _context(self, checkpoint: Checkpoint) -> JobContext:
-        return replace(
+        self._job = replace(
             super()._context(checkpoint),
-            on_done=lambda *step: self._job.steps.append(step),
-            outages=Outages(0.0, 0, wait=lambda _: False, tell=self._job.told.append),
-            fold_limits=self._job.fold_limits,
+            on_done=lambda *step: self._lives.steps.append(step),
+            outages=Outages(0.0, 0, wait=lambda _: False, tell=self._lives.told.append),
+            fold_limits=self._lives.fold_limits,
         )
+        return self._job
 
 
 @dataclass

@@ -8,6 +8,7 @@ import pytest
 
 from sequitur.errors import TopicError
 from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.testing import ReorderTester
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def test_nothing_is_logged_behind_a_step_that_is_not_done(
             with pytest.raises(type(error)):
                 release(tester, engine)
         tester.produce([{"value": f'{{"at": {_AT_MS + 1}}}'}])
-        batch_id = tester._plan(engine)
-        assert batch_id is not None
+        plan = tester._plan(engine, PlanLog.of(tester._checkpoint, engine.input.source))
+        assert plan is not None
         with pytest.raises(type(error)):
-            engine.run_batch(None, batch_id)
+            engine.run_batch(None, plan.batch_id)
         tester.restart()
         tester.run()
         tester.drain()

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from sequitur.consumer import ReorderSettings
 from sequitur.errors import StepFunctionError, TopicError
+from sequitur.pipelines.local.tester import _copied
 from sequitur.testing import ReorderTester
 from tests.support.tree import ROOT
 from tests.unit.pipelines.topology.test_step_runs import passing_topology
@@ -130,6 +131,17 @@ def test_a_topology_is_given_the_ordered_rows() -> None:
         report = tester.report()
     assert report.processed is not None
     assert (report.processed["acked"], report.processed["pending"]) == (4, 0)
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "cloudpickle"])
+def test_tasks_of_no_module_run_with_either_runners_extra(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Plain pickle takes no function that is made in another one; both extras bring what does."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    told = ["by value"]
+    assert _copied(lambda: told)() == told
+    assert _copied(lambda: told)() is not told
 
 
 def test_a_row_for_a_topic_that_is_not_there_is_refused() -> None:

@@ -1,24 +1,24 @@
 """`sequitur.testing.ReorderTester`: a reorder job on lists, without brokers and without Spark.
 
 It is the job but for its ends: the engine, its steps and their documents, the files of rows, the
-topology behind. In the place of Spark's query a batch is planned and committed here, in the files
-that Spark would write; tasks run here, one after the other, from their pickles; and topics are
-lists.
+topology behind. Topics are lists, and tasks run here, one after the other, from their pickles. A
+batch takes all that is there; it is planned and committed in the files that both runners write.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import tempfile
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
+from sequitur.base.extras import load
 from sequitur.base.retry import Outages
 from sequitur.consumer import ReorderSettings, SourcePartition
 from sequitur.consumer.lateness import FOLD_LIMITS
@@ -29,6 +29,7 @@ from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_batch import batch_of, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.ordering.small_batches import SmallBatches
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.event_time import TimestampRule
     from sequitur.consumer.step_log import StepDone, Totals
     from sequitur.consumer.topology import ProcessSettings, Topology
+    from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.progress import JobReport
@@ -61,8 +63,6 @@ _CLUSTER: Final = "lists"
 _IDENTITY: Final = Identity(0, 0)
 _BATCH_BYTES: Final = 1 << 20
 _EXPIRY_MS: Final = 7 * 24 * 3_600_000
-_PLAN_HEAD: Final = "v1\n{}\n"
-_HEAD: Final = "v1\n"
 
 
 class ReorderedRecord(NamedTuple):
@@ -111,7 +111,7 @@ class ReorderTester:
             ]
 
     The tester stages, judges, holds, releases and sends rows as the job does, and runs tasks from
-    their pickles. It leaves out brokers and Spark, and what depends on them: a process that dies,
+    their pickles. It leaves out brokers and runners, and what depends on them: a process that dies,
     and a batch that is read in parts. It ignores the checkpoint of the settings. The job's state is
     in a temporary folder, which `close` deletes.
 
@@ -151,6 +151,7 @@ class ReorderTester:
         self._topics = _ListTopics(dict.fromkeys(self._settings.input_topics, partitions))
         self._life = contextlib.ExitStack()
         self._engine: ReorderEngine | None = None
+        self._checkpoint: Checkpoint
         self._storage = LocalStorage(self.folder)
 
     def produce(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -175,12 +176,13 @@ class ReorderTester:
         """
         self.produce(rows)
         engine = self._opened()
-        batch_id = self._plan(engine)
-        if batch_id is None:
+        plans = PlanLog.of(self._checkpoint, engine.input.source)
+        plan = self._plan(engine, plans)
+        if plan is None:
             engine.tick()
         else:
-            engine.run_batch(None, batch_id)
-            self._commit(engine, batch_id)
+            engine.run_batch(None, plan.batch_id)
+            plans.commit()
         engine.wait_until_done()
 
     def advance(self, seconds: float) -> None:
@@ -202,7 +204,7 @@ class ReorderTester:
 
         Args:
             settings: Its settings from now on; None for those it had.
-            repeats: Whether Spark repeats the last batch, as where it ended before it had taken
+            repeats: Whether the job repeats the last batch, as where it ended before it had taken
                 note that the batch was through.
         """
         self._end()
@@ -271,7 +273,7 @@ class ReorderTester:
             engine.recover()
             engine.input.check()
             self._life = opened.pop_all()
-        self._engine = engine
+        self._engine, self._checkpoint = engine, checkpoint
         return engine
 
     def _context(self, checkpoint: Checkpoint) -> JobContext:
@@ -302,36 +304,17 @@ class ReorderTester:
     def _numbers(self, source: str, folder: str) -> list[int]:
         return sorted(map(int, self._storage.names(f"{source}/{folder}")))
 
-    def _plan(self, engine: ReorderEngine) -> int | None:
-        """Plan the next batch, or the one that is not committed; None without new rows."""
-        source = self._source_of(engine)
-        planned = self._numbers(source, "offsets")
-        if planned and planned[-1] not in self._numbers(source, "commits"):
-            return planned[-1]
-        ends = self._topics.ends()
-        batch_id = planned[-1] + 1 if planned else 0
-        if not planned:
-            begins = self._begins(engine)
-            self._write(f"{source}/sources/0/0", _HEAD, _by_topic(begins))
-        else:
-            lines = self._storage.read(f"{source}/offsets/{planned[-1]}").splitlines()
-            begins = _by_partition(json.loads(lines[-1]))
-        if all(begins.get(where, 0) == end for where, end in ends.items()):
-            return None
-        self._write(f"{source}/offsets/{batch_id}", _PLAN_HEAD, _by_topic(ends))
-        return batch_id
+    def _plan(self, engine: ReorderEngine, plans: PlanLog) -> Plan | None:
+        """Plan the next batch, or return the one that is not committed; None without new rows."""
+        newest, ends = plans.newest, self._topics.ends()
+        if newest is not None and not newest.is_committed:
+            return newest
+        begins = plans.begin(self._begins(engine)) if newest is None else newest.ends
+        return None if begins == ends else plans.plan(ends)
 
     def _begins(self, engine: ReorderEngine) -> dict[SourcePartition, int]:
         told = engine.input.begins(self._topics.counts) or {}
         return {where: max(0, told.get(where, 0)) for where in self._topics.ends()}
-
-    def _commit(self, engine: ReorderEngine, batch_id: int) -> None:
-        self._write(f"{self._source_of(engine)}/commits/{batch_id}", _HEAD, {})
-
-    def _write(self, name: str, head: str, document: Mapping[str, Any]) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{head}{json.dumps(document)}")
 
 
 def _validated(settings: ReorderSettings | Mapping[str, Any]) -> ReorderSettings:
@@ -347,29 +330,14 @@ def _default_process() -> ProcessSettings:
 
 
 def _copied(task: Any) -> Any:
-    """Return a task as another process is given it: what cannot be pickled, Spark cannot run."""
+    """Return a task as another process is given it: what cannot be pickled, no runner can run."""
     try:
         return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own
     except (AttributeError, TypeError, pickle.PicklingError):
-        # Functions that have no name in a module, which Spark pickles whole.
-        from pyspark import cloudpickle  # noqa: PLC0415 - most tasks need none
-
-        return pickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call] # noqa: S301
-
-
-def _by_topic(offsets: Mapping[SourcePartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in offsets.items():
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def _by_partition(document: Mapping[str, Mapping[str, int]]) -> dict[SourcePartition, int]:
-    return {
-        SourcePartition(topic, int(partition)): offset
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
-    }
+        # Functions that have no name in a module, which runners pickle whole.
+        name = "cloudpickle" if find_spec("cloudpickle") else "pyspark.cloudpickle"
+        whole = load(name, "a task of no module")
+        return pickle.loads(whole.dumps(task))  # noqa: S301 - our own
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -559,20 +527,21 @@ class _ListSink:
         self._workers = workers
         self._settings = settings
         self._checkpoint = checkpoint
-        self._is_begun = False
+        self._begun: set[str] = set()  # topics that a step has written to
 
     @property
     def sent(self) -> Mapping[str, Any] | None:
-        if not self._is_begun:
+        if not self._begun:
             return None
-        ends = {name: (name, tuple(map(len, of))) for name, of in self._topics.written.items()}
+        written = self._topics.written
+        ends = {name: (name, tuple(map(len, written[name]))) for name in self._begun}
         return SequenceEnds(_CLUSTER, _IDENTITY, ends).to_document()
 
     def open(
         self, topics: Iterable[OutputTopic], *, newest: int, done: StepDone, takes_over: bool
     ) -> None:
         del topics, newest, takes_over
-        self._is_begun = done.sent is not None
+        self._begun = set() if done.sent is None else {*done.sent["topics"]}
 
     def write(
         self, outgoing: Sequence[Outgoing], step: int, now_ms: int, clock_ms: int
@@ -594,7 +563,7 @@ class _ListSink:
                     if offset >= len(log):
                         log.append(record._replace(offset=offset))
             written.append(sum(map(len, rows.values())))
-        self._is_begun = True
+        self._begun.update(firsts)
         return written
 
     def _plan(self, step: int, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
