@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
 _JOBS: Final = 2
 _ROUNDS: Final = 10 // _JOBS * int(os.environ.get("SEQUITUR_DRIVER_KILL_ROUNDS", "4"))
+_ENOUGH: Final = 20
+"""So many rounds meet each kind of moment; of fewer, none may draw one."""
 _SEED: Final = int(os.environ.get("SEQUITUR_KILL_SEED", "4"))
 _logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ def test_killing_the_driver_and_its_workers_loses_doubles_and_disorders_nothing(
         "was: %s",
         *(_ROUNDS, rounds.sent, rounds.workers_killed, dict(rounds.fell)),
     )
-    assert rounds.cut_short > _ROUNDS // 4
-    assert len(rounds.fell) > 2, rounds.fell
-    assert rounds.workers_killed > 0 or _ROUNDS < 20, "of few rounds none may draw that"
+    assert rounds.cut_short > 0
+    if _ROUNDS >= _ENOUGH:
+        assert rounds.cut_short > _ROUNDS // 4
+        assert len(rounds.fell) > 2, rounds.fell
+        assert rounds.workers_killed > 0
