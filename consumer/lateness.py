@@ -153,6 +153,8 @@ class Run:
 
 def least_frontier_ms(runs: Sequence[Run], most_bytes: int) -> int:
     """Return the smallest frontier behind which runs hold no more bytes than may be held."""
+    if sum(run.size_bytes for run in runs) <= most_bytes:
+        return BEFORE_ALL_TIME_MS
     times = sorted({BEFORE_ALL_TIME_MS, *(run.max_event_time_ms for run in runs)})
 
     def fits(frontier_ms: int) -> bool:

@@ -415,11 +415,11 @@ class StepEntry(Step):
     @property
     def kept_runs(self) -> tuple[Run, ...]:
         """The runs that later steps need."""
-        folding = self.folding_runs
+        folding = {run.step for run in self.folding_runs}
         return tuple(
             run
             for run in self.runs
-            if run.is_live(self.frontier_ms) or run in folding or self._holds_originals(run)
+            if run.is_live(self.frontier_ms) or run.step in folding or self._holds_originals(run)
         )
 
     def _holds_originals(self, run: Run) -> bool:

@@ -428,9 +428,9 @@ class JudgeTask:
         parts = self.released if len(wanted) else ()
         where = _partitions_of(wanted, self.counts) if self.counts else [partitions]
         pieces = (
-            rows.filter(pc.is_in(rows["key"], wanted))
+            rows
             for some in where
-            for rows in RunRows(parts, some, ("key", *place), self.limits).pieces()
+            for rows in RunRows(parts, some, ("key", *place), self.limits, keys=wanted).pieces()
         )
         return _last_of_keys(pieces, place)
 

@@ -90,6 +90,7 @@ class Footer:
 
     metadata: pq.FileMetaData
     places: dict[str, int]  # where columns stand in it
+    reach_ms: tuple[int, int]  # smallest and greatest event time of all row groups
     rows: Longs
     size_bytes: Longs
     first_ms: Longs  # smallest event time
@@ -149,7 +150,9 @@ def _read(metadata: pq.FileMetaData) -> Footer:
             _nulls(reasons),
             *reach(_statistics(group, places.get("output_partition"))),
         )
-    return Footer(metadata, places, *found)
+    first_ms, last_ms = found[2], found[3]
+    reach_ms = (int(first_ms.min()), int(last_ms.max())) if len(first_ms) else ALL_TIME
+    return Footer(metadata, places, reach_ms, *found)
 
 
 def _statistics(group: pq.RowGroupMetaData, place: int | None) -> pq.Statistics | None:
@@ -462,11 +465,15 @@ def record_batches(
     limit: int,
     *,
     piece_bytes: int = PIECE_BYTES,
+    begins: Sequence[int] = (0,),
 ) -> Iterator[KafkaBatch]:
-    """Lay records out as batches for the brokers."""
+    """Lay records out as batches for the brokers; at some places a batch begins in any case."""
     sizes = _lengths(keys) + _lengths(values) + headers.sizes() + MOST_RECORD_OVERHEAD
     ends = np.cumsum(sizes)
-    bounds = bounds_of(ends, limit, MOST_BATCH_ROWS)
+    bounds = [0]
+    for begin, end in pairwise((*begins, len(ends))):
+        own = ends[begin:end] - (ends[begin - 1] if begin else 0)
+        bounds += [begin + bound for bound in bounds_of(own, limit, MOST_BATCH_ROWS)[1:]]
     first = 0
     while first < len(bounds) - 1:
         begin = bounds[first]

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -36,6 +38,7 @@ from sequitur.pipelines.rows.layout import (
     ALL_TIME,
     MOST_ADDED,
     MOST_KEY_BYTES,
+    PIECE_BYTES,
     Headers,
     counted_sources,
     counted_times,
@@ -65,7 +68,7 @@ from sequitur.pipelines.rows.stage import (
     spread,
 )
 from sequitur.pipelines.spark.partition_blocks import halves, stretches
-from sequitur.pipelines.store.part_files import newest_rows
+from sequitur.pipelines.store.part_files import hashes_of, newest_rows
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.lateness import Run
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.layout import Footer, KafkaBatch, SourceRanges
+    from sequitur.pipelines.store.part_files import KeptRows
     from sequitur.pipelines.store.storage import Location
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -85,6 +89,9 @@ if TYPE_CHECKING:
     """A partition, and what gives its records in batches of not more than so many bytes."""
 
 _OF_KEYS: Final = ("topic", "partition", "key", "event_time_ms")
+_FEW_KEYS: Final = 256
+"""So many are looked for by their hashes first."""
+_COPIED_BYTES: Final = 4 << 20
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it, and
 what was taken for one slice may turn out to be."""
@@ -145,7 +152,10 @@ class RowGroup:
 
 
 class RunRows:
-    """The rows of some parts that go to some output partitions."""
+    """The rows of some parts that go to some output partitions.
+
+    With `keys`, those of these keys alone; the key is then among the columns.
+    """
 
     def __init__(
         self,
@@ -155,8 +165,10 @@ class RunRows:
         limits: RowLimits = ROW_LIMITS,
         *,
         spread: int | None = None,
+        keys: pa.BinaryArray | None = None,
     ) -> None:
         self._spread = spread
+        self._keys = keys
         self._slice_bytes = limits.slice_bytes
         self.partitions = partitions
         self._columns = tuple(dict.fromkeys(columns))
@@ -275,6 +287,9 @@ class RunRows:
 
     def _matching(self, path: Location, part: Part) -> Iterator[RowGroup]:
         footer = footer_of(path)
+        first_ms, last_ms = footer.reach_ms
+        if not part.untimed and (first_ms > part.last_ms or last_ms < part.first_ms):
+            return
         has_some = footer.untimed != (0 if part.untimed else footer.rows)
         if not part.untimed:
             has_some &= (footer.first_ms <= part.last_ms) & (footer.last_ms >= part.first_ms)
@@ -318,9 +333,49 @@ class RunRows:
         def read(several: Sequence[RowGroup]) -> pa.Table:
             return self._read_some(several, columns, (first_ms, last_ms), ranges)
 
-        for rows in read_ahead(side_by_side(groups, self._slice_bytes), read, self._slice_bytes):
-            if len(rows):
-                yield rows
+        is_simple = ranges is None and self._spread is None
+        found = [(group, newest_rows.get(group.path) if is_simple else None) for group in groups]
+        for is_kept, some in itertools.groupby(found, key=lambda one: one[1] is not None):
+            if is_kept:
+                kept = ((group.part, rows[group.number]) for group, rows in some if rows)
+                yield from self._chosen(kept, columns, (first_ms, last_ms))
+                continue
+            sought = side_by_side((group for group, _ in some), self._slice_bytes)
+            for rows in read_ahead(sought, read, self._slice_bytes):
+                own = rows if self._keys is None else rows.filter(pc.is_in(rows["key"], self._keys))
+                if len(own):
+                    yield own
+
+    def _chosen(
+        self,
+        kept: Iterable[tuple[Part, KeptRows]],
+        columns: Sequence[str],
+        bounds: tuple[int, int],
+    ) -> Iterator[pa.Table]:
+        """Give the rows wanted of row groups that are in memory, many at once, as `_read_some`."""
+        hashes = None
+        if self._keys is not None and len(self._keys) <= _FEW_KEYS:
+            hashes = hashes_of(self._keys)
+        waiting: list[pa.RecordBatch] = []
+        size = 0.0
+        for part, group in kept:
+            if hashes is not None and not group.may_have_keys(hashes):
+                continue
+            places = _places_of(group, part, bounds, self.partitions)
+            if self._keys is not None:
+                places = _with_keys(group, places, self._keys)
+            if not len(places):
+                continue
+            rows = group.columns(columns)
+            if len(places) < rows.num_rows:
+                rows = rows.take(pa.array(places))
+            waiting.append(rows)
+            size += group.row_bytes * len(places)
+            if size >= self._slice_bytes:
+                yield _in_one(waiting, size)
+                waiting, size = [], 0.0
+        if waiting:
+            yield _in_one(waiting, size)
 
     def _read_some(
         self,
@@ -380,10 +435,7 @@ class HeldRows:
             for name in run.files
         )
         part = Part(files, first_ms=after_ms + 1)
-        for some in RunRows((part,), None, _OF_KEYS).pieces():
-            found = some.filter(pc.is_in(some["key"], keys))
-            if len(found):
-                yield found
+        yield from RunRows((part,), None, _OF_KEYS, keys=keys).pieces()
 
 
 def _columns_of(
@@ -391,12 +443,57 @@ def _columns_of(
 ) -> pa.Table:
     """Return columns of row groups of a file, which may be in memory yet."""
     if (kept := newest_rows.get(path)) is not None:
-        return pa.concat_tables([kept[number].select(columns) for number in numbers])
+        return pa.Table.from_batches([kept[number].rows.select(columns) for number in numbers])
     with (
         open_rows(path) as opened,
         pq.ParquetFile(opened, metadata=footer.metadata, pre_buffer=is_remote(path)) as file,
     ):
         return file.read_row_groups(numbers, columns=columns, use_threads=False)
+
+
+def _places_of(
+    kept: KeptRows, part: Part, bounds: tuple[int, int], partitions: range | None
+) -> Longs:
+    """Return the places of the rows wanted of a row group that is in memory."""
+    wanted = np.ones(kept.rows.num_rows, np.bool_)
+    if "event_time_ms" in kept.names:
+        untimed = kept.are_null("event_time_ms")
+        if part.untimed:
+            wanted &= untimed
+        else:
+            times = kept.numbers("event_time_ms")
+            wanted &= times >= max(bounds[0], part.first_ms)
+            wanted &= times <= min(bounds[1], part.last_ms)
+            if untimed.any():
+                wanted &= ~untimed
+    if part.reasons is None:
+        wanted &= kept.are_null("reason")
+    elif part.reasons:
+        named = pc.is_in(kept.rows.column("reason"), pa.array(part.reasons, pa.string()))
+        wanted &= named.to_numpy(zero_copy_only=False)
+    if partitions is not None:
+        first, last = kept.reach("output_partition")
+        if first < partitions.start or last >= partitions.stop:
+            outputs = kept.numbers("output_partition")
+            wanted &= (outputs >= partitions.start) & (outputs < partitions.stop)
+    places: Longs = wanted.nonzero()[0]
+    return places
+
+
+def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray) -> Longs:
+    """Return the places of those of the rows that have one of these keys."""
+    if not len(places):
+        return places
+    # Of all rows: to look each up is cheaper than to copy some.
+    named = pc.is_in(kept.rows.column("key"), keys).to_numpy(zero_copy_only=False)
+    own: Longs = places[named[places]]
+    return own
+
+
+def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
+    """Return them as a table; small ones copied, since each call into Arrow goes by the chunk."""
+    rows = pa.Table.from_batches(several)
+    return rows.combine_chunks() if size <= _COPIED_BYTES else rows
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:
@@ -499,7 +596,13 @@ class Selection:
             outputs = rows["output_partition"].to_numpy()
             order = order[np.argsort(outputs[order], kind="stable")]
             rows = rows.take(pa.array(order))
-            for partition, own in stretches(outputs[order]):
+            own_rows = [*stretches(outputs[order])]
+            if rows.nbytes <= PIECE_BYTES:
+                at_once = _LaidOutOnce(self, rows, rule, [own.start for _, own in own_rows])
+                for place, (partition, _) in enumerate(own_rows):
+                    yield partition, functools.partial(at_once.batches, place)
+                continue
+            for partition, own in own_rows:
                 yield partition, functools.partial(self._laid_out, rows[own], rule=rule)
 
     def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -530,12 +633,17 @@ class Selection:
         why = () if self.flagged_ms is None else _WHY
         return tuple(dict.fromkeys((*RECORD, *timestamp_columns(rule), *why)))
 
-    def _laid_out(self, rows: pa.Table, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
+    def _laid_out(
+        self, rows: pa.Table, limit: int, rule: TimestampRule, begins: Sequence[int] = (0,)
+    ) -> Iterator[KafkaBatch]:
+        """Return the records of rows; at some places another partition begins."""
         added = [] if self.flagged_ms is None else _reason_headers(rows, self.flagged_ms)
         rows, added = self._fitting(rows, added)
         headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
         timestamps, headers = with_timestamps(rows, headers, rule)
-        yield from record_batches(rows["key"], rows["value"], headers, timestamps, limit)
+        yield from record_batches(
+            rows["key"], rows["value"], headers, timestamps, limit, begins=begins
+        )
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
         too_large = self._too_large(rows) if added else []
@@ -550,6 +658,28 @@ class Selection:
         if self.limit is None:
             return []
         return not_taken(rows, payload_sizes(rows) + MOST_ADDED, self.limit, (bytes(MOST_ADDED),))
+
+
+@dataclass(slots=True)
+class _LaidOutOnce:
+    """The records of some partitions, of few rows: each call into Arrow costs as much as many."""
+
+    selection: Selection
+    rows: pa.Table
+    rule: TimestampRule
+    begins: Sequence[int]  # where the rows of each partition begin
+    _found: list[list[KafkaBatch]] | None = None
+
+    def batches(self, place: int, limit: int) -> Iterator[KafkaBatch]:
+        """Return the batches of a partition, by its place among them; the limit is the same."""
+        if self._found is None:
+            self._found = [[] for _ in self.begins]
+            reached = 0
+            found = self.selection._laid_out(self.rows, limit, self.rule, self.begins)  # noqa: SLF001 - ours
+            for batch in found:
+                self._found[bisect_right(self.begins, reached) - 1].append(batch)
+                reached += batch.rows
+        return iter(self._found[place])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -310,10 +310,20 @@ class Checkpoint(OwnedFolder):
         self.spark = SparkPart(spark_folder or storage)
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
         self._listed: set[str] = set()
+        self._paths: dict[str, tuple[Location, ...]] = {}
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
         """Return where the files of runs and folds are that the log names."""
-        return tuple(self.location(_folder(one)) / name for one in held for name in one.files)
+        return tuple(path for one in held for path in self._paths_of(one))
+
+    def _paths_of(self, one: Run | Fold) -> tuple[Location, ...]:
+        folder = _folder(one)
+        found = self._paths.get(folder)
+        # What is read from a document may have no names yet.
+        if found is None or len(found) != len(one.files):
+            location = self.location(folder)
+            found = self._paths[folder] = tuple(location / name for name in one.files)
+        return found
 
     def check_whole(self, entry: StepEntry, *, is_done: bool) -> None:
         """Check that all is there that a step, or those behind it once it is done, will read."""
@@ -454,6 +464,11 @@ class Checkpoint(OwnedFolder):
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         self._listed = {one for one in self._listed if one in runs or one > entry.name}
+        self._paths = {
+            folder: paths
+            for folder, paths in self._paths.items()
+            if (name := folder.rpartition("/")[2]) in runs or name in folds or name > entry.name
+        }
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_sources({entry.source})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,7 +16,12 @@ from sequitur.pipelines.store.durable import naming
 from sequitur.pipelines.store.storage import new_file, sync
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sequitur.pipelines.store.storage import Location
+
+    Longs = np.ndarray[Any, np.dtype[np.int64]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _T = TypeVar("_T")
 
@@ -45,8 +51,71 @@ class KeptValues(Generic[_T]):
                 self._size_bytes -= self._kept.pop(next(iter(self._kept)))[1]
 
 
+_HASHED_ROWS: Final = 8_000
+
+
+def hashes_of(texts: pa.BinaryArray) -> Longs:
+    """Return the hashes that this process has of them, in order; of nulls, too."""
+    return np.sort(np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts)))
+
+
+class KeptRows:
+    """A row group in memory, and as arrays what its rows are chosen by."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        several = rows.to_batches()
+        (self.rows,) = several if len(several) == 1 else rows.combine_chunks().to_batches()
+        self.names = frozenset(rows.column_names)
+        self.row_bytes = rows.nbytes / max(1, len(rows))
+        self._columns: dict[Sequence[str], pa.RecordBatch] = {}
+        self._numbers: dict[str, Longs] = {}
+        self._reach: dict[str, tuple[int, int]] = {}
+        self._are_null: dict[str, Bools] = {}
+        self._key_hashes: Longs | None = None
+
+    def columns(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Return some columns; one that is not there has no numbers."""
+        if (found := self._columns.get(names)) is None:
+            nothing = pa.nulls(self.rows.num_rows, pa.int64())
+            arrays = [self.rows.column(one) if one in self.names else nothing for one in names]
+            found = self._columns[names] = pa.RecordBatch.from_arrays(arrays, list(names))
+        return found
+
+    def numbers(self, name: str) -> Longs:
+        """Return a column of numbers; those that are missing are 0."""
+        if (found := self._numbers.get(name)) is None:
+            found = self._numbers[name] = self.rows.column(name).fill_null(0).to_numpy()
+        return found
+
+    def reach(self, name: str) -> tuple[int, int]:
+        """Return the smallest and the greatest number of a column."""
+        if (found := self._reach.get(name)) is None:
+            numbers = self.numbers(name)
+            found = self._reach[name] = int(numbers.min()), int(numbers.max())
+        return found
+
+    def may_have_keys(self, hashes: Longs) -> bool:
+        """Tell whether rows may have a key with one of these hashes.
+
+        Many rows are as soon looked through themselves.
+        """
+        if self.rows.num_rows > _HASHED_ROWS:
+            return True
+        if self._key_hashes is None:
+            self._key_hashes = hashes_of(self.rows.column("key"))
+        places = self._key_hashes.searchsorted(hashes)
+        return bool((self._key_hashes.take(places, mode="clip") == hashes).any())
+
+    def are_null(self, name: str) -> Bools:
+        """Tell which rows have nothing in a column."""
+        if (found := self._are_null.get(name)) is None:
+            column = self.rows.column(name)
+            found = self._are_null[name] = column.is_null().to_numpy(zero_copy_only=False)
+        return found
+
+
 _NEWEST_BYTES: Final = 64 << 20
-newest_rows: Final = KeptValues[list[pa.Table]](_NEWEST_BYTES)
+newest_rows: Final = KeptValues[list[KeptRows]](_NEWEST_BYTES)
 """Rows of the newest files that this process has written to be read soon, by row group.
 
 A file's rows never change. What is not here any more, or was written by another process, is read.
@@ -84,7 +153,7 @@ class PartFile:
         self._folder = folder
         self._schema = schema
         self._row_group_rows = row_group_rows
-        self._groups: list[pa.Table] | None = [] if keeps else None
+        self._groups: list[KeptRows] | None = [] if keeps else None
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.NativeFile | None = None
 
@@ -116,7 +185,7 @@ class PartFile:
                 self._file.close()
                 sync(self._folder / self.name)
             if self._groups is not None:
-                size = sum(group.nbytes for group in self._groups)
+                size = sum(group.rows.nbytes for group in self._groups)
                 newest_rows.keep(self._folder / self.name, self._groups, size)
 
     def _discard(self) -> None:
@@ -149,7 +218,7 @@ class PartFile:
         with naming(self.location):
             self._writer.write_table(rows, row_group_size=most)
         if self._groups is not None:
-            self._groups += [rows.slice(at, most) for at in range(0, len(rows), most)]
+            self._groups += [KeptRows(rows.slice(at, most)) for at in range(0, len(rows), most)]
 
 
 def is_rows_file(name: str) -> bool:

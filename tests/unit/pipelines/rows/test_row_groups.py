@@ -17,7 +17,7 @@ from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
-from sequitur.pipelines.store.part_files import KeptValues, newest_rows
+from sequitur.pipelines.store.part_files import KeptRows, KeptValues, newest_rows
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, staged
 
@@ -95,9 +95,25 @@ def test_rows_that_are_kept_are_not_read(tmp_path: Path, reads: _Reads, *, keeps
     assert (not reads.groups) == keeps
     newer = pa.table({"offset": [0]})
     for number in range(2):
-        newest_rows.keep(tmp_path / str(number), [newer], 64 << 20)
+        newest_rows.keep(tmp_path / str(number), [KeptRows(newer)], 64 << 20)
     assert sum(map(len, found.pieces())) == 30
     assert reads.groups
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 400])
+def test_rows_of_keys_are_those_of_files(tmp_path: Path, *, count: int, keeps: bool) -> None:
+    """Few keys are looked for by their hashes first; every other one is in no row."""
+    names = [None if number % 7 == 0 else b"k%d" % (number % 500) for number in range(1_000)]
+    rows = [Row("t", 0, number, key, number) for number, key in enumerate(names)]
+    staged(tmp_path / "run", rows, 0, keeps=keeps, limits=RowLimits(row_group_rows=400))
+    part = Part(parquet_files(tmp_path / "run"), BASE_MS + 10, BASE_MS + 900)
+    keys = [b"k%d" % (4 * number) for number in range(count)]
+    wanted = pa.array(keys, pa.binary())
+    found = RunRows((part,), None, ("offset", "key"), keys=wanted)
+    offsets = sorted(offset for some in found.pieces() for offset in some["offset"].to_pylist())
+    assert offsets == [one for one in range(10, 901) if names[one] in keys]
+    assert bool(offsets) == bool(count)
 
 
 def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
