@@ -32,7 +32,7 @@ from sequitur.producer.journal.journal import Journal
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire, Fault
 from tests.support.golden import make_golden_journal
 from tests.support.outcomes import InLog
-from tests.support.producers import FAST, kill, let_pass, scripted, values_of
+from tests.support.producers import FAST, close_without_kafka, kill, let_pass, scripted, values_of
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ async def test_closing_keeps_what_kafka_did_not_take(
     await (await producer.send("t", b"0"))
     wire.reachable = wire.connected = False
     delivery = await producer.send("t", b"1")
-    await producer.close(timedelta(milliseconds=200))
+    await close_without_kafka(producer)
     outcome = await delivery
     assert isinstance(outcome, PossiblyPersisted)
     assert "the journal keeps it" in outcome.reason

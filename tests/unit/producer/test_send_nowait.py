@@ -33,7 +33,14 @@ from sequitur.producer import (
 from sequitur.producer.batching.batch import InMemory
 from tests.support.fake_wire import DROPPED, FakeWire
 from tests.support.outcomes import InLog
-from tests.support.producers import FAST, let_pass, make_producer, use, values_of
+from tests.support.producers import (
+    FAST,
+    close_without_kafka,
+    let_pass,
+    make_producer,
+    use,
+    values_of,
+)
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -422,7 +429,7 @@ async def test_what_the_journal_sends_again_nobody_else_is_given(
     wire.reachable = wire.connected = False
     producer.send_nowait("t", b"value")
     with structlog.testing.capture_logs() as lines:
-        await producer.close(timedelta(milliseconds=50))
+        await close_without_kafka(producer)
     (told,) = (line for line in lines if "events" in line)
     assert (told["topic"], told["events"]) == ("t", 1)
     assert "the journal keeps it for the next start" in told["reason"]

@@ -22,7 +22,7 @@ from sequitur.producer.journal.report import inspect_journal
 from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
-from tests.support.producers import kill, scripted, values_of
+from tests.support.producers import close_without_kafka, kill, scripted, values_of
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ async def test_closing_leaves_what_waits_to_the_next_start(
     for number in range(40):
         deliveries.append(await producer.send("t", b"%d" % number))
         await deliveries[-1].journaled
-    await producer.close(timedelta(milliseconds=200))
+    await close_without_kafka(producer)
     for delivery in deliveries:
         outcome = await delivery
         assert isinstance(outcome, PossiblyPersisted)
