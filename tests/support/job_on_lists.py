@@ -11,20 +11,18 @@ from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS
 from tests.support.reorder_reference import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.support.reorder_histories import History, HistoryStep
 
 PLACE: Final = "place"
-_OF_A_RUN: Final = (
-    *("step", "rows", "min_event_time_ms", "max_event_time_ms", "behind", "max_behind_ms"),
-)
-_OF_A_STEP: Final = (
-    *("step", "kind", "batch_id", "previous_frontier_ms", "frontier_ms", "clock", "planned"),
-    *("staged", "before", "rescued", "duplicates", "late_policy", "learned", "deduplicated_ms"),
-    "counted",
-)
+_UNLIKE: Final = frozenset({
+    *("name", "life", "owner"),  # names, and who has them
+    *("size_bytes", "seconds", "stamped_ms", "logged_ms"),
+    *("cluster", "identity"),  # of the broker, and of a life's producer there
+})  # fmt: skip
+"""What differs in documents of one step, whoever decided it."""
 
 
 def job_on_lists(history: History, **more: Any) -> ReorderSettings:
@@ -70,20 +68,29 @@ def rows_of(
     return rows, records
 
 
-def decided(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a step has decided, without names of files and who wrote them."""
-    document = json.loads(json.dumps(document))
-    runs = [{name: run[name] for name in _OF_A_RUN} for run in document["runs"]]
-    return {**{name: document.get(name) for name in _OF_A_STEP}, "runs": runs}
+def alike(found: Any) -> Any:
+    """Return a document without what differs whoever wrote it."""
+    if isinstance(found, list):
+        return list(map(alike, found))
+    if isinstance(found, dict):
+        return {
+            name: _RULES.get(name, alike)(one) for name, one in found.items() if name not in _UNLIKE
+        }
+    return found
 
 
-def decided_in(folder: Path) -> list[dict[str, Any]]:
-    """Return what the steps of a checkpoint have decided."""
-    documents = sorted((folder / "frontier").iterdir())
-    return [decided(json.loads(one.read_text())) for one in documents]
+def documents_in(folder: Path) -> list[Any]:
+    """Return the documents of a folder of a checkpoint, as `alike` does."""
+    return [alike(json.loads(one.read_text())) for one in sorted(folder.iterdir())]
 
 
-def done_in(folder: Path) -> list[dict[str, int]]:
-    """Return the counts after each step of a checkpoint."""
-    documents = sorted((folder / "done").iterdir())
-    return [json.loads(one.read_text())["totals"] for one in documents]
+def _in_all(files: Mapping[str, int]) -> int:
+    """Return the rows of all files, however many these are."""
+    return sum(files.values())
+
+
+_RULES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "topics": sorted,  # else their ids, and the sequences of a life's producer
+    "judged": _in_all,
+    "repeats": _in_all,
+}

@@ -92,6 +92,7 @@ LANES: Final = {
         "integration/test_local_runner.py",
         "integration/test_moved_checkpoint.py",
         "integration/test_odd_timestamps.py",
+        "integration/test_random_histories.py",
         "integration/test_reorder_job.py",
         "integration/test_step_plans.py",
         "integration/test_too_large_rows.py",

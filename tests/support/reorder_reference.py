@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
+
+_NONE: Final[Mapping[tuple[str, int], int]] = {}
 
 
 class Record(NamedTuple):
@@ -73,6 +75,7 @@ class Reference:
         *,
         now_ms: int,
         unread: Collection[tuple[str, int]] = (),
+        ends: Mapping[tuple[str, int], int] = _NONE,
     ) -> None:
         """Read records, and put out what is due.
 
@@ -81,6 +84,7 @@ class Reference:
             partitions: All source partitions.
             now_ms: The wall clock.
             unread: The source partitions that have one more record than was read.
+            ends: Where source partitions end, if that is known.
         """
         behind: list[tuple[int, Record]] = []
         times: list[tuple[int, str | None]] = []
@@ -101,14 +105,21 @@ class Reference:
                 behind.append((time_ms, record))
         for place in heard:
             self._heard_ms[place] = now_ms
-            self._end_then[place] = self._read.get(place, 0) + (place in unread)
+            self._end_then[place] = self._end(place, unread, ends)
         for place in partitions:  # where brokers lost records, it ends before what was seen
-            end = self._read.get(place, 0) + (place in unread)
-            self._end_then[place] = min(self._end_then[place], end)
+            self._end_then[place] = min(self._end_then[place], self._end(place, unread, ends))
         live = [place for place in partitions if self._is_awaited(place, now_ms)]
         reached = (self._newest_ms.get(place, -1) - self.delay_ms for place in live)
         self._release(behind, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
         self._ids += times
+
+    def _end(
+        self,
+        place: tuple[str, int],
+        unread: Collection[tuple[str, int]],
+        ends: Mapping[tuple[str, int], int],
+    ) -> int:
+        return ends.get(place, self._read.get(place, 0) + (place in unread))
 
     def drain(self) -> None:
         self._release([], max(self.frontier_ms, self._greatest_ms))
