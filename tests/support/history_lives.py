@@ -280,9 +280,8 @@ class Lives:
     def _follow(self) -> None:
         """Give the tester and the reference what the job has read since, batch by batch."""
         entries = self._documents("frontier")
-        for entry in entries[self._followed :]:
-            if entry["kind"] != StepKind.BATCH:
-                continue
+        batches = [one for one in entries[self._followed :] if one["kind"] == StepKind.BATCH]
+        for number, entry in enumerate(batches):
             planned = {SourcePartition(*where): end for *where, end in entry["planned"]}
             self.tester.follow(planned)
             self.met["cut short"] += planned != self._ends
@@ -292,7 +291,9 @@ class Lives:
                 for record in self._sent[where][self._read[where] : end]
             ]
             self._read |= planned
-            self.reference.step(records, self._places, now_ms=self._now_ms, ends=self._ends)
+            self.reference.step(
+                records, self._places, now_ms=self._now_ms, ends=self._ends, begins=number == 0
+            )
         self._followed = len(entries)
 
 

@@ -66,6 +66,7 @@ class Reference:
     _read: dict[tuple[str, int], int] = field(default_factory=dict)
     _out_ms: dict[str, int] = field(default_factory=dict)
     _forgotten_ms: int = -1
+    _looked_ms: int = -1
     _ids: list[tuple[int, str | None]] = field(default_factory=list)
 
     def step(
@@ -76,6 +77,7 @@ class Reference:
         now_ms: int,
         unread: Collection[tuple[str, int]] = (),
         ends: Mapping[tuple[str, int], int] = _NONE,
+        begins: bool = False,
     ) -> None:
         """Read records, and put out what is due.
 
@@ -85,6 +87,8 @@ class Reference:
             now_ms: The wall clock.
             unread: The source partitions that have one more record than was read.
             ends: Where source partitions end, if that is known.
+            begins: Whether a life of the job begins with it. Nobody watched the time before: a run
+                that ends when it has read what is there reads that before a partition is silent.
         """
         behind: list[tuple[int, Record]] = []
         times: list[tuple[int, str | None]] = []
@@ -107,7 +111,10 @@ class Reference:
             self._heard_ms[place] = now_ms
             self._end_then[place] = self._end(place, unread, ends)
         for place in partitions:  # where brokers lost records, it ends before what was seen
-            self._end_then[place] = min(self._end_then[place], self._end(place, unread, ends))
+            end = self._end(place, unread, ends)
+            is_new = begins and self.is_bounded and now_ms > self._looked_ms
+            self._end_then[place] = end if is_new else min(self._end_then[place], end)
+        self._looked_ms = now_ms
         live = [place for place in partitions if self._is_awaited(place, now_ms)]
         reached = (self._newest_ms.get(place, -1) - self.delay_ms for place in live)
         self._release(behind, max(self.frontier_ms, min(reached, default=self._greatest_ms)))
