@@ -18,7 +18,6 @@ import pytest
 
 from sequitur.pipelines.local.runner import LocalRunner
 from sequitur.pipelines.workers import ThisProcess
-from tests.support.examples import examples_in
 from tests.support.history_lives import meet
 
 if TYPE_CHECKING:
@@ -31,15 +30,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _GIVEN: Final = os.environ.get("SEQUITUR_REFERENCE_EXAMPLES")
-_IN_TURNS: Final = int(_GIVEN or examples_in(test=2, test_all=5))
+_IN_TURNS: Final = int(_GIVEN or 5)
 _ON_STORES: Final = int(_GIVEN or 3)
 _STORES: Final = [
     pytest.param(one, marks=pytest.mark.test_all) for one in ("s3", "hdfs")[: 1 + bool(_GIVEN)]
 ]
 
 
+@pytest.mark.test_all
 @pytest.mark.promise("order-random-disorder-silence", "order-runner-changes-between")
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.test_all)])
+@pytest.mark.parametrize("part", [0, 1])
 def test_both_runners_in_turns_put_out_what_the_reference_does(
     job: Job, make_topic: MakeTopic, tmp_path: Path, part: int
 ) -> None:
