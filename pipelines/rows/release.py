@@ -673,12 +673,12 @@ class _LaidOutOnce:
     def batches(self, place: int, limit: int) -> Iterator[KafkaBatch]:
         """Return the batches of a partition, by its place among them; the limit is the same."""
         if self._found is None:
-            self._found = [[] for _ in self.begins]
+            found: list[list[KafkaBatch]] = [[] for _ in self.begins]
             reached = 0
-            found = self.selection._laid_out(self.rows, limit, self.rule, self.begins)  # noqa: SLF001 - ours
-            for batch in found:
-                self._found[bisect_right(self.begins, reached) - 1].append(batch)
+            for batch in self.selection._laid_out(self.rows, limit, self.rule, self.begins):  # noqa: SLF001 - ours
+                found[bisect_right(self.begins, reached) - 1].append(batch)
                 reached += batch.rows
+            self._found = found  # whole: who asks again behind an error is not given a part
         return iter(self._found[place])
 
 
