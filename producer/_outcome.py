@@ -615,6 +615,10 @@ class Unawaited(Ticket):
     ) -> None:
         """See `Ticket`: whoever settles a batch says by `failed` that nobody else was told."""
 
+    def wants(self, batch: Batch) -> bool:
+        """Whether somebody is given the events of a batch if it ends badly."""
+        return self._on_failure is not None and bool(self._of(batch))
+
     def failed(
         self,
         batch: Batch,

@@ -318,15 +318,20 @@ class JournalUpdates:
         """
         if self._timer is not None:
             self._timer.cancel()
-        waited_for = [mark for mark, _ in self._after.values()]
-        return frames_of_marks(list(dict.fromkeys([*waited_for, *self._marks])))
+        return frames_of_marks(self._unsure())
 
     def end(self, *, is_durable: bool) -> None:
         """Call all that waits for its mark: no more marks become durable."""
         self._has_ended = True
+        self._marks = self._unsure()  # `stop` may still write them
         after, self._after = self._after, {}
         for _mark, then in after.values():
             then(is_durable)
+
+    def _unsure(self) -> list[Mark]:
+        """Return the marks that may not be written."""
+        waited_for = [mark for mark, _ in self._after.values()]
+        return list(dict.fromkeys([*waited_for, *self._marks]))
 
     def _flush_marks(self) -> None:
         self._marks_due = bool(self._marks)

@@ -79,13 +79,14 @@ class Settlement:
 
         A batch that cannot be read now is given up by a later `fail_unread`.
         """
-        if self._on_given_up is not None:
+        if self._is_wanted(batch):
             try:
-                if not self._is_at_hand(batch):
+                if not self._read(batch):
                     self._unread[batch] = outcome
                     return
                 batch.end()
-                self._on_given_up(events_of(batch, outcome))
+                if self._on_given_up is not None:
+                    self._on_given_up(events_of(batch, outcome))
             except Exception as error:
                 kept = "; the journal keeps it for the next start" if batch.is_kept else ""
                 why = f"{outcome.reason}, and then {error}{kept}"
@@ -103,7 +104,12 @@ class Settlement:
 
     def _is_at_hand(self, batch: Batch) -> bool:
         """Return whether a batch can be given up now: are wanted bytes in memory?"""
-        return self._on_given_up is None or self._read(batch)
+        return not self._is_wanted(batch) or self._read(batch)
+
+    def _is_wanted(self, batch: Batch) -> bool:
+        """Return whether somebody is given the events: once it is marked, the journal has none."""
+        by_sender = self._unawaited is not None and self._unawaited.wants(batch)
+        return self._on_given_up is not None or by_sender
 
     def _read(self, batch: Batch) -> bool:
         spill = self._rounds.spill

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.errors import JournalFailedError
 from sequitur.producer import (
     IdempotentProducer,
     NotPersisted,
@@ -331,6 +332,41 @@ async def test_what_was_given_up_just_before_the_producer_failed_has_an_outcome(
         await again.flush()
     (_first, *persisted) = values_of(wire)
     assert sorted([*given, *persisted], key=lambda value: value or b"") == _values(100)
+
+
+@pytest.mark.promise("in-time-batch-bytes")
+@pytest.mark.parametrize("is_readable", [True, False])
+async def test_events_that_nobody_awaits_are_given_to_their_hearer_from_the_journal(
+    wire: FakeWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    """Before the journal forgets them. What a disk fails to give back, the next start sends."""
+    heard: list[GivenUp] = []
+    chosen = ProducerSettings(name="me", journal=tmp_path / "journal", **(FAST | _SPILLING))
+    producer = IdempotentProducer("unused:1", chosen, on_failure=heard.extend)
+    await _begin(wire, producer)
+    assert producer._running is not None
+    async with asyncio.timeout(PATIENCE_S):
+        for value in _values(150):
+            while producer._running.free_route("t") is None:  # noqa: ASYNC110 - a timer's doing
+                await asyncio.sleep(0.01)
+            producer.send_nowait("t", value)
+        while not _stored(producer):  # noqa: ASYNC110 - a timer's doing
+            await asyncio.sleep(0.01)
+    with monkeypatch.context() as patch:
+        if is_readable:
+            _expire(producer)
+        else:
+            _no_file_can_be_read(patch, errno.EIO)
+            with pytest.raises(JournalFailedError):
+                _expire(producer)
+        await producer.close()
+    assert (len(heard) == 150) is is_readable
+    wire.reachable = True
+    async with IdempotentProducer("unused:1", chosen) as again:
+        await again.flush()
+    (_first, *persisted) = values_of(wire)
+    values = [event.value for event in heard]
+    assert sorted([*values, *persisted], key=lambda value: value or b"") == _values(150)
 
 
 @pytest.mark.promise("in-time-batch-bytes")
