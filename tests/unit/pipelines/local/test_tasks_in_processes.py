@@ -60,7 +60,9 @@ _told: Final[list[str]] = []
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[ProcessWorkers]:
+def shared(topology: Topology) -> Iterator[ProcessWorkers]:
+    """Workers that know the topology: a driver, too, has loaded it before the first task."""
+    del topology
     with contextlib.closing(ProcessWorkers(2, tell=_told.append)) as workers:
         yield workers
 
