@@ -209,12 +209,12 @@ class KafkaSettings(Section):
         PEM files are given by content, since Java takes a certificate and its key in one.
 
         Raises:
-            SettingsError: The mechanism is OAUTHBEARER, which the Spark jobs do not support yet.
+            SettingsError: The mechanism is OAUTHBEARER, which jobs on Spark do not support.
         """
         if self.sasl_mechanism == "OAUTHBEARER":
             raise SettingsError(
-                "kafka.sasl_mechanism = 'OAUTHBEARER': only producers can use it, Spark jobs "
-                "cannot. Expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+                "kafka.sasl_mechanism = 'OAUTHBEARER': jobs on Spark cannot use it. Expected "
+                "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With --runner local the job can use it"
             )
         options = {
             "bootstrap.servers": self.bootstrap_servers,

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
+    AdminClient,
+    NewPartitions,
+)
 
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.errors import DataLossError
@@ -23,6 +27,7 @@ from sequitur.producer import KafkaSettings
 from tests.support.events import (
     T0,
     Event,
+    assert_ordered,
     by_partition,
     contents,
     event,
@@ -276,6 +281,32 @@ def test_drain_that_hangs_ends_some_time_after_a_stop(
     assert not job.released()
     del sys.modules[bolts.stem]
     _check_nothing_is_lost(job, bolts, events)
+
+
+@pytest.mark.promise("order-partitions-added-job")
+def test_partitions_that_are_added_are_read_in_their_place(job: LocalJob) -> None:
+    """Rows that other partitions get a second later do not make theirs late."""
+    with job.running() as life:
+        job.send([event(T0 + 10_000, partition=number) for number in range(_PARTITIONS)])
+        wait_until(lambda: not life.is_alive() or _read(job) == _PARTITIONS)
+        admin = AdminClient(job.kafka.librdkafka())
+        more = NewPartitions(job.topic, _PARTITIONS + 1)
+        admin.create_partitions([more])[job.topic].result(_TIMEOUT_S)
+        added = SourcePartition(job.topic, _PARTITIONS)
+        wait_until(lambda: not life.is_alive() or added in job.steps[-1][0].clock.partitions)
+        joined = next(entry for entry, _ in job.steps if added in entry.clock.partitions)
+        assert joined.clock.partitions[added].max_event_time_ms is None
+        job.send([event(T0 + 60_000, partition=number) for number in range(_PARTITIONS)])
+        wait_until(lambda: not life.is_alive() or _read(job) == 2 * _PARTITIONS)
+        job.send([event(T0 + 20_000, partition=_PARTITIONS)])
+        wait_until(lambda: not life.is_alive() or _read(job) == 2 * _PARTITIONS + 1)
+    totals = job.run(drain=True).totals
+    assert (totals.released, totals.late) == (2 * _PARTITIONS + 1, 0)
+    assert_ordered(job.released())
+
+
+def _read(job: LocalJob) -> int:
+    return job.steps[-1][1].totals.read if job.steps else 0
 
 
 @pytest.mark.promise("order-rows-deleted-read")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sequitur.consumer import ReorderSettings
 from sequitur.errors import FatalError, SettingsError
 from sequitur.kafka.admin import create_topic
+from sequitur.local import reorder
 from sequitur.producer import (
     IdempotentProducer,
     KafkaSettings,
@@ -261,6 +263,40 @@ async def test_a_token_lets_us_in(secured: SecuredBroker, topic: str, tmp_path: 
     await _send(with_file, topic)
     assert not await create_topic(with_file, topic, partitions=1, replication_factor=1)
     assert _values(secured, topic) == [b"1", b"1", b"2", b"3"]
+
+
+@pytest.mark.promise("order-local-runner-needs")
+@pytest.mark.parametrize("login", ["OAUTHBEARER", "SCRAM-SHA-512"])
+def test_a_job_on_this_machine_logs_in(
+    secured: SecuredBroker, topic: str, tmp_path: Path, login: str
+) -> None:
+    """Also by a token, which a job on Spark cannot."""
+    if login == "OAUTHBEARER":
+        file = tmp_path / "token"
+        file.write_text(_valid_token())
+        kafka = KafkaSettings(
+            bootstrap_servers=secured.address("SASL_PLAINTEXT"),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=login,
+            sasl_token_file=file,
+        )
+    else:
+        kafka = secured.kafka("SASL_SSL", login)
+    values = [b'{"at": %d}' % (1_700_000_000_000 + number) for number in (2, 0, 1)]
+    asyncio.run(_fill(kafka, topic, values))
+    settings = ReorderSettings(
+        input_topics=(topic,),
+        output_topic=f"{topic}.ordered",
+        event_time="json:at",
+        checkpoint=str(tmp_path / "state"),
+    )
+    reorder(kafka, settings, available_now=True, drain=True)
+    assert _values(secured, settings.output_topic) == [values[1], values[2], values[0]]
+
+
+async def _fill(kafka: KafkaSettings, topic: str, values: list[bytes]) -> None:
+    async with IdempotentProducer(kafka) as producer:
+        assert (await (await producer.send_many(topic, values))).persisted == len(values)
 
 
 @pytest.mark.promise("in-token-oauthbearer-expired")

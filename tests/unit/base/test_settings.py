@@ -388,14 +388,14 @@ def test_what_does_not_fit_together_is_refused(given: dict[str, str], problem: s
     assert "tell-nobody" not in str(caught.value)
 
 
-def test_a_token_is_for_producers() -> None:
-    """The jobs, which log in by Java's client, refuse it by name."""
+def test_a_token_is_for_all_but_jobs_on_spark() -> None:
+    """Those log in by Java's client, too."""
     environ = {
         "SEQUITUR_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "SEQUITUR_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
         "SEQUITUR_KAFKA_SASL_TOKEN_FILE": __file__,
     }
     settings = _load({**_GIVEN, **environ})
-    with pytest.raises(SettingsError, match="Spark jobs cannot"):
+    with pytest.raises(SettingsError, match=r"jobs on Spark cannot use it\..*--runner local"):
         settings.kafka.java()
     assert settings.kafka.librdkafka()["sasl.mechanism"] == "OAUTHBEARER"
