@@ -31,21 +31,28 @@ pytestmark = pytest.mark.spark
 
 _GIVEN: Final = os.environ.get("SEQUITUR_REFERENCE_EXAMPLES")
 _IN_TURNS: Final = int(_GIVEN or 5)
+_FEW: Final = 2
 _ON_STORES: Final = int(_GIVEN or 3)
 _STORES: Final = [
     pytest.param(one, marks=pytest.mark.test_all) for one in ("s3", "hdfs")[: 1 + bool(_GIVEN)]
 ]
 
 
-@pytest.mark.test_all
 @pytest.mark.promise("order-random-disorder-silence", "order-runner-changes-between")
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize(
+    ("examples", "part"),
+    [
+        (_FEW, 4),
+        pytest.param(_IN_TURNS, 0, marks=pytest.mark.test_all),
+        pytest.param(_IN_TURNS, 1, marks=pytest.mark.test_all),
+    ],
+)
 def test_both_runners_in_turns_put_out_what_the_reference_does(
-    job: Job, make_topic: MakeTopic, tmp_path: Path, part: int
+    job: Job, make_topic: MakeTopic, tmp_path: Path, examples: int, part: int
 ) -> None:
     """Each output partition holds the reference's rows in its order; so do the side topics."""
     runners = {"spark": job.runner, "local": lambda: LocalRunner(ThisProcess(lambda task: task))}
-    met = meet(job, make_topic, str(tmp_path / "state"), runners, examples=_IN_TURNS, part=part)
+    met = meet(job, make_topic, str(tmp_path / "state"), runners, examples=examples, part=part)
     assert min(met["changed"], met["dead"], met["repeated"], met["cut short"]) > 0, met
 
 

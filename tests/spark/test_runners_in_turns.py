@@ -125,3 +125,16 @@ def test_eight_lives_that_change_runners_die_between_each_two_files(
     turns.send()
     turns.live(runners[len(_DEATHS) % 2], drain=True)
     turns.check()
+
+
+@pytest.mark.promise("order-runner-changes-between")
+def test_spark_runs_what_a_checkpoint_of_this_machine_alone_has_planned(job: Job) -> None:
+    """Spark has never written down its settings there, and compares one of them by then."""
+    turns = _Turns(job)
+    turns.send()
+    turns.live("local")
+    turns.send()
+    turns.die_before("staged/", "local")
+    assert (turns.names("spark/offsets/"), turns.names("spark/commits/")) == (["0", "1"], ["0"])
+    turns.live("spark", drain=True)
+    turns.check()
