@@ -259,12 +259,16 @@ class Rounds:
                 if holds():
                     yield
                     return
-            if self._newest("done") != newest:
+            if self._is_past(newest):
                 newest = self._newest("done")
                 self.feed(ROWS_A_BATCH)
 
     def _holds_or_is_past(self, step: str, holds: Callable[[], bool]) -> bool:
-        return holds() or self._newest("done") != step
+        return holds() or self._is_past(step)
+
+    def _is_past(self, step: str) -> bool:
+        """Whether a step is over, or there are no rows of which another may come."""
+        return self._newest("done") != step or self._is_settled()
 
     def _wait_for(self, life: JobProcess, holds: Callable[[], bool]) -> None:
         """Wait until something holds, as long as it lives."""
@@ -294,6 +298,12 @@ class Rounds:
         """The newest file in a folder of the checkpoint, temporary ones left out."""
         part = self.place.sparks if folder.startswith("spark/") else self.place.ours
         return max(part.names(folder), key=int, default="")
+
+    def _is_settled(self) -> bool:
+        """Whether all that was sent is read, and nothing of it is left to write."""
+        done = self._newest("done")
+        totals = json.loads(self.place.ours.read(f"done/{done}"))["totals"] if done else {}
+        return bool(totals.get("read", -1) == self.sent and not self._is_in_a_step())
 
     def _is_in_a_step(self) -> bool:
         return self._is_logged() or (self._newest("spark/offsets") != self._newest("spark/commits"))

@@ -186,11 +186,8 @@ class LocalRounds(Rounds):
         settings = (settings or self.settings).model_copy(update=way)
         return LocalJob(self.kafka, settings, *flags, stops_before=stops_before)
 
-    def _is_settled(self) -> bool:
-        """Whether all that was sent is read, and nothing of it is left to write."""
-        done = self._newest("done")
-        totals = json.loads(self.place.ours.read(f"done/{done}"))["totals"] if done else {}
-        return bool(totals.get("read", -1) == self.sent and not self._unfinished())
+    def _is_in_a_step(self) -> bool:
+        return bool(self._unfinished())
 
     def _unfinished(self) -> list[str]:
         """What is begun and not finished, by the documents that are there."""
