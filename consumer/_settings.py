@@ -286,8 +286,10 @@ class ReorderSettings(Section):
         gt=0,
         description="Most uncompressed bytes of a batch that the driver reads itself",
     )
-    trigger_interval: Duration = Field(
-        default=timedelta(0), description="Shortest time between the starts of two batches"
+    trigger_interval: Duration | None = Field(
+        default=None,
+        description="Shortest time between the starts of two batches. Default: none on Spark. On "
+        "`local`, four times the processor time that a step takes, and at most 100 ms",
     )
     output_partitions: int | None = Field(
         default=None,

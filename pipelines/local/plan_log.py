@@ -118,6 +118,7 @@ class PlanLog:
         self._check_owner()
         if not self._create(f"offsets/{batch_id}", text):
             ends = self._spark.planned_offsets(self._source, batch_id)
+            self._spark.lasting.pop(self._source, None)  # who wrote it may not have synced it yet
         self.newest = Plan(batch_id, ends, is_committed=False)
         return self.newest
 
@@ -126,7 +127,8 @@ class PlanLog:
         if (newest := self.newest) is None or newest.is_committed:
             return
         document = {_WATERMARK: self._watermark_ms}
-        self._create(f"commits/{newest.batch_id}", f"{_VERSION}\n{_as_json(document)}")
+        if self._create(f"commits/{newest.batch_id}", f"{_VERSION}\n{_as_json(document)}"):
+            self._spark.lasting[self._source] = newest.batch_id + 1
         self.newest = Plan(newest.batch_id, newest.ends, is_committed=True)
         self._forget([newest.batch_id - _KEPT - 1])
 

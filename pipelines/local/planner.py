@@ -92,6 +92,11 @@ class Planner:
         self._places = dict(plan.ends)
         return plan
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more rows were there than the newest plan has."""
+        return any(end > self._places[where] for where, end in self._known.items())
+
     def take(self, rows: int, size_bytes: int) -> None:
         """Take note of how large a batch was."""
         if self._size is not None:
@@ -104,7 +109,7 @@ class Planner:
         """
         newest = self._log.newest
         is_new = newest is not None and self._places.keys() != newest.ends.keys()
-        return is_new or any(end > self._places[where] for where, end in self._known.items())
+        return is_new or self.is_behind
 
     def _begins(self, begin: Begin) -> dict[SourcePartition, int]:
         """Return where the first batch begins in each partition."""

@@ -33,6 +33,7 @@ from sequitur.pipelines.store.storage import storage_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
+    from datetime import timedelta
     from threading import Event
 
     from sequitur.base.retry import Outages
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
     OnDone = Callable[[StepEntry, StepDone], None]
 
+_PAUSE_FACTOR: Final = 4
+"""A job that is up to date takes a quarter of a core, or a step each `_LONGEST_PAUSE_S`."""
+_LONGEST_PAUSE_S: Final = 0.1
 _HDFS: Final = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 
 
@@ -147,12 +151,11 @@ class LocalQuery:
         log = PlanLog.of(self._job.checkpoint, self._engine.input.source)
         planner = Planner(self._job, log, ends, begin, size)
         ticks = Ticks(self._job, self._engine)
-        interval_s = milliseconds(self._job.settings.trigger_interval) / 1000
-        due_s = -math.inf
+        pace = Pace(self._job.settings.trigger_interval)
         while self._goes_on():
-            plan = planner.next(ticks.left_s) if self._is_due(due_s, ticks) else None
+            plan = planner.next(ticks.left_s) if self._is_due(pace, ticks) else None
             if plan is not None:
-                due_s = time.monotonic() + interval_s
+                pace.begin(is_behind=planner.is_behind)
                 staged = self._engine.run_batch(None, plan.batch_id)
                 log.commit()
                 if staged is not None and staged.run is not None:
@@ -167,13 +170,44 @@ class LocalQuery:
             raise unfit
         return not is_over and self._engine.failure is None
 
-    def _is_due(self, due_s: float, ticks: Ticks) -> bool:
+    def _is_due(self, pace: Pace, ticks: Ticks) -> bool:
         """Wait until the next batch may begin, or a tick; a bounded run waits for neither."""
-        left_s = 0.0 if self._job.is_bounded else due_s - time.monotonic()
+        left_s = 0.0 if self._job.is_bounded else pace.left_s
         if left_s <= 0:
             return True
         self._stop.wait(min(left_s, ticks.left_s))
         return False
+
+
+class Pace:
+    """When the next batch may begin, by what the one before it takes.
+
+    A step costs about as much with few rows as with some thousands. So without a pause a job that
+    is up to date takes a whole core, for rows that would go out as soon with the next step.
+
+    Args:
+        interval: Shortest time between the starts of two batches; None for the default.
+    """
+
+    def __init__(self, interval: timedelta | None) -> None:
+        self._interval_s = None if interval is None else milliseconds(interval) / 1000
+        self._begun_s = -math.inf
+        self._used_s = 0.0
+
+    def begin(self, *, is_behind: bool) -> None:
+        """Take note that a batch begins; `is_behind` says whether it leaves rows that are there."""
+        is_free = is_behind and self._interval_s is None
+        self._begun_s = -math.inf if is_free else time.monotonic()
+        self._used_s = time.process_time()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the next may begin, by what this process has computed since the last."""
+        interval_s = self._interval_s
+        if interval_s is None:
+            used_s = time.process_time() - self._used_s
+            interval_s = min(_LONGEST_PAUSE_S, _PAUSE_FACTOR * used_s)
+        return self._begun_s + interval_s - time.monotonic()
 
 
 # What is refused before the start: what this machine alone cannot do, or might do otherwise.

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import wait
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -217,7 +218,7 @@ def start_query(
     if job.is_bounded:
         writer = writer.trigger(availableNow=True)
     else:
-        interval = f"{milliseconds(settings.trigger_interval)} milliseconds"
+        interval = f"{milliseconds(settings.trigger_interval or timedelta())} milliseconds"
         writer = writer.trigger(processingTime=interval)
     query = writer.start()
     batches.are_of(query)

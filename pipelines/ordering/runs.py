@@ -46,7 +46,7 @@ from sequitur.pipelines.rows.stage import (
     in_row_groups,
 )
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.workers import in_blocks
+from sequitur.pipelines.workers import in_blocks, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -444,12 +444,14 @@ class FoldTask:
     mode: ReorderMode = ReorderMode.ORDERED  # what is known of a key's last row
     limits: RowLimits = ROW_LIMITS
     has_grown: bool = False  # whether rows of a key may be in several partitions
+    keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
         """Fold the rows of some output partitions."""
         last_ms = BEFORE_ALL_TIME_MS
         columns = ("key", "output_partition", *place_columns(self.mode))
-        with PartFile(self.folder, _FOLD_SCHEMA, self.limits.row_group_rows) as file:
+        most = self.limits.row_group_rows
+        with PartFile(self.folder, _FOLD_SCHEMA, most, keeps=self.keeps) as file:
             for block in RunRows(self.released, partitions, columns, self.limits).blocks():
                 fold = self._folded(block)
                 for some in in_row_groups(fold, self.limits):
@@ -592,8 +594,8 @@ class KeyHistory:
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
         files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
         released = Part(files, horizon_ms, reasons=())
-        task = FoldTask(folder, (released,), self._mode, has_grown=has_grown)
         reads = sum(run.size_bytes for run in upkeep.runs) + _size_of(upkeep.folds)
+        task = FoldTask(folder, (released,), self._mode, has_grown=has_grown, keeps=is_small(reads))
         written = in_blocks(self._job.workers, task, self._partitions, reads=reads)
         return Fold(
             step=step,

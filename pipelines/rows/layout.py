@@ -84,21 +84,27 @@ _MOST_BYTES: Final = 4 << 20
 """Of footers that a process remembers, as they are in files: in memory they are some times that."""
 
 
+class GroupFacts(NamedTuple):
+    """What a file says of a row group."""
+
+    rows: int
+    size_bytes: int
+    first_ms: int  # smallest event time
+    last_ms: int
+    untimed: int  # rows without event time; -1 where that is not said
+    unmarked: int  # rows without a reason; likewise
+    first_partition: int  # smallest output partition
+    last_partition: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What a file says of its row groups; the columns have an element for each."""
+    """What a file says of its row groups."""
 
     metadata: pq.FileMetaData
     places: dict[str, int]  # where columns stand in it
     reach_ms: tuple[int, int]  # smallest and greatest event time of all row groups
-    rows: Longs
-    size_bytes: Longs
-    first_ms: Longs  # smallest event time
-    last_ms: Longs
-    untimed: Longs  # rows without event time; -1 where that is not said
-    unmarked: Longs  # rows without a reason; likewise
-    first_partition: Longs  # smallest output partition
-    last_partition: Longs
+    groups: tuple[GroupFacts, ...]
 
     def statistics(self, number: int, name: str) -> pq.Statistics | None:
         """Return what a row group says of a column; None where it says nothing."""
@@ -137,12 +143,12 @@ def _read(metadata: pq.FileMetaData) -> Footer:
     for number in range(metadata.num_columns):
         # Flat columns, and the first part of each nested one.
         places.setdefault(metadata.schema.column(number).path.partition(".")[0], number)
-    found = np.empty((8, metadata.num_row_groups), np.int64)
+    found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         times = _statistics(group, places.get("event_time_ms"))
         reasons = _statistics(group, places.get("reason"))
-        found[:, number] = (
+        facts = GroupFacts(
             group.num_rows,
             group.total_byte_size,
             *reach(times),
@@ -150,9 +156,11 @@ def _read(metadata: pq.FileMetaData) -> Footer:
             _nulls(reasons),
             *reach(_statistics(group, places.get("output_partition"))),
         )
-    first_ms, last_ms = found[2], found[3]
-    reach_ms = (int(first_ms.min()), int(last_ms.max())) if len(first_ms) else ALL_TIME
-    return Footer(metadata, places, reach_ms, *found)
+        found.append(facts)
+    reach_ms = ALL_TIME
+    if found:
+        reach_ms = min(one.first_ms for one in found), max(one.last_ms for one in found)
+    return Footer(metadata, places, reach_ms, tuple(found))
 
 
 def _statistics(group: pq.RowGroupMetaData, place: int | None) -> pq.Statistics | None:

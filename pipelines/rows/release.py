@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.event_time import TimestampRule
     from sequitur.consumer.lateness import Run
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.layout import Footer, KafkaBatch, SourceRanges
+    from sequitur.pipelines.rows.layout import Footer, GroupFacts, KafkaBatch, SourceRanges
     from sequitur.pipelines.store.part_files import KeptRows
     from sequitur.pipelines.store.storage import Location
 
@@ -92,6 +92,8 @@ _OF_KEYS: Final = ("topic", "partition", "key", "event_time_ms")
 _FEW_KEYS: Final = 256
 """So many are looked for by their hashes first."""
 _COPIED_BYTES: Final = 4 << 20
+_SLICED_ROWS: Final = 8
+"""To copy so few rows takes longer than to point to each."""
 _MOST_SLICES: Final = 2
 """Of so many slices' size one may be, before it is counted what is in it and where to cut it, and
 what was taken for one slice may turn out to be."""
@@ -290,35 +292,45 @@ class RunRows:
         first_ms, last_ms = footer.reach_ms
         if not part.untimed and (first_ms > part.last_ms or last_ms < part.first_ms):
             return
-        has_some = footer.untimed != (0 if part.untimed else footer.rows)
-        if not part.untimed:
-            has_some &= (footer.first_ms <= part.last_ms) & (footer.last_ms >= part.first_ms)
-        if self.partitions is not None and self._spread is None:
-            has_some &= footer.first_partition < self.partitions.stop
-            has_some &= footer.last_partition >= self.partitions.start
-        if part.reasons is None:
-            has_some &= footer.unmarked != 0
-        elif part.reasons:
-            has_some &= footer.unmarked != footer.rows
-        for number in np.flatnonzero(has_some).tolist():
-            first_ms, last_ms = int(footer.first_ms[number]), int(footer.last_ms[number])
-            within = max(first_ms, part.first_ms), min(last_ms, part.last_ms)
+        for number, facts in enumerate(footer.groups):
+            if not self._may_hold(facts, part):
+                continue
+            within = max(facts.first_ms, part.first_ms), min(facts.last_ms, part.last_ms)
             share = 1.0
-            if (first_ms, last_ms) != ALL_TIME and not part.untimed:
-                share = (within[1] - within[0] + 1) / (last_ms - first_ms + 1)
-            outputs = int(footer.first_partition[number]), int(footer.last_partition[number])
+            if (facts.first_ms, facts.last_ms) != ALL_TIME and not part.untimed:
+                share = (within[1] - within[0] + 1) / (facts.last_ms - facts.first_ms + 1)
+            outputs = facts.first_partition, facts.last_partition
             yield RowGroup(
                 path=path,
                 footer=footer,
                 number=number,
                 part=part,
-                rows=int(footer.rows[number]),
-                size_bytes=int(footer.size_bytes[number]),
+                rows=facts.rows,
+                size_bytes=facts.size_bytes,
                 first_ms=within[0],
                 last_ms=within[1],
                 share=share,
                 partitions=outputs if self._spread is None else (0, self._spread - 1),
             )
+
+    def _may_hold(self, facts: GroupFacts, part: Part) -> bool:
+        """Tell whether a row group may hold rows of a part that go to the partitions."""
+        if part.untimed:
+            if not facts.untimed:
+                return False
+        elif (
+            facts.untimed == facts.rows
+            or facts.first_ms > part.last_ms
+            or facts.last_ms < part.first_ms
+        ):
+            return False
+        if self.partitions is not None and self._spread is None:
+            first, last = facts.first_partition, facts.last_partition
+            if first >= self.partitions.stop or last < self.partitions.start:
+                return False
+        if part.reasons is None:
+            return facts.unmarked != 0
+        return not part.reasons or facts.unmarked != facts.rows
 
     def _read(
         self,
@@ -355,27 +367,42 @@ class RunRows:
         """Give the rows wanted of row groups that are in memory, many at once, as `_read_some`."""
         hashes = None
         if self._keys is not None and len(self._keys) <= _FEW_KEYS:
-            hashes = hashes_of(self._keys)
+            hashes = np.unique(hashes_of(self._keys))
         waiting: list[pa.RecordBatch] = []
         size = 0.0
         for part, group in kept:
-            if hashes is not None and not group.may_have_keys(hashes):
-                continue
-            places = _places_of(group, part, bounds, self.partitions)
-            if self._keys is not None:
-                places = _with_keys(group, places, self._keys)
-            if not len(places):
-                continue
-            rows = group.columns(columns)
-            if len(places) < rows.num_rows:
-                rows = rows.take(pa.array(places))
-            waiting.append(rows)
-            size += group.row_bytes * len(places)
+            for rows in self._own_rows(part, group, columns, bounds, hashes):
+                waiting.append(rows)
+                size += group.row_bytes * rows.num_rows
             if size >= self._slice_bytes:
                 yield _in_one(waiting, size)
                 waiting, size = [], 0.0
         if waiting:
             yield _in_one(waiting, size)
+
+    def _own_rows(
+        self,
+        part: Part,
+        group: KeptRows,
+        columns: Sequence[str],
+        bounds: tuple[int, int],
+        hashes: Longs | None,
+    ) -> list[pa.RecordBatch]:
+        """Return the rows wanted of a row group that is in memory, in some pieces."""
+        among = None if hashes is None else group.places_of(hashes)
+        if among is not None and not len(among):
+            return []
+        rows = group.columns(columns)
+        if self._keys is None and not part.untimed and not part.reasons:
+            within = max(bounds[0], part.first_ms), min(bounds[1], part.last_ms)
+            if (found := group.stretches(*within, self.partitions)) is not None:
+                return [rows.slice(first, stop - first) for first, stop in found]
+        places = _places_of(group, part, bounds, self.partitions, among)
+        if self._keys is not None:
+            places = _with_keys(group, places, self._keys, are_few=among is not None)
+        if len(places) <= _SLICED_ROWS:
+            return [rows.slice(place, 1) for place in places.tolist()]
+        return [rows.take(pa.array(places)) if len(places) < rows.num_rows else rows]
 
     def _read_some(
         self,
@@ -452,48 +479,63 @@ def _columns_of(
 
 
 def _places_of(
-    kept: KeptRows, part: Part, bounds: tuple[int, int], partitions: range | None
+    kept: KeptRows,
+    part: Part,
+    bounds: tuple[int, int],
+    partitions: range | None,
+    among: Longs | None = None,
 ) -> Longs:
-    """Return the places of the rows wanted of a row group that is in memory."""
-    wanted = np.ones(kept.rows.num_rows, np.bool_)
+    """Return the places of the rows wanted of a row group that is in memory, or of some of it."""
+    own: Longs | slice = slice(None) if among is None else among
+    wanted = np.ones(kept.rows.num_rows if among is None else len(among), np.bool_)
     if "event_time_ms" in kept.names:
-        untimed = kept.are_null("event_time_ms")
+        untimed = kept.are_null("event_time_ms")[own]
         if part.untimed:
             wanted &= untimed
         else:
-            times = kept.numbers("event_time_ms")
+            times = kept.numbers("event_time_ms")[own]
             wanted &= times >= max(bounds[0], part.first_ms)
             wanted &= times <= min(bounds[1], part.last_ms)
             if untimed.any():
                 wanted &= ~untimed
     if part.reasons is None:
-        wanted &= kept.are_null("reason")
+        wanted &= kept.are_null("reason")[own]
     elif part.reasons:
         named = pc.is_in(kept.rows.column("reason"), pa.array(part.reasons, pa.string()))
-        wanted &= named.to_numpy(zero_copy_only=False)
+        wanted &= named.to_numpy(zero_copy_only=False)[own]
     if partitions is not None:
         first, last = kept.reach("output_partition")
         if first < partitions.start or last >= partitions.stop:
-            outputs = kept.numbers("output_partition")
+            outputs = kept.numbers("output_partition")[own]
             wanted &= (outputs >= partitions.start) & (outputs < partitions.stop)
-    places: Longs = wanted.nonzero()[0]
+    places: Longs = wanted.nonzero()[0] if among is None else among[wanted]
     return places
 
 
-def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray) -> Longs:
+def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: bool) -> Longs:
     """Return the places of those of the rows that have one of these keys."""
     if not len(places):
         return places
-    # Of all rows: to look each up is cheaper than to copy some.
-    named = pc.is_in(kept.rows.column("key"), keys).to_numpy(zero_copy_only=False)
-    own: Longs = places[named[places]]
+    found = kept.rows.column("key")
+    if are_few:
+        named = pc.is_in(found.take(pa.array(places)), keys).to_numpy(zero_copy_only=False)
+    else:
+        # Of all rows: to look each up is cheaper than to copy some.
+        named = pc.is_in(found, keys).to_numpy(zero_copy_only=False)[places]
+    own: Longs = places[named]
     return own
 
 
 def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
     """Return them as a table; small ones copied, since each call into Arrow goes by the chunk."""
     rows = pa.Table.from_batches(several)
-    return rows.combine_chunks() if size <= _COPIED_BYTES else rows
+    if size > _COPIED_BYTES:
+        return rows
+    for place, column in enumerate(rows.schema):
+        # Mostly all are null, and to copy these takes as long as to copy all other columns.
+        if pa.types.is_nested(column.type) and rows[place].null_count == len(rows):
+            rows = rows.set_column(place, column, pa.nulls(len(rows), column.type))
+    return rows.combine_chunks()
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:

@@ -47,6 +47,8 @@ RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 
 def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
     """Return the partition that each row goes to, as `spark_source.output_partition` does."""
+    if None not in keys:
+        return partitioner.each(keys).astype(np.int64)  # type: ignore[arg-type] # as it says
     outputs: Longs = numbers.astype("int64") % partitioner.partitions
     if keyed := [place for place, key in enumerate(keys) if key is not None]:
         outputs[keyed] = partitioner.each([key for key in keys if key is not None])

@@ -33,7 +33,7 @@ from sequitur.pipelines.store.documents import (
 )
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
-from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote
+from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,6 +59,9 @@ class SparkPart:
 
     def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage
+        # Of a folder, the batch whose plan outlasts a power cut, as does the commit before it: a
+        # runner of ours has created both in this life.
+        self.lasting: dict[str, int] = {}
 
     def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it."""
@@ -441,11 +444,13 @@ class Checkpoint(OwnedFolder):
     def write_staged(self, staged: StagedStep) -> None:
         """Log what a step staged: from here on Spark need not give its rows again."""
         # What is staged is taken for read: Spark must not plan it anew.
-        written = files_around(staged.source, staged.batch_id) if staged.batch_id >= 0 else []
+        source, batch_id = staged.source, staged.batch_id
+        is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
+        self._storage.sync(*([] if is_sure else files_around(source, batch_id)))
         if staged.run is not None:
+            # Whoever wrote its files has synced them; this syncs their names, too.
             self._list_files(staged.run)
-            written.append(f"runs/{staged.run.name}")
-        self._storage.sync(*written)
+            sync(self.location("runs"))
         self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
 
     def drop_run(self, name: str) -> None:

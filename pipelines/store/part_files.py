@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
@@ -52,11 +53,15 @@ class KeptValues(Generic[_T]):
 
 
 _HASHED_ROWS: Final = 8_000
+_MOST_STRETCHES: Final = 16
+"""Of so many partitions it is cheaper to copy rows by their stretches than one by one."""
+_NOTHING: Final = np.empty(0, np.int64)
+_STAGED_BY: Final = ("output_partition", "event_time_ms", "reason")
 
 
 def hashes_of(texts: pa.BinaryArray) -> Longs:
-    """Return the hashes that this process has of them, in order; of nulls, too."""
-    return np.sort(np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts)))
+    """Return the hashes that this process has of them; of nulls, too."""
+    return np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts))
 
 
 class KeptRows:
@@ -71,7 +76,9 @@ class KeptRows:
         self._numbers: dict[str, Longs] = {}
         self._reach: dict[str, tuple[int, int]] = {}
         self._are_null: dict[str, Bools] = {}
-        self._key_hashes: Longs | None = None
+        self._by_hash: tuple[Longs, Longs] | None = None
+        self._stretches: list[tuple[int, int, int]] | None = None
+        self._times: memoryview | None = None
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
         """Return some columns; one that is not there has no numbers."""
@@ -94,17 +101,63 @@ class KeptRows:
             found = self._reach[name] = int(numbers.min()), int(numbers.max())
         return found
 
-    def may_have_keys(self, hashes: Longs) -> bool:
-        """Tell whether rows may have a key with one of these hashes.
+    def stretches(
+        self, first_ms: int, last_ms: int, partitions: range | None
+    ) -> list[tuple[int, int]] | None:
+        """Return where rows of some event times and output partitions begin and end.
 
-        Many rows are as soon looked through themselves.
+        None where some rows have a reason or no event time, where they are not in the order of
+        staged rows, or where there are many partitions: then rows are looked at one by one.
+        """
+        if self._stretches is None:
+            self._stretches = self._found_stretches()
+        times = self._times
+        if times is None:
+            return None
+        found = []
+        for partition, begin, end in self._stretches:
+            if partitions is None or partition in partitions:
+                first = bisect_left(times, first_ms, begin, end)
+                stop = bisect_right(times, last_ms, first, end)
+                if first < stop:
+                    found.append((first, stop))
+        return found
+
+    def _found_stretches(self) -> list[tuple[int, int, int]]:
+        """Return partitions, each with the place of its first row and the one behind its last."""
+        if not self.names.issuperset(_STAGED_BY) or not len(self.rows):
+            return []
+        if self.are_null("event_time_ms").any() or not self.are_null("reason").all():
+            return []
+        outputs, times = (self.numbers(name) for name in ("output_partition", "event_time_ms"))
+        steps = np.diff(outputs)
+        begins = [0, *(np.flatnonzero(steps) + 1).tolist()]
+        is_sorted = bool(((steps > 0) | ((steps == 0) & (np.diff(times) >= 0))).all())
+        if not is_sorted or len(begins) > _MOST_STRETCHES:
+            return []
+        self._times = memoryview(times)
+        ends = [*begins[1:], len(outputs)]
+        return [(int(outputs[first]), first, end) for first, end in zip(begins, ends, strict=True)]
+
+    def places_of(self, hashes: Longs) -> Longs | None:
+        """Return the places of rows whose keys have one of these hashes, in order.
+
+        None of many rows: they are as soon looked through themselves.
         """
         if self.rows.num_rows > _HASHED_ROWS:
-            return True
-        if self._key_hashes is None:
-            self._key_hashes = hashes_of(self.rows.column("key"))
-        places = self._key_hashes.searchsorted(hashes)
-        return bool((self._key_hashes.take(places, mode="clip") == hashes).any())
+            return None
+        if self._by_hash is None:
+            own = hashes_of(self.rows.column("key"))
+            order = np.argsort(own)
+            self._by_hash = own[order], order
+        own, order = self._by_hash
+        firsts, stops = own.searchsorted(hashes), own.searchsorted(hashes, "right")
+        found = [
+            order[first:stop]
+            for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True)
+            if first < stop
+        ]
+        return np.sort(np.concatenate(found)) if found else _NOTHING
 
     def are_null(self, name: str) -> Bools:
         """Tell which rows have nothing in a column."""

@@ -83,8 +83,15 @@ class Leaders:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
 
-    async def refresh(self, topics: Iterable[str]) -> bool:
-        """Ask the brokers again who leads; whether one answered."""
+    async def refresh(
+        self, topics: Iterable[str], *, unless_led: Collection[SourcePartition] = ()
+    ) -> bool:
+        """Ask the brokers again who leads, unless it was said of all of some; whether one answers.
+
+        Who led when it was asked last may not lead now.
+        """
+        if unless_led and all(self._wire.leader(*where) is not None for where in unless_led):
+            return True
         return await self._wire.refresh(topics)
 
     async def connect(self, where: OutputPartition) -> int:

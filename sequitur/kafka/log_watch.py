@@ -15,7 +15,7 @@ from sequitur.kafka.connections import Bound, Connections
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping
     from typing import Any
 
     from sequitur.kafka.log_reading import Fetched
@@ -28,6 +28,8 @@ _KEPT_MS: Final = 1_000
 _SILENCE_S: Final = 10.0
 """A partition of which nothing is heard for so long has no leader that answers."""
 _PAUSE_S: Final = 0.1
+_SHORTLY_S: Final = 0.005
+"""So much later leaders answer than the first, if they have records."""
 _LEAST_BYTES: Final = 1
 """A broker sends a whole batch of one partition all the same; nobody looks at it."""
 
@@ -108,18 +110,37 @@ class LogWatch:
     async def _ends_of_some(self, places: Places, wait_s: float) -> dict[SourcePartition, int]:
         until_s = time.monotonic() + wait_s
         while True:
+            before = dict(self._asked)
             await self._ask(places, wait_ms=_KEPT_MS)
             told = await self._told(max(0.0, until_s - time.monotonic()))
             more = {where: end for where, end in told.items() if end > places.get(where, end)}
             left_s = until_s - time.monotonic()
             if more or left_s <= 0:
+                if more:
+                    more |= await self._ends_by_now(places, before)
                 self._check_heard(places)
                 return more
             if not told:
                 await asyncio.sleep(min(_PAUSE_S, left_s))
 
-    async def _ask(self, places: Places, wait_ms: int) -> None:
-        """Ask each leader for what is behind its places, unless it keeps a request already."""
+    async def _ends_by_now(
+        self, places: Places, before: Mapping[int, asyncio.Task[Any]]
+    ) -> dict[SourcePartition, int]:
+        """Return what leaders have now beside the first that told of some.
+
+        Who was asked before this wait answered when there was a first record. What others answer is
+        on its way.
+        """
+        told_early = {node for node, asked in before.items() if self._asked.get(node) is not asked}
+        await self._ask(places, wait_ms=0, of=told_early)
+        asked_now = [asked for node, asked in self._asked.items() if before.get(node) is not asked]
+        if not asked_now or not (await asyncio.wait(asked_now, timeout=_SHORTLY_S))[0]:
+            return {}
+        told = await self._told(0.0)
+        return {where: end for where, end in told.items() if end > places.get(where, end)}
+
+    async def _ask(self, places: Places, wait_ms: int, of: Collection[int] | None = None) -> None:
+        """Ask each leader, or some, for what is behind its places, unless it keeps a request."""
         assert self._connections is not None
         leaders = self._connections.leaders
         if not self._knows_leaders:
@@ -128,7 +149,7 @@ class LogWatch:
         led = [where for topics in by_leader.values() for where in _partitions_of(topics)]
         self._knows_leaders &= len(led) == len(places)
         for node, topics in by_leader.items():
-            if node not in self._asked:
+            if node not in self._asked and (of is None or node in of):
                 own = _partitions_of(topics)
                 some = {where: place for where, place in places.items() if where in own}
                 asked = leaders.fetch(

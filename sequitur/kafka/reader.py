@@ -134,6 +134,8 @@ class Reader:
         attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
         silence, portions = _Silence(self, stops), _Portions(self, stops)
         is_known = False  # whether the brokers are known that lead now
+        # Those that led last are asked first: one that does not lead any more says so.
+        led: Collection[SourcePartition] = stops
         while stops:
             why = _OPEN
             told: list[Fetched] = []
@@ -141,7 +143,8 @@ class Reader:
             try:
                 connections = kept_connections(self.kafka, bound)
                 if not is_known:
-                    connections.run(connections.leaders.refresh(topics), bound)
+                    connections.run(connections.leaders.refresh(topics, unless_led=led), bound)
+                led = ()
                 wait_ms = 0 if is_known else _WAIT_MS
                 told = self._fetched(connections, places, portions.of(places), bound, wait_ms)
             except RetriableError as error:

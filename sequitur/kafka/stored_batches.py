@@ -493,12 +493,14 @@ def _extents(data: bytes, counts: Sequence[int], sizes: Sequence[int]) -> tuple[
     for count, size in zip(counts, sizes, strict=True):
         stop += size
         for _ in range(count):
-            length = data[at]
-            at += 1
-            if length >= CONTINUED:
-                length, at = _varint(data, at - 1)
+            length, second = data[at], data[at + 1]
+            if length < CONTINUED:
+                length, at = length >> 1 ^ -(length & 1), at + 1
+            elif second < CONTINUED:  # most records have 64 to 8,191 bytes
+                length += (second << VARINT_BITS) - CONTINUED
+                length, at = length >> 1 ^ -(length & 1), at + 2
             else:
-                length = length >> 1 ^ -(length & 1)
+                length, at = _varint(data, at)
             starts.append(at)
             at += length
             if length < 1 or at > stop:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sequitur.pipelines.local.runner import LocalQuery
+from sequitur.pipelines.local.tester import _validated
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.restarts import Begin
 from sequitur.testing import ReorderTester
@@ -15,7 +17,7 @@ from sequitur.testing import ReorderTester
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from sequitur.consumer import SourcePartition
+    from sequitur.consumer import ReorderSettings, SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -42,15 +44,27 @@ class ListEnds:
 
 
 class LocalTester(ReorderTester):
-    """Each `run` is a life of the query; `runs_here` says whether it is the local runner's."""
+    """Each `run` is a life of the query; `runs_here` says whether it is the local runner's.
+
+    Its steps follow each other without a pause, if the settings do not say otherwise.
+    """
 
     runs_here = True
 
-    def __init__(self, *arguments: Any, workers: Workers | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: ReorderSettings | Mapping[str, Any],
+        *arguments: Any,
+        workers: Workers | None = None,
+        **options: Any,
+    ) -> None:
         self._job: JobContext
         self._workers = workers
         self.stop = threading.Event()
-        super().__init__(*arguments, **options)
+        found = _validated(settings)
+        if found.trigger_interval is None:
+            found = found.model_copy(update={"trigger_interval": timedelta()})
+        super().__init__(found, *arguments, **options)
 
     @contextlib.contextmanager
     def another(self, *arguments: Any, **options: Any) -> Iterator[LocalTester]:

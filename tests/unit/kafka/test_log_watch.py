@@ -115,6 +115,33 @@ def test_records_are_heard_of_while_other_leaders_have_none(wire: _Wire, watch: 
 
 
 @pytest.mark.usefixtures("_kept")
+def test_what_came_behind_a_first_record_is_told_with_it(
+    wire: _Wire, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was kept is answered at a first record, which may be a step ago."""
+    monkeypatch.setattr(log_watch, "_SHORTLY_S", PATIENCE_S)
+    assert watch.later(_NOTHING_READ, _SHORT_S) == {}
+    _write(wire, 0)
+    assert watch.later(_NOTHING_READ, PATIENCE_S)[_WHERE[0]] == 2
+    for number in range(NODES):
+        _write(wire, number)
+    _write(wire, 1)
+    places = {**_NOTHING_READ, _WHERE[0]: 2}
+    answered = threading.Event()
+
+    async def let_in() -> None:
+        """The first record is heard of, and then there is another."""
+        await asyncio.sleep(_SHORT_S)
+        _write(wire, 2)
+        answered.set()
+
+    assert watch._connections is not None
+    watch._connections.run(let_in())
+    assert answered.is_set()
+    assert watch.later(places, PATIENCE_S) == {_WHERE[0]: 4, _WHERE[1]: 4, _WHERE[2]: 4}
+
+
+@pytest.mark.usefixtures("_kept")
 def test_without_records_the_time_is_waited(wire: _Wire, watch: LogWatch) -> None:
     assert watch.later(_NOTHING_READ, _SHORT_S) == {}
     assert watch.later(_NOTHING_READ, _SHORT_S) == {}

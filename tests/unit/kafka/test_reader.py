@@ -103,6 +103,26 @@ def test_a_range_may_end_anywhere(wire: _Wire, stop: int) -> None:
     assert wire.leader("t", 1) == 1
 
 
+def test_who_leads_is_asked_again_only_if_a_leader_does_not_answer(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of a job asks for a few rows; each question costs as much as some hundred of them."""
+    asked: list[None] = []
+    refresh = wire.refresh
+
+    async def counted(*arguments: Any) -> bool:
+        asked.append(None)
+        return await refresh(*arguments)
+
+    monkeypatch.setattr(wire, "refresh", counted)
+    for _ in range(3):
+        assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert len(asked) == 1
+    wire.cluster.move(OutputPartition("t", 0), 0)
+    assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert len(asked) > 1
+
+
 def test_a_partition_that_moves_is_read_on(wire: _Wire) -> None:
     """The old leader says that it leads no more, and the brokers are asked again."""
     where = OutputPartition("t", 0)

@@ -161,6 +161,13 @@ def test_an_answer_that_ends_within_a_batch_has_those_before_it(records: Any, cu
     assert [batch.count for batch in batches_in(part)] == [len(records)]
 
 
+def test_records_of_every_length_of_a_length_are_read() -> None:
+    """Lengths are numbers of one byte up to 63, of two up to 8,191, and of three behind that."""
+    sizes = [*range(50, 64), *range(8_170, 8_192), (1 << 20) - 20, 1 << 20]
+    rows = _rows(batch([_value(bytes(size)) for size in sizes]))
+    assert [len(row.value or b"") for row in rows] == sizes
+
+
 @pytest.mark.parametrize("at", [22, 30, 57, 61, 70, -1])
 def test_damage_is_found(at: int) -> None:
     raw = bytearray(batch([_value(b"value" * 9)]))

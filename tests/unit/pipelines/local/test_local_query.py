@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError
+from sequitur.pipelines.local import runner
+from sequitur.pipelines.local.runner import Pace
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.local_runs import LocalTester
@@ -98,6 +102,51 @@ def test_steps_are_not_made_more_often_than_the_interval_says() -> None:
     with LocalTester(settings | {"trigger_interval": "1 h"}, available_now=True) as tester:
         tester.run(rows)
         assert tester.totals.read == 3
+
+
+class _Clock:
+    """Stands for `time`: `monotonic` goes on by itself, and `process_time` where one computes."""
+
+    def __init__(self) -> None:
+        self.now_s, self.used_s = 1_000.0, 50.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.used_s
+
+
+@pytest.mark.parametrize(
+    ("interval", "used_s", "is_behind", "pause_s"),
+    [
+        (None, 0.0, False, 0.0),
+        (None, 0.01, False, 0.04),
+        (None, 3.0, False, 0.1),
+        (None, 0.01, True, -math.inf),
+        (timedelta(0), 3.0, False, 0.0),
+        (timedelta(seconds=1), 0.01, False, 1.0),
+        (timedelta(seconds=1), 0.01, True, 1.0),
+    ],
+)
+def test_pause_between_steps_follows_from_what_they_cost(
+    monkeypatch: pytest.MonkeyPatch,
+    interval: timedelta | None,
+    used_s: float,
+    *,
+    is_behind: bool,
+    pause_s: float,
+) -> None:
+    """A job that is up to date takes a quarter of a core; one that is behind does not pause."""
+    clock = _Clock()
+    monkeypatch.setattr(runner, "time", clock)
+    pace = Pace(interval)
+    assert pace.left_s == -math.inf
+    pace.begin(is_behind=is_behind)
+    clock.used_s += used_s
+    assert pace.left_s == pytest.approx(pause_s)
+    clock.now_s += 2.0
+    assert pace.left_s < 0
 
 
 def test_step_that_fails_ends_the_life_and_is_finished_by_the_next() -> None:

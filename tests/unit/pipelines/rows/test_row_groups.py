@@ -17,9 +17,10 @@ from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
+from sequitur.pipelines.store import part_files
 from sequitur.pipelines.store.part_files import KeptRows, KeptValues, newest_rows
 from tests.support.parquet_files import parquet_files
-from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, staged
+from tests.support.staged_rows import BASE_MS, BOUNDS, OUTPUTS, SPEC, Row, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +99,35 @@ def test_rows_that_are_kept_are_not_read(tmp_path: Path, reads: _Reads, *, keeps
         newest_rows.keep(tmp_path / str(number), [KeptRows(newer)], 64 << 20)
     assert sum(map(len, found.pieces())) == 30
     assert reads.groups
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("many", [0, 16])
+def test_rows_of_a_part_are_the_same_from_memory_and_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps: bool, many: int
+) -> None:
+    """Whether partitions are few or many, and whether some rows are late or have no time."""
+    monkeypatch.setattr(part_files, "_MOST_STRETCHES", many)
+    keys = [None if number % 11 == 0 else b"k%d" % (number % 500) for number in range(900)]
+    times = [None if number % 50 == 0 else (number * 7_919) % 1_000 for number in range(900)]
+    rows = [Row("t", 0, number, keys[number], times[number]) for number in range(900)]
+    limits = RowLimits(row_group_rows=400)
+    staged(tmp_path / "run", rows, 100, keeps=keeps, limits=limits)
+    files = parquet_files(tmp_path / "run")
+    for first, last in ((0, 99), (0, 999), (100, 999), (250, 600), (700, 700)):
+        for partitions in (None, range(1), range(1, 3), range(OUTPUTS)):
+            for reasons in (None, (), (LATE,)):
+                part = Part(files, BASE_MS + first, BASE_MS + last, reasons=reasons)
+                found = RunRows((part,), partitions, ("offset", "headers")).pieces()
+                offsets = sorted(one for some in found for one in some["offset"].to_pylist())
+                assert offsets == [
+                    row.offset
+                    for row in rows
+                    if row.time is not None
+                    and first <= row.time <= last
+                    and (partitions is None or row.output in partitions)
+                    and (reasons == () or (row.time <= 100) == (reasons is not None))
+                ], (first, last, partitions, reasons)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -202,10 +232,10 @@ def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
         behind = Part((run,), last_ms=BASE_MS, reasons=(LATE,))
         file = JudgeTask(tmp_path, behind, (), LateJudge(horizon_ms=BASE_MS))(range(_OUTPUTS)).file
         run = tmp_path / str(file)
-    footer = row_groups.footer_of(run)
-    assert sum(footer.rows) == 11 * _OUTPUTS
-    is_shared = footer.first_partition != footer.last_partition
-    assert max(footer.size_bytes[is_shared], default=0) < 1.2 * (1 << 20)
+    groups = row_groups.footer_of(run).groups
+    assert sum(one.rows for one in groups) == 11 * _OUTPUTS
+    shared = [one.size_bytes for one in groups if one.first_partition != one.last_partition]
+    assert max(shared, default=0) < 1.2 * (1 << 20)
 
 
 @pytest.mark.promise("order-rows-large-900")

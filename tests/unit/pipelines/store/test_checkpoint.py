@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer import SourcePartition, parse_event_time_spec
 from sequitur.consumer.event_time import identity_of
 from sequitur.consumer.lateness import Fold, KeyState, Run
 from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
+from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -556,6 +557,35 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
         checkpoint.write_done(StepDone(step, Totals()))
         assert after_a_cut().latest()[1].step == step
     disk._on_sync = lambda: None
+    checkpoint.close()
+
+
+@pytest.mark.promise("order-power-cut-checkpoint")
+def test_local_runner_syncs_its_plans_and_commits_once(tmp_path: Path, disk: DiskModel) -> None:
+    """Whatever a staged step rests on of them lasts; the first of a life may be another's."""
+    root = tmp_path / "disk" / "checkpoint"
+    checkpoint = claimed(root)
+    log = PlanLog.of(checkpoint, "spark")
+    log.begin({SourcePartition("in", 0): 0})
+    syncs = []
+    for step in range(4):
+        log.plan({SourcePartition("in", 0): step + 1})
+        entry = step_entry(checkpoint, step)
+        before = disk.syncs
+        checkpoint.write_staged(staged_step(entry))
+        syncs.append(disk.syncs - before)
+        spark = disk.left(tmp_path / f"left-{step}") / "checkpoint" / "spark"
+        assert (spark / "offsets" / str(step)).read_text()
+        assert not step or (spark / "commits" / str(step - 1)).read_text()
+        if step == 2:
+            log = PlanLog.of(checkpoint, "spark")  # an owner before us has planned the batch
+            other = PlanLog.of(checkpoint, "spark")
+            log.commit()
+            other.commit()
+            other.plan({SourcePartition("in", 0): step + 2})
+        else:
+            log.commit()
+    assert syncs[1] == syncs[2] < syncs[3]
     checkpoint.close()
 
 
