@@ -108,7 +108,9 @@ class PlanLog:
         batch_id = 0 if self.newest is None else self.newest.batch_id + 1
         text = f"{_VERSION}\n{self._metadata}\n{_as_json(_by_topic(ends))}"
         self._check_owner()
-        if not self._create(f"offsets/{batch_id}", text):
+        if self._create(f"offsets/{batch_id}", text):
+            self._spark.take_note(self._source, batch_id, ends)
+        else:
             ends = self._spark.planned_offsets(self._source, batch_id)
         self.newest = Plan(batch_id, ends, is_committed=False)
         return self.newest

@@ -52,6 +52,8 @@ WAY_ON: Final = (
 )
 _HEAD_LINES: Final = {"offsets": 2, "commits": 1}
 """Lines before the one that says it: Spark's version, and of a plan its metadata."""
+_PLANS_ASKED_FOR: Final = 2
+"""The plan of the batch that is staged, and of the one before it."""
 
 
 class SparkPart:
@@ -59,9 +61,18 @@ class SparkPart:
 
     def __init__(self, storage: SparkFolder) -> None:
         self._storage = storage
+        self._created: dict[tuple[str, int], Mapping[SourcePartition, int]] = {}
 
-    def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
+    def take_note(self, source: str, batch_id: int, offsets: Mapping[SourcePartition, int]) -> None:
+        """Take note of a plan that this process has created: what it says need not be read."""
+        self._created[source, batch_id] = offsets
+        while len(self._created) > _PLANS_ASKED_FOR:
+            self._created.pop(next(iter(self._created)))
+
+    def planned_offsets(self, source: str, batch_id: int) -> Mapping[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it."""
+        if (created := self._created.get((source, batch_id))) is not None:
+            return created
         name = f"{source}/offsets/{batch_id}"
         where = f"{self._storage.root}/{name}, the plan of a batch"
         if not self._storage.exists(name):
@@ -111,6 +122,7 @@ class SparkPart:
 
     def drop(self, source: str) -> None:
         """Delete a folder of Spark's of which nothing is in the log."""
+        self._created.clear()
         self._storage.delete(source)
 
     def forget_unfinished(self, source: str, logged: int) -> None:
@@ -120,6 +132,7 @@ class SparkPart:
         first batch was begun and not ended. A plan that is not in the log is made anew, and a batch
         without its commit is given again, and known by the log.
         """
+        self._created.clear()
         if not self._storage.exists(source):
             return
         for folder in ("", "/offsets", "/commits", "/sources/0"):
