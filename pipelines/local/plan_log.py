@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
@@ -89,7 +90,11 @@ class PlanLog:
     def of(cls, checkpoint: Checkpoint, source: str) -> Self:
         """Return those of a checkpoint, in the folder that its log names."""
         return cls(
-            checkpoint.storage, checkpoint.spark, source, checkpoint.check_owner, checkpoint.sweep
+            checkpoint.storage,
+            checkpoint.spark,
+            source,
+            partial(checkpoint.check_owner, may_know=True),
+            checkpoint.sweep,
         )
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:

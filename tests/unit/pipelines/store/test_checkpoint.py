@@ -231,7 +231,7 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
 def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the older one has just looked, and seen no newer one."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     won, lost = step_entry(older, 0), step_entry(newer, 0)
     older.write_entry(won)
     with pytest.raises(OwnershipError, match="was still at work"):
@@ -247,7 +247,7 @@ def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number is one life's, whether its step reads a batch or is a tick."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     won = staged_step(step_entry(older, 0))
     older.write_staged(won)
     with pytest.raises(OwnershipError, match="staged/000000000000 is there already"):
@@ -263,7 +263,7 @@ def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
 ) -> None:
     """A life that is overtaken may be at work while the next one reads, and put it off for once."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     entry = step_entry(older, 0)
     names = newer._storage.names
 
