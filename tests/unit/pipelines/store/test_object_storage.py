@@ -362,6 +362,51 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
     (root / "never" / "there").unlink()
 
 
+def test_files_of_many_folders_go_at_once(
+    root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a request for all folders, and one for all files; what is missing is passed over."""
+    storage, delete, asked = RemoteStorage(root), obstore.delete, []
+
+    def counted(store: Any, keys: Any) -> None:
+        asked.append(len(keys))
+        delete(store, keys)
+
+    monkeypatch.setattr(obstore, "delete", counted)
+    for name in ("runs/1/a", "runs/1/b", "runs/2/a", "runs/20/a", "done/1", "done/2"):
+        storage.replace(name, name)
+    storage.delete_folders(["runs/1", "runs/2", "runs/3"])
+    storage.delete_files(["done/1", "done/3"])
+    assert (storage.names("runs"), storage.names("done")) == (["20"], ["2"])
+    assert asked == [3, 2]
+    storage.delete_folders([])
+    storage.delete_files([])
+    assert asked == [3, 2]
+
+
+def test_steps_are_swept_together(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be deleted waits for a while: the newest step says all that those before said."""
+    storage, listed = RemoteStorage(root), []
+    names = [f"{step:012d}-000000-0" for step in range(5)]
+    for name in names:
+        storage.replace(f"runs/{name}/part", "rows")
+        storage.replace(f"done/{name}", "done")
+    list_names = storage.names
+
+    def counted(folder: str) -> list[str]:
+        listed.append(folder)
+        return list_names(folder)
+
+    monkeypatch.setattr(storage, "names", counted)
+    sweeper = Sweeper(storage, storage, Ownership(storage))
+    for step, name in enumerate(names):
+        sweeper.keep(step, {"runs": {name}})
+        sweeper.delete([f"done/{name}"])
+    sweeper.close()
+    assert (list_names("runs"), list_names("done")) == ([names[-1]], [])
+    assert listed == ["runs"]
+
+
 @pytest.mark.promise("order-older-driver-goes")
 def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: ObjectPath) -> None:
     """By owner generation and step: nothing that is named, later or a newer life's goes."""
@@ -400,7 +445,7 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
 
     def unanswered(folder: str) -> list[str]:
         asked.append(folder)
-        while not sweeper._is_closing:
+        while not sweeper._closing.is_set():
             time.sleep(0.01)
         raise OSError("no answer")
 
