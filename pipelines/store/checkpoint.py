@@ -33,6 +33,7 @@ from sequitur.pipelines.store.documents import (
 )
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
+from sequitur.pipelines.store.part_files import forget
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote
 
 if TYPE_CHECKING:
@@ -338,6 +339,7 @@ class Checkpoint(OwnedFolder):
         self.spark = SparkPart(spark_folder or storage)
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
         self._listed: set[str] = set()
+        self._kept: dict[str, set[str]] = {}
         self._paths: dict[str, tuple[Location, ...]] = {}
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
@@ -498,6 +500,10 @@ class Checkpoint(OwnedFolder):
             if (name := folder.rpartition("/")[2]) in runs or name in folds or name > entry.name
         }
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
+        for folder, names in self._kept.items():
+            for name in names - kept[folder]:
+                forget(self.location(f"{folder}/{name}"))
+        self._kept = kept
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_source(entry.source)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from uuid import uuid4
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +30,15 @@ _T = TypeVar("_T")
 class KeptValues(Generic[_T]):
     """Values by file, the oldest of which go first; the newest one is always kept."""
 
+    every: ClassVar[WeakSet[KeptValues[Any]]] = WeakSet()
+
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._kept: dict[Location, tuple[_T, int]] = {}
+        self._by_folder: dict[Location, list[Location]] = {}
         self._size_bytes = 0
         self._lock = threading.Lock()
+        self.every.add(self)
 
     def get(self, path: Location) -> _T | None:
         """Return a file's value; None where it is not kept."""
@@ -46,9 +51,28 @@ class KeptValues(Generic[_T]):
             if path in self._kept:
                 return
             self._kept[path] = value, size_bytes
+            self._by_folder.setdefault(path.parent, []).append(path)
             self._size_bytes += size_bytes
             while self._size_bytes > self._most_bytes and len(self._kept) > 1:
-                self._size_bytes -= self._kept.pop(next(iter(self._kept)))[1]
+                self._forget(oldest := next(iter(self._kept)))
+                self._by_folder[oldest.parent].remove(oldest)
+                if not self._by_folder[oldest.parent]:
+                    del self._by_folder[oldest.parent]
+
+    def forget(self, folder: Location) -> None:
+        """Let go of the values of the files of a folder."""
+        with self._lock:
+            for path in self._by_folder.pop(folder, ()):
+                self._forget(path)
+
+    def _forget(self, path: Location) -> None:
+        self._size_bytes -= self._kept.pop(path)[1]
+
+
+def forget(folder: Location) -> None:
+    """Let go of all that this process keeps of the files of a folder."""
+    for kept in KeptValues.every:
+        kept.forget(folder)
 
 
 _HASHED_ROWS: Final = 8_000
@@ -120,6 +144,17 @@ newest_rows: Final = KeptValues[list[KeptRows]](_NEWEST_BYTES)
 
 A file's rows never change. What is not here any more, or was written by another process, is read.
 """
+_FOOTERS_BYTES: Final = 4 << 20
+_COLUMN_BYTES: Final = 100
+newest_footers: Final = KeptValues[pq.FileMetaData](_FOOTERS_BYTES)
+"""Footers of the newest files that this process has written: a reader need not ask for them."""
+
+
+def footer_bytes(footer: pq.FileMetaData) -> int:
+    """Return about how large a footer is in its file; of one just written Arrow does not say."""
+    columns: int = footer.num_columns * footer.num_row_groups
+    return footer.serialized_size or _COLUMN_BYTES * columns
+
 
 _SUFFIX: Final = ".parquet"
 _HIDDEN: Final = (".", "_")
@@ -180,13 +215,15 @@ class PartFile:
         if self._writer is not None and self._file is not None and self.name is not None:
             with naming(self.location):
                 self._writer.close()
-                self.rows = self._writer.writer.metadata.num_rows
+                footer = self._writer.writer.metadata
+                self.rows = footer.num_rows
                 self.size_bytes = self._file.tell()
                 self._file.close()
                 sync(self._folder / self.name)
             if self._groups is not None:
                 size = sum(group.rows.nbytes for group in self._groups)
                 newest_rows.keep(self._folder / self.name, self._groups, size)
+                newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 
     def _discard(self) -> None:
         """Delete what a task that fails has written: perhaps it fails since the disk is full."""

@@ -24,6 +24,7 @@ from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import BegunWith, check_identity
 from sequitur.pipelines.store.ownership import Ownership
+from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.checkpoints import (
     IDENTITY,
@@ -337,6 +338,10 @@ def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> 
     checkpoint.write_entry(first)
     assert _names(tmp_path / "runs") == [first.name]
     second = step_entry(checkpoint, 1)
+    held = KeptValues[str](1_000)
+    folders = [tmp_path / "runs" / name for name in (first.name, second.name)]
+    for folder in folders:
+        held.keep(folder / "part", folder.name, 1)
     assert _names(tmp_path / "runs") == [first.name, second.name]
     ahead = step_entry(checkpoint, 2)
     (tmp_path / "spark").mkdir()
@@ -344,6 +349,7 @@ def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> 
     (tmp_path / second.source).mkdir()
     checkpoint.write_entry(second)
     assert _names(tmp_path / "runs") == [second.name, ahead.name]  # staged behind it
+    assert [held.get(folder / "part") for folder in folders] == [None, second.name]
     assert _names(tmp_path, "spark*") == [second.source]
     assert orphan.name != first.name
     checkpoint.close()
