@@ -66,13 +66,14 @@ class WorkerProcess:
                 return self._channel.recv_bytes()
         except (EOFError, OSError):
             pass
-        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self._end())})")
+        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self.end())})")
 
     def kill(self) -> None:
         """Kill it; whoever waits for its answer is told."""
         self._server.kill(self.pid)
 
-    def _end(self) -> int | None:
+    def end(self) -> int | None:
+        """End it, if it has not ended yet, and let go of it; how it has ended."""
         self._channel.close()
         for fd in self._pidfds:
             os.close(fd)
@@ -139,6 +140,11 @@ class ServerProcess:
         """Return how a process has ended; None if it ended with the server."""
         with self._lock:
             return self._asked(REAP + str(pid).encode())
+
+    def rest(self) -> None:
+        """End it while there are no others; the next of them starts it again."""
+        with self._lock:
+            self._forget()
 
     def close(self) -> None:
         """End it, and with it all others."""
