@@ -76,6 +76,8 @@ def forget(folder: Location) -> None:
 
 
 _HASHED_ROWS: Final = 8_000
+_ARRAY_BYTES: Final = 32
+"""A row takes so much in what rows are chosen by, at most about."""
 
 
 def hashes_of(texts: pa.BinaryArray) -> Longs:
@@ -96,6 +98,11 @@ class KeptRows:
         self._reach: dict[str, tuple[int, int]] = {}
         self._are_null: dict[str, Bools] = {}
         self._key_hashes: Longs | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return int(self.rows.nbytes) + _ARRAY_BYTES * self.rows.num_rows
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
         """Return some columns; one that is not there has no numbers."""
@@ -221,7 +228,7 @@ class PartFile:
                 self._file.close()
                 sync(self._folder / self.name)
             if self._groups is not None:
-                size = sum(group.rows.nbytes for group in self._groups)
+                size = sum(group.size_bytes for group in self._groups)
                 newest_rows.keep(self._folder / self.name, self._groups, size)
                 newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import threading
 import time
@@ -27,11 +28,13 @@ from sequitur.pipelines.store.storage import RemoteStorage
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 from tests.support.far_files import sizes_in, write_and_read
+from tests.support.local_runs import LocalTester
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_process]  # asks a server of S3
 
@@ -39,8 +42,14 @@ _RACERS = 64
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as one:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server tells of its answers."""
+    return tmp_path_factory.mktemp("s3") / "answers"
+
+
+@pytest.fixture(scope="module")
+def server(answers: Path) -> Iterator[S3Server]:
+    with S3Server(answers) as one:
         yield one
 
 
@@ -454,6 +463,38 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
         sweeper.keep(step, {"runs": ()})
     sweeper.close()
     assert asked == ["runs"]
+
+
+def test_small_step_asks_for_nothing_that_the_driver_knows(
+    root: ObjectPath, answers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its documents and files; nothing is read back, and nobody waits for a deletion."""
+    monkeypatch.setattr(Ownership, "_look_counts", lambda _: True)
+    settings = {
+        "input_topics": ["in"],
+        "output_topic": "out",
+        "event_time": "json:at",
+        "delay": "10 s",
+        "max_offsets_per_trigger": 2,
+    }
+    # Each batch has a row that is behind the frontier, the only one of its key so far.
+    times = [time_s for step in range(20) for time_s in (6 * step, max(0, 6 * step - 30))]
+    with LocalTester(settings) as tester:
+        tester._storage = RemoteStorage(root)
+        tester.run(
+            {"key": f"{number}", "value": f'{{"at": {1_700_000_000_000 + 1_000 * time_s}}}'}
+            for number, time_s in enumerate(times)
+        )
+        assert tester.report().steps == 20
+    told = [json.loads(line)[:2] for line in answers.read_text().splitlines()]
+    # Folders are listed beside the job: by heartbeats, and for what is to be deleted.
+    told = [(method, name.partition(root.key)[2]) for method, name in told if "?" not in name]
+    first, last = (told.index(("PUT", f"/done/{step:012d}")) for step in (8, 16))
+    asked = {(method, name.split("/")[1]) for method, name in told[first:last] if name}
+    # The tester's sink looks for a plan of its own.
+    assert {one for one in asked if one[0] != "PUT"} == {("HEAD", "plans")}
+    written = {folder for method, folder in asked if method == "PUT"} - {"heartbeats"}
+    assert written == {"runs", "staged", "spark", "behind", "frontier", "plans", "done"}
 
 
 @pytest.mark.promise("order-checkpoint-object-store")
