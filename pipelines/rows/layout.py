@@ -40,7 +40,12 @@ from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, re
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, sources
 from sequitur.pipelines.spark.partition_blocks import stretches
-from sequitur.pipelines.store.part_files import KeptValues, footer_bytes, newest_footers
+from sequitur.pipelines.store.part_files import (
+    FOOTERS_BYTES,
+    KeptValues,
+    footer_bytes,
+    newest_footers,
+)
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, open_file, write_whole
 
 if TYPE_CHECKING:
@@ -80,8 +85,6 @@ def open_rows(path: Location) -> pa.NativeFile:
 
 ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 _UNKNOWN: Final = -1
-_MOST_BYTES: Final = 4 << 20
-"""Of footers that a process remembers, as they are in files: in memory they are some times that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +108,7 @@ class Footer:
         return _statistics(self.metadata.row_group(number), self.places.get(name))
 
 
-_known: Final = KeptValues[Footer](_MOST_BYTES)
+_known: Final = KeptValues[Footer](FOOTERS_BYTES)
 
 
 def footer_of(path: Location) -> Footer:

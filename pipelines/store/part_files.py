@@ -76,7 +76,7 @@ def forget(folder: Location) -> None:
 
 
 _HASHED_ROWS: Final = 8_000
-_ARRAY_BYTES: Final = 32
+_ARRAY_BYTES: Final = 16
 """A row takes so much in what rows are chosen by, at most about."""
 
 
@@ -151,16 +151,16 @@ newest_rows: Final = KeptValues[list[KeptRows]](_NEWEST_BYTES)
 
 A file's rows never change. What is not here any more, or was written by another process, is read.
 """
-_FOOTERS_BYTES: Final = 4 << 20
-_COLUMN_BYTES: Final = 100
-newest_footers: Final = KeptValues[pq.FileMetaData](_FOOTERS_BYTES)
+FOOTERS_BYTES: Final = 32 << 20
+"""Of footers that a process remembers, as they are in memory."""
+_COLUMN_BYTES: Final = 1_400
+newest_footers: Final = KeptValues[pq.FileMetaData](FOOTERS_BYTES)
 """Footers of the newest files that this process has written: a reader need not ask for them."""
 
 
 def footer_bytes(footer: pq.FileMetaData) -> int:
-    """Return about how large a footer is in its file; of one just written Arrow does not say."""
-    columns: int = footer.num_columns * footer.num_row_groups
-    return footer.serialized_size or _COLUMN_BYTES * columns
+    """Return about what a footer takes in memory, some twenty times as much as in its file."""
+    return int(_COLUMN_BYTES * footer.num_columns * footer.num_row_groups)
 
 
 _SUFFIX: Final = ".parquet"

@@ -17,7 +17,13 @@ from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
-from sequitur.pipelines.store.part_files import KeptRows, KeptValues, forget, newest_rows
+from sequitur.pipelines.store.part_files import (
+    KeptRows,
+    KeptValues,
+    footer_bytes,
+    forget,
+    newest_rows,
+)
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, staged
 
@@ -151,7 +157,7 @@ def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
 def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size_bytes = pq.read_metadata(run).serialized_size
+    size_bytes = footer_bytes(pq.read_metadata(run))
     monkeypatch.setattr(row_groups, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]
     for copy in copies:
