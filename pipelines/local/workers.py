@@ -192,10 +192,9 @@ class ProcessWorkers:
         with self._lock:
             if slot.task is not None or slot.process is None:
                 return
-            slot.process.end()
-            slot.process = None
-            if not any(one.task or one.process for one in self._slots):
-                self._server.rest()
+            process, slot.process = slot.process, None
+        process.end()
+        self._server.rest()
 
     def _outcome(self, slot: _Slot, task: _Task) -> tuple[bool, Any] | Exception:
         """Have a task done; what `fork_server.work` says of it, or why it says nothing."""
