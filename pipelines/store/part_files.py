@@ -102,7 +102,8 @@ class KeptRows:
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, about."""
-        return int(self.rows.nbytes) + _ARRAY_BYTES * self.rows.num_rows
+        arrays: int = _ARRAY_BYTES * self.rows.num_rows
+        return int(self.rows.nbytes) + arrays
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
         """Return some columns; one that is not there has no numbers."""

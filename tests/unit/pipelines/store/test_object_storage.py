@@ -480,7 +480,7 @@ def test_small_step_asks_for_nothing_that_the_driver_knows(
     # Each batch has a row that is behind the frontier, the only one of its key so far.
     times = [time_s for step in range(20) for time_s in (6 * step, max(0, 6 * step - 30))]
     with LocalTester(settings) as tester:
-        tester._storage = RemoteStorage(root)
+        monkeypatch.setattr(tester, "_storage", RemoteStorage(root))
         tester.run(
             {"key": f"{number}", "value": f'{{"at": {1_700_000_000_000 + 1_000 * time_s}}}'}
             for number, time_s in enumerate(times)
