@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.pipelines.store.durable import naming
-from sequitur.pipelines.store.storage import new_file, sync
+from sequitur.pipelines.store.storage import is_remote, new_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,6 +230,8 @@ class PartFile:
                 sync(self._folder / self.name)
             if self._groups is not None:
                 size = sum(group.size_bytes for group in self._groups)
+                if is_remote(self._folder):
+                    size //= 2  # to read it again is dearer, so twice as much is kept
                 newest_rows.keep(self._folder / self.name, self._groups, size)
                 newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 
