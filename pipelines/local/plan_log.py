@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
@@ -97,7 +98,11 @@ class PlanLog:
     def of(cls, checkpoint: Checkpoint, source: str) -> Self:
         """Return those of a checkpoint, in the folder that its log names."""
         return cls(
-            checkpoint.storage, checkpoint.spark, source, checkpoint.check_owner, checkpoint.sweep
+            checkpoint.storage,
+            checkpoint.spark,
+            source,
+            partial(checkpoint.check_owner, may_know=True),
+            checkpoint.sweep,
         )
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:
@@ -116,7 +121,9 @@ class PlanLog:
         batch_id = 0 if self.newest is None else self.newest.batch_id + 1
         text = f"{_VERSION}\n{self._metadata}\n{_as_json(_by_topic(ends))}"
         self._check_owner()
-        if not self._create(f"offsets/{batch_id}", text):
+        if self._create(f"offsets/{batch_id}", text):
+            self._spark.take_note(self._source, batch_id, ends)
+        else:
             ends = self._spark.planned_offsets(self._source, batch_id)
             self._spark.lasting.pop(self._source, None)  # who wrote it may not have synced it yet
         self.newest = Plan(batch_id, ends, is_committed=False)

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 _PAUSE_FACTOR: Final = 4
 """A job that is up to date takes a quarter of a core, or a step each `_LONGEST_PAUSE_S`."""
 _LONGEST_PAUSE_S: Final = 0.1
+_IDLE_S: Final = 60.0
+"""Processes that have read a backlog wait so long for the next one."""
 _HDFS: Final = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 
 
@@ -351,10 +353,12 @@ def running_workers(
 ) -> Iterator[ProcessWorkers]:
     """Run the tasks of a job for as long as the block runs, and some time after a stop at most.
 
-    Without bolts no process is started before there is a task. With bolts there always are tasks,
-    and what these import is imported while the job asks brokers.
+    Without bolts no process is started before there is a task, and none stays for long without one.
+    With bolts there always are tasks, and what these import is imported while the job asks brokers.
     """
-    workers = ProcessWorkers(settings.workers, tell=print_line)
+    # Bolts stay warm.
+    idle_s = None if has_bolts else _IDLE_S
+    workers = ProcessWorkers(settings.workers, tell=print_line, idle_s=idle_s)
 
     def give_up() -> None:
         print_line(

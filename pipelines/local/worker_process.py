@@ -66,13 +66,14 @@ class WorkerProcess:
                 return self._channel.recv_bytes()
         except (EOFError, OSError):
             pass
-        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self._end())})")
+        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self.end())})")
 
     def kill(self) -> None:
         """Kill it; whoever waits for its answer is told."""
         self._server.kill(self.pid)
 
-    def _end(self) -> int | None:
+    def end(self) -> int | None:
+        """End it, if it has not ended yet, and let go of it; how it has ended."""
         self._channel.close()
         for fd in self._pidfds:
             os.close(fd)
@@ -100,6 +101,7 @@ class ServerProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
+        self._forks = 0
         self._is_closed = False
 
     def start(self) -> None:
@@ -118,6 +120,7 @@ class ServerProcess:
                 self._start()
                 pid = self._asked(FORK, [channel.fileno()])
                 if pid is not None:
+                    self._forks += 1
                     return pid
                 code = self._forget()
         raise ReorderError(
@@ -138,7 +141,15 @@ class ServerProcess:
     def reap(self, pid: int) -> int | None:
         """Return how a process has ended; None if it ended with the server."""
         with self._lock:
-            return self._asked(REAP + str(pid).encode())
+            code = self._asked(REAP + str(pid).encode())
+            self._forks -= code is not None
+            return code
+
+    def rest(self) -> None:
+        """End it if it has no forks; the next one starts it again."""
+        with self._lock:
+            if not self._forks:
+                self._forget()
 
     def close(self) -> None:
         """End it, and with it all others."""
@@ -191,6 +202,7 @@ class ServerProcess:
         """Let go of a server that has died or is to end; how it ended."""
         process, requests = self._process, self._requests
         self._process = self._requests = None
+        self._forks = 0
         if process is None or requests is None:
             return None
         requests.close()

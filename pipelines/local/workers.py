@@ -49,6 +49,7 @@ class ProcessWorkers:
         parallelism: How many processes; by default the cores that this process may use.
         modules: What is imported once for all processes.
         tell: Takes a line for the log.
+        idle_s: After so long without a task a process is ended; None: it waits for ever.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class ProcessWorkers:
         parallelism: int | None = None,
         modules: Sequence[str] = MODULES,
         tell: Callable[[str], object] = lambda _: None,
+        *,
+        idle_s: float | None = None,
     ) -> None:
         self.parallelism = parallelism or cores()
         self.master = f"local[{self.parallelism}]"
@@ -64,6 +67,7 @@ class ProcessWorkers:
         pandas = ["pandas"] if modules and find_spec("pandas") else []
         self._server = ServerProcess(["cloudpickle", *modules, *pandas])
         self._tell = tell
+        self._idle_s = idle_s
         self._lock = threading.Lock()
         self._runs: set[_Run] = set()  # those that a thread waits for
         self._turns: deque[_Run] = deque()  # those of them with tasks that wait, in turn
@@ -167,13 +171,30 @@ class ProcessWorkers:
 
     def _serve(self, slot: _Slot) -> None:
         """Do the tasks of a slot; its thread."""
-        while (task := slot.tasks.get()) is not None:
+        while (task := self._next(slot)) is not None:
             outcome = self._outcome(slot, task)
             with self._lock:
                 self._take(task, outcome)
                 slot.task = None
                 self._idle.append(slot)
                 self._dispatch()
+
+    def _next(self, slot: _Slot) -> _Task | None:
+        """Wait for a slot's next task; a process without one is ended after a while."""
+        while True:
+            try:
+                return slot.tasks.get(timeout=None if slot.process is None else self._idle_s)
+            except queue.Empty:
+                self._rest(slot)
+
+    def _rest(self, slot: _Slot) -> None:
+        """End the process of a slot without a task, and the server behind the last one."""
+        with self._lock:
+            if slot.task is not None or slot.process is None:
+                return
+            process, slot.process = slot.process, None
+        process.end()
+        self._server.rest()
 
     def _outcome(self, slot: _Slot, task: _Task) -> tuple[bool, Any] | Exception:
         """Have a task done; what `fork_server.work` says of it, or why it says nothing."""

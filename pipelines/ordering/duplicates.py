@@ -53,7 +53,7 @@ from sequitur.pipelines.rows.stage import (
     sources,
 )
 from sequitur.pipelines.spark.partition_blocks import stretches
-from sequitur.pipelines.store.part_files import PartFile
+from sequitur.pipelines.store.part_files import PartFile, forget
 from sequitur.pipelines.store.storage import new_folder
 from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_small
 
@@ -110,11 +110,12 @@ class IdsTask:
     out: tuple[Part, ...]  # rows of earlier steps
     buckets: int
     limits: RowLimits = ROW_LIMITS
+    keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenIds:
         """Write them; how many rows there were, with an id or without."""
-        new = 0
-        with PartFile(self.folder, _IDS_SCHEMA, self.limits.row_group_rows) as file:
+        new, most = 0, self.limits.row_group_rows
+        with PartFile(self.folder, _IDS_SCHEMA, most, keeps=self.keeps) as file:
             for parts, is_new in ((self.new, True), (self.out, False)):
                 columns = (*RELEASE_ORDER, self.column, "reason")
                 for rows in RunRows(parts, partitions, columns, self.limits).pieces():
@@ -165,11 +166,12 @@ class RepeatsTask:
     buckets: int
     tasks: int  # how many tasks share them
     limits: RowLimits = ROW_LIMITS
+    keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, number: int) -> WrittenFile:
         """Find those of the buckets of a task; where their places are."""
-        behind = 0
-        with PartFile(self.folder, PLACES_SCHEMA, self.limits.row_group_rows) as file:
+        behind, most = 0, self.limits.row_group_rows
+        with PartFile(self.folder, PLACES_SCHEMA, most, keeps=self.keeps) as file:
             for bucket in range(number, self.buckets, self.tasks):
                 for repeats in self._repeats(bucket):
                     file.write(repeats.select(SOURCE_ORDER))
@@ -258,17 +260,19 @@ class DuplicateFinder:
         is_here = is_small(reads)
         tasks = len(blocks_for(workers, self._partitions, is_here=is_here))
         buckets = buckets_for(sum(run.rows + run.behind for run in read), tasks)
-        task = IdsTask(ids, *duplicate_id, new, out, buckets)
+        task = IdsTask(ids, *duplicate_id, new, out, buckets, keeps=is_here)
         written = in_blocks(workers, task, self._partitions, reads=reads)
         files = tuple(ids / one.file for one in written if one.file is not None)
         if not self._watch.is_seen:
             rows = sum(one.new for one in written)
             self._watch.look(rows, has=bool(files), instead=lambda: _instead(task))
-        repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks)
+        repeats = RepeatsTask(self._folder(entry.name), files, buckets, tasks, keeps=is_here)
         if not files:
             return []
         if is_here:
-            return [done_here(lambda: repeats(0))]
+            found = [done_here(lambda: repeats(0))]
+            forget(ids)
+            return found
         return workers.run([functools.partial(repeats, number) for number in range(tasks)])
 
     def _folder(self, name: str) -> Location:
@@ -295,7 +299,7 @@ def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
     duplicates = Places(duplicates_files(job.checkpoint, entry))
     folder = job.checkpoint.location(f"repeats/{entry.name}")
     new_folder(folder, may_be_there=True)  # where duplicates were looked for
-    with PartFile(folder, PLACES_SCHEMA) as file:
+    with PartFile(folder, PLACES_SCHEMA, keeps=True) as file:
         for read in RunRows(parts, None, SOURCE_ORDER).pieces():
             rows = duplicates.without(read)
             if not len(rows):

@@ -364,12 +364,13 @@ class JudgeTask:
     # the numbers of partitions by which the released rows went; empty where a key's rows are all in
     # one
     counts: tuple[int, ...] = ()
+    keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
         """Judge the rows of some output partitions."""
         left_out = Places(self.duplicates, self.limits)
-        late = 0
-        with PartFile(self.folder, _BEHIND_SCHEMA, self.limits.row_group_rows) as file:
+        late, rows = 0, self.limits.row_group_rows
+        with PartFile(self.folder, _BEHIND_SCHEMA, rows, keeps=self.keeps) as file:
             behind = RunRows((self.behind,), partitions, RUN_ARROW_SCHEMA.names, self.limits)
             for block in behind.blocks():
                 last = self._last_released(block.partitions)
@@ -619,6 +620,7 @@ class KeyHistory:
         out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
         files = checkpoint.files(*lookup.runs, *lookup.folds)
         counts = entry.partition_counts
+        reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)
         task = JudgeTask(
             folder=checkpoint.new_folder(f"behind/{entry.name}"),
             behind=behind_part(checkpoint, entry),
@@ -626,9 +628,8 @@ class KeyHistory:
             judge=judge,
             duplicates=duplicates_files(checkpoint, entry),
             counts=counts.within(lookup.after_ms, out_ms) if counts and not counts.only else (),
+            keeps=is_small(reads),
         )
-
-        reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)
         written = in_blocks(self._job.workers, task, self._partitions, reads=reads)
         late, judged = sum(one.late for one in written), files_of(written)
         return replace(

@@ -40,7 +40,12 @@ from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, re
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, sources
 from sequitur.pipelines.spark.partition_blocks import stretches
-from sequitur.pipelines.store.part_files import KeptValues
+from sequitur.pipelines.store.part_files import (
+    FOOTERS_BYTES,
+    KeptValues,
+    footer_bytes,
+    newest_footers,
+)
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, open_file, write_whole
 
 if TYPE_CHECKING:
@@ -55,8 +60,8 @@ if TYPE_CHECKING:
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
-_SMALL_BYTES: Final = 2 << 20
-"""A file up to this size is fetched as a whole: a step of 50,000 rows writes some of these."""
+_SMALL_BYTES: Final = 16 << 20
+"""A file up to this size is fetched as a whole: a step of 50,000 rows writes 10 MiB."""
 _KEPT_BYTES: Final = 64 << 20
 """Of files that a process keeps."""
 
@@ -80,8 +85,6 @@ def open_rows(path: Location) -> pa.NativeFile:
 
 ALL_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 _UNKNOWN: Final = -1
-_MOST_BYTES: Final = 4 << 20
-"""Of footers that a process remembers, as they are in files: in memory they are some times that."""
 
 
 class GroupFacts(NamedTuple):
@@ -111,16 +114,19 @@ class Footer:
         return _statistics(self.metadata.row_group(number), self.places.get(name))
 
 
-_known: Final = KeptValues[Footer](_MOST_BYTES)
+_known: Final = KeptValues[Footer](FOOTERS_BYTES)
 
 
 def footer_of(path: Location) -> Footer:
     """Return a file's footer."""
     footer = _known.get(path)
     if footer is None:
-        with open_rows(path) as file:
-            footer = _read(pq.read_metadata(file))
-        _known.keep(path, footer, footer.metadata.serialized_size)
+        metadata = newest_footers.get(path)
+        if metadata is None:
+            with open_rows(path) as file:
+                metadata = pq.read_metadata(file)
+        footer = _read(metadata)
+        _known.keep(path, footer, footer_bytes(metadata))
     return footer
 
 

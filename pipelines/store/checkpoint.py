@@ -13,8 +13,8 @@ leaves at most the newest plan and the newest commit cut short, and neither is i
 
 from __future__ import annotations
 
-import contextlib
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from sequitur.pipelines.store.documents import (
 )
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
+from sequitur.pipelines.store.part_files import forget
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, sync
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ WAY_ON: Final = (
 )
 _HEAD_LINES: Final = {"offsets": 2, "commits": 1}
 """Lines before the one that says it: Spark's version, and of a plan its metadata."""
+_PLANS_ASKED_FOR: Final = 2
+"""The plan of the batch that is staged, and of the one before it."""
 
 
 class SparkPart:
@@ -62,9 +65,18 @@ class SparkPart:
         # Of a folder, the batch whose plan outlasts a power cut, as does the commit before it: a
         # runner of ours has created both in this life.
         self.lasting: dict[str, int] = {}
+        self._created: dict[tuple[str, int], Mapping[SourcePartition, int]] = {}
 
-    def planned_offsets(self, source: str, batch_id: int) -> dict[SourcePartition, int]:
+    def take_note(self, source: str, batch_id: int, offsets: Mapping[SourcePartition, int]) -> None:
+        """Take note of a plan that this process has created: what it says need not be read."""
+        self._created[source, batch_id] = offsets
+        while len(self._created) > _PLANS_ASKED_FOR:
+            self._created.pop(next(iter(self._created)))
+
+    def planned_offsets(self, source: str, batch_id: int) -> Mapping[SourcePartition, int]:
         """Return where a batch ends in each source partition, as Spark planned it."""
+        if (created := self._created.get((source, batch_id))) is not None:
+            return created
         name = f"{source}/offsets/{batch_id}"
         where = f"{self._storage.root}/{name}, the plan of a batch"
         if not self._storage.exists(name):
@@ -114,6 +126,7 @@ class SparkPart:
 
     def drop(self, source: str) -> None:
         """Delete a folder of Spark's of which nothing is in the log."""
+        self._created.clear()
         self._storage.delete(source)
 
     def forget_unfinished(self, source: str, logged: int) -> None:
@@ -123,6 +136,7 @@ class SparkPart:
         first batch was begun and not ended. A plan that is not in the log is made anew, and a batch
         without its commit is given again, and known by the log.
         """
+        self._created.clear()
         if not self._storage.exists(source):
             return
         for folder in ("", "/offsets", "/commits", "/sources/0"):
@@ -180,6 +194,10 @@ def _offsets(document: Any) -> dict[SourcePartition, int]:
 # task of a life that is over writes late, into a folder that was deleted, goes with the next step.
 
 
+_PAUSE_S: Final = 1.0
+"""So long a store has peace from a sweep to the next."""
+
+
 class Sweeper:
     """Deletes folders; where that takes requests beside the job, which does not wait for it."""
 
@@ -189,62 +207,73 @@ class Sweeper:
         self._ownership = ownership
         is_far = is_remote(storage.location(""))
         self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
-        self._is_away = self._is_closing = False
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, Collection[str]]] = {}
+        self._files: list[str] = []
+        self._source = ""
+        self._is_waiting = self._is_away = False
+        self._closing = threading.Event()
 
     def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
         """Delete what a step no longer needs, whose document stands."""
-        if self._thread is None:
-            self._sweep(step, kept)
-        else:
-            self._thread.submit(self._try_to_sweep, step, kept)
+        self._add({folder: (step, names) for folder, names in kept.items()}, ())
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete files that nobody needs; whoever opens their folder finds what is left of them."""
-        if self._thread is None:
-            self._delete(names)
-        else:
-            self._thread.submit(self._try_to_delete, names)
+        self._add({}, names)
 
-    def keep_sources(self, names: Collection[str]) -> None:
-        """Delete all folders of Spark's but these."""
+    def keep_source(self, source: str) -> None:
+        """Delete all folders of Spark's but this one."""
+        if source == self._source:
+            return
         for name in self._spark_folder.names(""):
-            is_one = name.startswith(FIRST_SPARK_FOLDER) and name not in names
+            is_one = name.startswith(FIRST_SPARK_FOLDER) and name != source
             owner = _owner_of(name.removeprefix(FIRST_SPARK_FOLDER).removeprefix("-"))
             if is_one and owner <= self._ownership.generation:
                 self._spark_folder.delete(name)
+        self._source = source
 
     def close(self) -> None:
         """Finish what was begun, or leave it to the next life where the store does not answer."""
         if self._thread is not None:
-            self._is_closing = True
+            self._closing.set()
             self._thread.shutdown()
 
-    def _try_to_sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        """What one call fails to delete, the next one finds again."""
-        if self._is_closing and self._is_away:
+    def _add(self, kept: Mapping[str, tuple[int, Collection[str]]], files: Sequence[str]) -> None:
+        """Delete more; what a step keeps of a folder says all that the steps before it said."""
+        with self._lock:
+            self._kept |= kept
+            self._files += files
+            is_waiting, self._is_waiting = self._is_waiting, True
+        if self._thread is None:
+            self._sweep()
+        elif not is_waiting:
+            self._thread.submit(self._try_to_sweep)
+
+    def _try_to_sweep(self) -> None:
+        """Delete, for several steps at once; what one call fails to delete, the next one finds."""
+        self._closing.wait(_PAUSE_S)
+        if self._closing.is_set() and self._is_away:
             return
         try:
-            self._sweep(step, kept)
+            self._sweep()
             self._is_away = False
         except OSError:
             self._is_away = True
 
-    def _try_to_delete(self, names: Sequence[str]) -> None:
-        if not self._is_closing:
-            with contextlib.suppress(OSError):
-                self._delete(names)
-
-    def _delete(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._storage.delete(name)
-
-    def _sweep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
+    def _sweep(self) -> None:
+        with self._lock:
+            kept, files, self._kept, self._files = self._kept, self._files, {}, []
+            self._is_waiting = False
         owner = self._ownership.generation
-        for folder, names in kept.items():
-            for name in self._storage.names(folder):
-                is_ours = _owner_of(name) <= owner and _step_of(name) <= step
-                if is_ours and name not in names:
-                    self._storage.delete(f"{folder}/{name}")
+        over = [
+            f"{folder}/{name}"
+            for folder, (step, names) in kept.items()
+            for name in self._storage.names(folder)
+            if _owner_of(name) <= owner and _step_of(name) <= step and name not in names
+        ]
+        self._storage.delete_folders(over)
+        self._storage.delete_files(files)
 
 
 def _step_of(name: str) -> int:
@@ -313,6 +342,7 @@ class Checkpoint(OwnedFolder):
         self.spark = SparkPart(spark_folder or storage)
         self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
         self._listed: set[str] = set()
+        self._kept: dict[str, set[str]] = {}
         self._paths: dict[str, tuple[Location, ...]] = {}
 
     def files(self, *held: Run | Fold) -> tuple[Location, ...]:
@@ -475,16 +505,20 @@ class Checkpoint(OwnedFolder):
             if (name := folder.rpartition("/")[2]) in runs or name in folds or name > entry.name
         }
         kept = {"runs": runs, "keys": folds, "behind": {entry.name}, "repeats": {entry.name}}
+        for folder, names in self._kept.items():
+            for name in names - kept[folder]:
+                forget(self.location(f"{folder}/{name}"))
+        self._kept = kept
         self._sweeper.keep(entry.step, kept)
-        self._sweeper.keep_sources({entry.source})
+        self._sweeper.keep_source(entry.source)
 
     def write_done(self, done: StepDone) -> None:
         """Mark a step as done, and forget one that is long over."""
         self.write_document(f"done/{step_name(done.step)}", done.to_document())
         over = done.step - _KEPT_STEPS
         if over >= 0:
-            for folder in ("staged", "frontier", "plans", "done"):
-                self._storage.delete(f"{folder}/{step_name(over)}")
+            folders = ("staged", "frontier", "plans", "done")
+            self.sweep([f"{folder}/{step_name(over)}" for folder in folders])
 
     def sweep(self, names: Sequence[str]) -> None:
         """Delete files that nobody needs, in an object store beside the job."""
@@ -508,7 +542,7 @@ class Checkpoint(OwnedFolder):
         self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
         if step >= _KEPT_STEPS:
-            self._storage.delete(f"processed/{step_name(step - _KEPT_STEPS)}")
+            self.sweep([f"processed/{step_name(step - _KEPT_STEPS)}"])
 
     def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
         """Return what databases know the checkpoint by; it is drawn once."""
@@ -543,9 +577,9 @@ class Checkpoint(OwnedFolder):
         if attempt is not None:
             self._storage.delete(f"prepared/{_attempt_name(step, attempt)}")
             return
-        for name in self._storage.names("prepared"):
-            if name.partition("-")[0] <= step_name(step):
-                self._storage.delete(f"prepared/{name}")
+        names = self._storage.names("prepared")
+        over = [f"prepared/{name}" for name in names if name.partition("-")[0] <= step_name(step)]
+        self._storage.delete_files(over)
 
 
 def _attempt_name(step: int, attempt: int) -> str:

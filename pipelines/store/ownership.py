@@ -17,6 +17,12 @@ Two rules, of which each covers what the other cannot:
 
 A heartbeat is a number that grows. Whether it does is watched by the watcher's clock alone, so
 clocks of two machines need not agree.
+
+A driver looks for a newer owner before each document that it logs. In a store each look costs a way
+over the network, so there a look counts for as long as a heartbeat takes: for a driver that nobody
+can have taken for dead. Its heartbeats have all been answered for twice the time after which one
+is, and none was begun more than two beats after the one before. So a driver that was stopped, or
+whose store did not answer, looks again before each document.
 """
 
 from __future__ import annotations
@@ -27,13 +33,14 @@ import json
 import threading
 import time
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from uuid import uuid4
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
-from sequitur.pipelines.store.storage import new_folder
+from sequitur.pipelines.store.storage import is_remote, new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,6 +56,11 @@ _STALE_S: Final = 5.0
 """A driver whose heartbeat stands still for so long is taken for dead."""
 _LOOK_AGAIN_S: Final = 0.1
 _KEPT: Final = 20
+
+
+def _steady_s() -> float:
+    """Return the time by a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +81,19 @@ class Ownership:
     """
 
     def __init__(
-        self, storage: Storage, *, beat_s: float = _BEAT_S, stale_s: float = _STALE_S
+        self,
+        storage: Storage,
+        *,
+        beat_s: float = _BEAT_S,
+        stale_s: float = _STALE_S,
+        steady_s: Callable[[], float] = _steady_s,
     ) -> None:
         self._storage = storage
+        self._is_far = is_remote(storage.location(""))
         self._beat_s = beat_s
         self._stale_s = stale_s
+        self._steady_s = steady_s
+        self._looked_s = self._beaten_s = self._beating_since_s = -inf
         self.life = uuid4().hex
         self.generation = 0
         self._count = 0
@@ -106,10 +126,14 @@ class Ownership:
             self._storage.delete(_owner(old))
             self._storage.delete(_heartbeat(old))
 
-    def check(self) -> None:
-        """Check, before anything is logged, that the folder is still owned."""
-        if self._newer is None and (newest := _newest(self._storage)) > self.generation:
-            self._newer = newest
+    def check(self, *, may_know: bool = False) -> None:
+        """Check, before anything is logged, that the folder is still owned.
+
+        Args:
+            may_know: Whether a look that still counts is enough.
+        """
+        if self._newer is None and not (may_know and self._look_counts()):
+            self._look()
         if self._newer is not None:
             raise OwnershipError(
                 f"{self._storage.root}: {_who(self._storage, self._newer)}, has taken this "
@@ -132,15 +156,33 @@ class Ownership:
         while not self._over.wait(self._beat_s):
             # A checkpoint that cannot be written now may be later; who logs steps will tell.
             with contextlib.suppress(OSError):
-                newest = _newest(self._storage)
-                if newest > self.generation:
-                    self._newer = newest
+                self._look()
+                if self._newer is not None:
                     return
                 self._beat()
 
+    def _look(self) -> None:
+        """Look for a newer owner."""
+        begun_s = self._steady_s()
+        newest = _newest(self._storage)
+        if newest > self.generation:
+            self._newer = newest
+        else:
+            self._looked_s = begun_s
+
+    def _look_counts(self) -> bool:
+        now_s = self._steady_s()
+        beats = now_s - self._beaten_s <= 2 * self._beat_s
+        beats &= now_s - self._beating_since_s >= 2 * self._stale_s
+        return self._is_far and beats and now_s - self._looked_s < self._beat_s
+
     def _beat(self) -> None:
         self._count += 1
+        begun_s = self._steady_s()
         self._write(_Beat(self._count, _now_ms()))
+        if begun_s - self._beaten_s > 2 * self._beat_s:
+            self._beating_since_s = self._steady_s()
+        self._beaten_s = begun_s
 
     def _write(self, beat: _Beat) -> None:
         self._storage.replace(_heartbeat(self.generation), json.dumps(asdict(beat)) + "\n")
@@ -274,9 +316,9 @@ class OwnedFolder:
         """Return a name for what this attempt at a step writes; no other attempt has it."""
         return f"{step_name(step)}-{self.owner:06d}-{next(self._attempts)}"
 
-    def check_owner(self) -> None:
-        """Check that the folder is still ours."""
-        self._ownership.check()
+    def check_owner(self, *, may_know: bool = False) -> None:
+        """Check that the folder is still ours; see `Ownership.check`."""
+        self._ownership.check(may_know=may_know)
 
     @contextlib.contextmanager
     def while_owned(self) -> Iterator[None]:
@@ -303,7 +345,7 @@ class OwnedFolder:
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a document, whole or not at all."""
-        self.check_owner()
+        self.check_owner(may_know=True)
         if not self._storage.create(name, as_text({**document, "life": self._ownership.life})):
             self.check_owner()
             raise OwnershipError(

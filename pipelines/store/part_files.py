@@ -6,15 +6,16 @@ import contextlib
 import threading
 from bisect import bisect_left, bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from uuid import uuid4
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sequitur.pipelines.store.durable import naming
-from sequitur.pipelines.store.storage import new_file, sync
+from sequitur.pipelines.store.storage import is_remote, new_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +31,15 @@ _T = TypeVar("_T")
 class KeptValues(Generic[_T]):
     """Values by file, the oldest of which go first; the newest one is always kept."""
 
+    every: ClassVar[WeakSet[KeptValues[Any]]] = WeakSet()
+
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._kept: dict[Location, tuple[_T, int]] = {}
+        self._by_folder: dict[Location, list[Location]] = {}
         self._size_bytes = 0
         self._lock = threading.Lock()
+        self.every.add(self)
 
     def get(self, path: Location) -> _T | None:
         """Return a file's value; None where it is not kept."""
@@ -47,9 +52,28 @@ class KeptValues(Generic[_T]):
             if path in self._kept:
                 return
             self._kept[path] = value, size_bytes
+            self._by_folder.setdefault(path.parent, []).append(path)
             self._size_bytes += size_bytes
             while self._size_bytes > self._most_bytes and len(self._kept) > 1:
-                self._size_bytes -= self._kept.pop(next(iter(self._kept)))[1]
+                self._forget(oldest := next(iter(self._kept)))
+                self._by_folder[oldest.parent].remove(oldest)
+                if not self._by_folder[oldest.parent]:
+                    del self._by_folder[oldest.parent]
+
+    def forget(self, folder: Location) -> None:
+        """Let go of the values of the files of a folder."""
+        with self._lock:
+            for path in self._by_folder.pop(folder, ()):
+                self._forget(path)
+
+    def _forget(self, path: Location) -> None:
+        self._size_bytes -= self._kept.pop(path)[1]
+
+
+def forget(folder: Location) -> None:
+    """Let go of all that this process keeps of the files of a folder."""
+    for kept in KeptValues.every:
+        kept.forget(folder)
 
 
 _HASHED_ROWS: Final = 8_000
@@ -57,6 +81,8 @@ _MOST_STRETCHES: Final = 16
 """Of so many partitions it is cheaper to copy rows by their stretches than one by one."""
 _NOTHING: Final = np.empty(0, np.int64)
 _STAGED_BY: Final = ("output_partition", "event_time_ms", "reason")
+_ARRAY_BYTES: Final = 40
+"""A row takes so much in what rows are chosen by, at most about."""
 
 
 def hashes_of(texts: pa.BinaryArray) -> Longs:
@@ -79,6 +105,12 @@ class KeptRows:
         self._by_hash: tuple[Longs, Longs] | None = None
         self._stretches: list[tuple[int, int, int]] | None = None
         self._times: memoryview | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        arrays: int = _ARRAY_BYTES * self.rows.num_rows
+        return int(self.rows.nbytes) + arrays
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
         """Return some columns; one that is not there has no numbers."""
@@ -173,6 +205,17 @@ newest_rows: Final = KeptValues[list[KeptRows]](_NEWEST_BYTES)
 
 A file's rows never change. What is not here any more, or was written by another process, is read.
 """
+FOOTERS_BYTES: Final = 32 << 20
+"""Of footers that a process remembers, as they are in memory."""
+_COLUMN_BYTES: Final = 1_400
+newest_footers: Final = KeptValues[pq.FileMetaData](FOOTERS_BYTES)
+"""Footers of the newest files that this process has written: a reader need not ask for them."""
+
+
+def footer_bytes(footer: pq.FileMetaData) -> int:
+    """Return about what a footer takes in memory, some twenty times as much as in its file."""
+    return int(_COLUMN_BYTES * footer.num_columns * footer.num_row_groups)
+
 
 _SUFFIX: Final = ".parquet"
 _HIDDEN: Final = (".", "_")
@@ -233,13 +276,17 @@ class PartFile:
         if self._writer is not None and self._file is not None and self.name is not None:
             with naming(self.location):
                 self._writer.close()
-                self.rows = self._writer.writer.metadata.num_rows
+                footer = self._writer.writer.metadata
+                self.rows = footer.num_rows
                 self.size_bytes = self._file.tell()
                 self._file.close()
                 sync(self._folder / self.name)
             if self._groups is not None:
-                size = sum(group.rows.nbytes for group in self._groups)
+                size = sum(group.size_bytes for group in self._groups)
+                if is_remote(self._folder):
+                    size //= 2  # to read it again is dearer, so twice as much is kept
                 newest_rows.keep(self._folder / self.name, self._groups, size)
+                newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 
     def _discard(self) -> None:
         """Delete what a task that fails has written: perhaps it fails since the disk is full."""

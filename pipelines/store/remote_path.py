@@ -26,7 +26,7 @@ from sequitur.base.retry import Retry
 from sequitur.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class Store(Protocol):
@@ -82,6 +82,15 @@ class RemotePath(Generic[_Store]):
     def delete_all(self) -> None:
         """Delete the file, and all files in a folder of this name."""
         raise NotImplementedError
+
+    def delete_files(self, names: Sequence[str]) -> None:
+        """Delete files of this folder, which need not be there."""
+        for name in names:
+            (self / name).delete_all()
+
+    def delete_folders(self, names: Sequence[str]) -> None:
+        """Delete folders of this folder, with all that is in them."""
+        self.delete_files(names)
 
     def drop_unfinished(self) -> None:
         """Delete from this folder what writers have left there that died in the middle."""
@@ -508,6 +517,20 @@ class ObjectPath(RemotePath[Bucket]):
             for some in obstore.list(store, f"{self.key}/"):
                 _delete(obstore, store, [one["path"] for one in some])
             _delete(obstore, store, self.key)
+
+    def delete_files(self, names: Sequence[str]) -> None:
+        """See `RemotePath`; in one request, where the store has one for that."""
+        if names:
+            with _calls(self) as obstore:
+                _delete(obstore, self.store.objects(), [(self / name).key for name in names])
+
+    def delete_folders(self, names: Sequence[str]) -> None:
+        """See `RemotePath`; each is listed, and all that is in them goes as by `delete_files`."""
+        with _calls(self) as obstore:
+            store = self.store.objects()
+            found = (obstore.list(store, f"{(self / name).key}/") for name in names)
+            if keys := [one["path"] for listed in found for some in listed for one in some]:
+                _delete(obstore, store, keys)
 
     def open_input(self) -> pa.NativeFile:
         """See `RemotePath`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from sequitur.pipelines.store.remote_path import (
     object_path,
     settings_of_environment,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
 OVERSIZED_FOLDER: Final = "oversized"
@@ -183,6 +186,12 @@ class Storage(SparkFolder, Protocol):
     def make_folder(self, name: str) -> None:
         """Make a folder that outlasts a power cut; it may be there."""
 
+    def delete_files(self, names: Sequence[str]) -> None:
+        """Delete files, which need not be there."""
+
+    def delete_folders(self, names: Sequence[str]) -> None:
+        """Delete folders with all that is in them."""
+
 
 def local_path(location: str) -> Path | None:
     """Return the local path of a path or URI; None of one that is not local.
@@ -267,6 +276,15 @@ class LocalStorage(_OpenFolder[Path]):
         """See `Storage`."""
         durable.make_folder(self.location(name))
 
+    def delete_files(self, names: Sequence[str]) -> None:
+        """See `Storage`."""
+        for name in names:
+            self.delete(name)
+
+    def delete_folders(self, names: Sequence[str]) -> None:
+        """See `Storage`."""
+        self.delete_files(names)
+
     def drop_unfinished(self, folder: str) -> None:
         """See `Storage`."""
         durable.drop_unfinished(self.location(folder))
@@ -314,6 +332,14 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
 
     def make_folder(self, name: str) -> None:
         """See `Storage`; there are no folders that outlast what is in them."""
+
+    def delete_files(self, names: Sequence[str]) -> None:
+        """See `Storage`."""
+        self._root.delete_files(names)
+
+    def delete_folders(self, names: Sequence[str]) -> None:
+        """See `Storage`."""
+        self._root.delete_folders(names)
 
     def drop_unfinished(self, folder: str) -> None:
         """See `Storage`."""

@@ -171,3 +171,31 @@ def test_plan_of_another_format_is_refused(tmp_path: Path, version: str) -> None
     (tmp_path / "spark/offsets/0").write_text(PLAN.replace("v1", version, 1))
     with pytest.raises(CheckpointError, match=r"spark/offsets/0 has the format .* runner = "):
         _opened(tmp_path)
+
+
+def test_plans_of_ones_own_are_not_read_until_a_life_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes over a plan; what stands there when a life begins is read."""
+    storage, read = LocalStorage(tmp_path), []
+    spark = SparkPart(storage)
+    read_text = storage.read
+
+    def counted(name: str) -> str:
+        read.append(name)
+        return read_text(name)
+
+    monkeypatch.setattr(storage, "read", counted)
+    log = PlanLog(storage, spark, "spark", lambda: None, lambda _: None)
+    log.begin(_BEGINS)
+    for _ in range(2):
+        _run(log, _ENDS)
+        _run(log, _LATER)
+    assert spark.planned_offsets("spark", 2) == _ENDS
+    assert spark.planned_offsets("spark", 3) == _LATER
+    assert not read
+    assert spark.planned_offsets("spark", 1) == _LATER
+    spark.forget_unfinished("spark", 3)
+    read.clear()
+    assert spark.planned_offsets("spark", 3) == _LATER
+    assert read == ["spark/offsets/3"]

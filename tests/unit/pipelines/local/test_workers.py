@@ -143,6 +143,21 @@ def test_a_task_is_given_to_the_process_that_worked_last_of_those_that_are_idle(
         assert workers.run([os.getpid]) == workers.run([os.getpid])
 
 
+def test_processes_without_a_task_for_a_while_are_ended_and_started_again() -> None:
+    """With the server that they are forked from. One that has a task meanwhile stays."""
+
+    def told() -> tuple[int, int]:
+        return os.getpid(), os.getppid()
+
+    with _workers(idle_s=0.01) as workers:
+        begun = workers.run([told, told])
+        _wait_until(lambda: all(_is_dead(pid) for pids in begun for pid in pids))
+        ((again, server),) = workers.run([told])
+        assert again not in dict(begun)
+        assert workers.run([lambda: time.sleep(0.1)]) == [None]
+        _wait_until(lambda: _is_dead(again) and _is_dead(server))
+
+
 def test_tasks_run_in_the_first_thread_where_signals_reach_them(shared: ProcessWorkers) -> None:
     def overrun() -> None:
         assert threading.current_thread() is threading.main_thread()

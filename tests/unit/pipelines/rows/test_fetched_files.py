@@ -33,6 +33,10 @@ class _Far:
     file: Path
     opened: dict[Path, int] = field(default_factory=dict, compare=False, hash=False)
 
+    @property
+    def parent(self) -> Path:
+        return self.file.parent
+
     def open_input(self) -> pa.NativeFile:
         self.opened[self.file] = self.opened.get(self.file, 0) + 1
         return pa.OSFile(str(self.file), "rb")

@@ -18,7 +18,13 @@ from sequitur.pipelines.rows import layout as row_groups
 from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
 from sequitur.pipelines.store import part_files
-from sequitur.pipelines.store.part_files import KeptRows, KeptValues, newest_rows
+from sequitur.pipelines.store.part_files import (
+    KeptRows,
+    KeptValues,
+    footer_bytes,
+    forget,
+    newest_rows,
+)
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, BOUNDS, OUTPUTS, SPEC, Row, staged
 
@@ -93,12 +99,37 @@ def test_rows_that_are_kept_are_not_read(tmp_path: Path, reads: _Reads, *, keeps
     files = parquet_files(tmp_path / "run")
     found = RunRows((Part(files),), range(3), ("offset", "value"))
     assert sum(map(len, found.pieces())) == 30
-    assert (not reads.groups) == keeps
+    assert (not reads.groups, not reads.footers) == (keeps, keeps)
     newer = pa.table({"offset": [0]})
     for number in range(2):
         newest_rows.keep(tmp_path / str(number), [KeptRows(newer)], 64 << 20)
     assert sum(map(len, found.pieces())) == 30
     assert reads.groups
+
+
+def test_rows_that_are_forgotten_are_read(tmp_path: Path, reads: _Reads) -> None:
+    """Those of the other folders are still there."""
+    rows = [Row("t", 0, number, b"k", number) for number in range(30)]
+    for name in ("over", "needed"):
+        staged(tmp_path / name, rows, 0, keeps=True)
+    forget(tmp_path / "over")
+    forget(tmp_path / "over")
+    for name, is_read in (("needed", False), ("over", True)):
+        found = RunRows((Part(parquet_files(tmp_path / name)),), range(3), ("offset",))
+        assert sum(map(len, found.pieces())) == 30
+        assert (bool(reads.groups), bool(reads.footers)) == (is_read, is_read)
+
+
+def test_rows_that_are_judged_here_are_not_read(tmp_path: Path, reads: _Reads) -> None:
+    """They go out in the same process, in the same step."""
+    rows = [Row("t", 0, number, b"k", number) for number in range(30)]
+    staged(tmp_path / "run", rows, 10, keeps=True)
+    behind = Part(parquet_files(tmp_path / "run"), last_ms=BASE_MS + 9, reasons=(LATE,))
+    judge = LateJudge(horizon_ms=BASE_MS)
+    judged = JudgeTask(tmp_path, behind, (), judge, keeps=True)(range(3))
+    found = RunRows((Part((tmp_path / str(judged.file),), reasons=()),), range(3), ("offset",))
+    assert sum(map(len, found.pieces())) == judged.rows > 0
+    assert (reads.groups, reads.footers) == ([], 0)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -156,7 +187,7 @@ def test_a_footer_is_read_once_in_a_process(run: Path, reads: _Reads) -> None:
 def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size_bytes = pq.read_metadata(run).serialized_size
+    size_bytes = footer_bytes(pq.read_metadata(run))
     monkeypatch.setattr(row_groups, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]
     for copy in copies:

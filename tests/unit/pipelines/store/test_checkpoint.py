@@ -25,6 +25,7 @@ from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import BegunWith, check_identity
 from sequitur.pipelines.store.ownership import Ownership
+from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.checkpoints import (
     IDENTITY,
@@ -232,7 +233,7 @@ def test_older_life_logs_nothing_any_more(tmp_path: Path) -> None:
 def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the older one has just looked, and seen no newer one."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     won, lost = step_entry(older, 0), step_entry(newer, 0)
     older.write_entry(won)
     with pytest.raises(OwnershipError, match="was still at work"):
@@ -248,7 +249,7 @@ def test_of_two_lives_one_logs_a_step(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_of_two_lives_one_stages_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number is one life's, whether its step reads a batch or is a tick."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     won = staged_step(step_entry(older, 0))
     older.write_staged(won)
     with pytest.raises(OwnershipError, match="staged/000000000000 is there already"):
@@ -264,7 +265,7 @@ def test_log_that_goes_on_while_it_is_read_is_not_taken_for_a_damaged_one(
 ) -> None:
     """A life that is overtaken may be at work while the next one reads, and put it off for once."""
     older, newer = claimed(tmp_path), claimed(tmp_path)
-    monkeypatch.setattr(older, "check_owner", lambda: None)
+    monkeypatch.setattr(older, "check_owner", lambda **_: None)
     entry = step_entry(older, 0)
     names = newer._storage.names
 
@@ -338,6 +339,10 @@ def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> 
     checkpoint.write_entry(first)
     assert _names(tmp_path / "runs") == [first.name]
     second = step_entry(checkpoint, 1)
+    held = KeptValues[str](1_000)
+    folders = [tmp_path / "runs" / name for name in (first.name, second.name)]
+    for folder in folders:
+        held.keep(folder / "part", folder.name, 1)
     assert _names(tmp_path / "runs") == [first.name, second.name]
     ahead = step_entry(checkpoint, 2)
     (tmp_path / "spark").mkdir()
@@ -345,6 +350,7 @@ def test_what_no_step_needs_is_deleted_once_the_entry_stands(tmp_path: Path) -> 
     (tmp_path / second.source).mkdir()
     checkpoint.write_entry(second)
     assert _names(tmp_path / "runs") == [second.name, ahead.name]  # staged behind it
+    assert [held.get(folder / "part") for folder in folders] == [None, second.name]
     assert _names(tmp_path, "spark*") == [second.source]
     assert orphan.name != first.name
     checkpoint.close()

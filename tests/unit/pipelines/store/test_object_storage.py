@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import threading
 import time
@@ -27,11 +28,13 @@ from sequitur.pipelines.store.storage import RemoteStorage
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 from tests.support.far_files import sizes_in, write_and_read
+from tests.support.local_runs import LocalTester
 from tests.support.s3_server import BUCKET, LISTED_AT_ONCE, SECRET_KEY, S3Server
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_process]  # asks a server of S3
 
@@ -39,8 +42,14 @@ _RACERS = 64
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as one:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server tells of its answers."""
+    return tmp_path_factory.mktemp("s3") / "answers"
+
+
+@pytest.fixture(scope="module")
+def server(answers: Path) -> Iterator[S3Server]:
+    with S3Server(answers) as one:
         yield one
 
 
@@ -101,6 +110,54 @@ def test_older_owner_learns_of_a_newer_one_and_both_have_numbers_of_their_own(
             older.check()
     for owner in owners:
         owner.release()
+
+
+def test_look_counts_while_nobody_can_have_taken_the_owner_for_dead(
+    root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a heartbeat's time; an owner that was stopped, or not answered, looks at once."""
+    monkeypatch.setattr("sequitur.pipelines.store.ownership.refuse_if_owned", lambda *_, **__: None)
+    now_s = [0.0]
+    storage = RemoteStorage(root)
+    older = Ownership(storage, beat_s=1.0, stale_s=5.0, steady_s=lambda: now_s[0])
+    # Its heartbeats are those that the test makes.
+    monkeypatch.setattr(older, "_thread", threading.Thread(target=lambda: None))
+    older.take()
+
+    def beats(until_s: int) -> None:
+        while now_s[0] < until_s:
+            now_s[0] += 1
+            older._look()
+            older._beat()
+
+    def looks(monkeypatch: pytest.MonkeyPatch) -> bool:
+        looked: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(older, "_look", lambda: looked.append("owners"))
+            older.check(may_know=True)
+        return bool(looked)
+
+    beats(9)
+    assert looks(monkeypatch)
+    beats(10)
+    assert not looks(monkeypatch)
+    now_s[0] += 0.9
+    assert not looks(monkeypatch)
+    now_s[0] += 0.2
+    assert looks(monkeypatch)
+    # It is stopped for a while: from then on its heartbeats have to be there as long as at first.
+    now_s[0] = 14
+    beats(24)
+    assert looks(monkeypatch)
+    beats(25)
+    assert not looks(monkeypatch)
+    newer = Ownership(storage, beat_s=60)
+    newer.take()
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.check()
+    with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
+        older.check(may_know=True)
+    newer.release()
 
 
 def test_documents_are_replaced_listed_and_deleted(root: ObjectPath) -> None:
@@ -314,6 +371,51 @@ def test_folder_is_deleted_from_a_store_that_tells_what_was_not_there(
     (root / "never" / "there").unlink()
 
 
+def test_files_of_many_folders_go_at_once(
+    root: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a request for all folders, and one for all files; what is missing is passed over."""
+    storage, delete, asked = RemoteStorage(root), obstore.delete, []
+
+    def counted(store: Any, keys: Any) -> None:
+        asked.append(len(keys))
+        delete(store, keys)
+
+    monkeypatch.setattr(obstore, "delete", counted)
+    for name in ("runs/1/a", "runs/1/b", "runs/2/a", "runs/20/a", "done/1", "done/2"):
+        storage.replace(name, name)
+    storage.delete_folders(["runs/1", "runs/2", "runs/3"])
+    storage.delete_files(["done/1", "done/3"])
+    assert (storage.names("runs"), storage.names("done")) == (["20"], ["2"])
+    assert asked == [3, 2]
+    storage.delete_folders([])
+    storage.delete_files([])
+    assert asked == [3, 2]
+
+
+def test_steps_are_swept_together(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be deleted waits for a while: the newest step says all that those before said."""
+    storage, listed = RemoteStorage(root), []
+    names = [f"{step:012d}-000000-0" for step in range(5)]
+    for name in names:
+        storage.replace(f"runs/{name}/part", "rows")
+        storage.replace(f"done/{name}", "done")
+    list_names = storage.names
+
+    def counted(folder: str) -> list[str]:
+        listed.append(folder)
+        return list_names(folder)
+
+    monkeypatch.setattr(storage, "names", counted)
+    sweeper = Sweeper(storage, storage, Ownership(storage))
+    for step, name in enumerate(names):
+        sweeper.keep(step, {"runs": {name}})
+        sweeper.delete([f"done/{name}"])
+    sweeper.close()
+    assert (list_names("runs"), list_names("done")) == ([names[-1]], [])
+    assert listed == ["runs"]
+
+
 @pytest.mark.promise("order-older-driver-goes")
 def test_what_a_life_that_is_over_writes_late_goes_with_the_next_step(root: ObjectPath) -> None:
     """By owner generation and step: nothing that is named, later or a newer life's goes."""
@@ -352,7 +454,7 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
 
     def unanswered(folder: str) -> list[str]:
         asked.append(folder)
-        while not sweeper._is_closing:
+        while not sweeper._closing.is_set():
             time.sleep(0.01)
         raise OSError("no answer")
 
@@ -361,6 +463,38 @@ def test_stop_waits_for_one_answer_only_of_a_store_that_is_away(
         sweeper.keep(step, {"runs": ()})
     sweeper.close()
     assert asked == ["runs"]
+
+
+def test_small_step_asks_for_nothing_that_the_driver_knows(
+    root: ObjectPath, answers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its documents and files; nothing is read back, and nobody waits for a deletion."""
+    monkeypatch.setattr(Ownership, "_look_counts", lambda _: True)
+    settings = {
+        "input_topics": ["in"],
+        "output_topic": "out",
+        "event_time": "json:at",
+        "delay": "10 s",
+        "max_offsets_per_trigger": 2,
+    }
+    # Each batch has a row that is behind the frontier, the only one of its key so far.
+    times = [time_s for step in range(20) for time_s in (6 * step, max(0, 6 * step - 30))]
+    with LocalTester(settings) as tester:
+        monkeypatch.setattr(tester, "_storage", RemoteStorage(root))
+        tester.run(
+            {"key": f"{number}", "value": f'{{"at": {1_700_000_000_000 + 1_000 * time_s}}}'}
+            for number, time_s in enumerate(times)
+        )
+        assert tester.report().steps == 20
+    told = [json.loads(line)[:2] for line in answers.read_text().splitlines()]
+    # Folders are listed beside the job: by heartbeats, and for what is to be deleted.
+    told = [(method, name.partition(root.key)[2]) for method, name in told if "?" not in name]
+    first, last = (told.index(("PUT", f"/done/{step:012d}")) for step in (8, 16))
+    asked = {(method, name.split("/")[1]) for method, name in told[first:last] if name}
+    # The tester's sink looks for a plan of its own.
+    assert {one for one in asked if one[0] != "PUT"} == {("HEAD", "plans")}
+    written = {folder for method, folder in asked if method == "PUT"} - {"heartbeats"}
+    assert written == {"runs", "staged", "spark", "behind", "frontier", "plans", "done"}
 
 
 @pytest.mark.promise("order-checkpoint-object-store")
