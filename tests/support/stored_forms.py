@@ -1,7 +1,7 @@
 """One value of each form that is stored, seeded: names that are not ASCII, extreme numbers.
 
-`python -m tests.support.stored_forms` writes them to `tests/golden/before-house/forms.json`, as
-`before-house` wrote them: that is done once, and a form that is new is added by hand.
+`python -m tests.support.stored_forms` writes them to `tests/golden/0.1.0/forms.json`: that is done
+once for a release. A form that is new is added by hand.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer.journal.frames import Frame
 
-GOLDEN: Final = ROOT / "tests" / "golden" / "before-house" / "forms.json"
+GOLDEN: Final = ROOT / "tests" / "golden" / "0.1.0" / "forms.json"
 PROBE: Final = "what zlib makes of the same"
 _SEED: Final = 20_261_124
 _NAME: Final = 'Bestellungen-Überfluß "注文"\u2028\n'
@@ -153,7 +153,7 @@ def of_golden(found: dict[str, Any]) -> Any:
 
 
 def golden_forms() -> dict[str, dict[str, Any]]:
-    """Return what `before-house` has written of each."""
+    """Return each form as version 0.1.0 writes it."""
     found: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
     return found
 
