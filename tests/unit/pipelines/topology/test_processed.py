@@ -96,10 +96,9 @@ def test_what_an_older_version_prepared_is_read(tmp_path: Path) -> None:
 
 
 def test_newer_form_is_refused(tmp_path: Path) -> None:
+    document = Prepared(7, "f", "b", Processed(), [], {}).to_document(tmp_path)
     with pytest.raises(ValueError, match="format 99"):
-        Prepared.from_document(
-            {**golden_document("prepared.json"), "prepared_format": 99}, tmp_path
-        )
+        Prepared.from_document({**document, "prepared_format": 99}, tmp_path)
 
 
 class _Part(BaseTransactionalBolt):
@@ -148,12 +147,8 @@ def test_a_changed_topology_is_told_by_what_has_changed(
 ) -> None:
     """With the way to go on; the same one goes on, also with another bolt behind the same name."""
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")
-    document = {
-        **golden_document("prepared.json"),
-        "prepared_format": 2,
-        "signature": _topology(store).commit_signature,
-    }
-    prepared = Prepared.from_document(document, tmp_path)
+    signature = _topology(store).commit_signature
+    prepared = Prepared(7, "f", "b", Processed(), [], {"sum": 2}, signature)
     again = Prepared.from_document(prepared.to_document(tmp_path), tmp_path)
     check_prepared("checkpoint", again, _topology(store), {"sum": 2})
     with pytest.raises(TopologyFileError, match=reason) as raised:
