@@ -23,19 +23,14 @@ if TYPE_CHECKING:
 
 
 STEP_FORMAT: Final = 7
-"""Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
-the rows of a step again; in format 6 runs name their files, which now stand beside these, and an
-output topic has one number of partitions for ever. Either refuses what this one has begun, by its
-number."""
-_READ: Final = (5, 6, STEP_FORMAT)
+"""No release had 1 to 6. They are refused, and none is used again."""
 
 
 def check_format(document: Mapping[str, Any]) -> None:
     """Check that this version reads a document."""
-    if document.get("format") not in _READ:
-        known = ", ".join(map(str, _READ))
+    if document.get("format") != STEP_FORMAT:
         raise StateFormatError(
-            f"step of format {document.get('format')!r}, this version reads {known}"
+            f"step of format {document.get('format')!r}, this version reads {STEP_FORMAT}"
         )
 
 
@@ -243,7 +238,7 @@ class Step:
 def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     """Read `Step.shared_document` back."""
     check_format(document)
-    learned, partitions = document["learned"], document.get("partition_counts")
+    learned, partitions = document["learned"], document["partition_counts"]
     return {
         "step": document["step"],
         "kind": StepKind(document["kind"]),
@@ -265,7 +260,7 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         },
         "counted": {
             SourcePartition(topic, partition): (rows, size)
-            for topic, partition, rows, size in document.get("counted", ())
+            for topic, partition, rows, size in document["counted"]
         },
         "partition_counts": partitions and PartitionCounts.from_document(partitions),
     }
@@ -537,10 +532,10 @@ class StepDone:
         return cls(
             step=document["step"],
             totals=Totals(**document["totals"]),
-            seconds=document.get("seconds", 0.0),
-            processed=document.get("processed"),
-            stamped_ms=document.get("stamped_ms", 0),
-            sent=document.get("sent"),
+            seconds=document["seconds"],
+            processed=document["processed"],
+            stamped_ms=document["stamped_ms"],
+            sent=document["sent"],
         )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer.event_time import identity_of
 from sequitur.consumer.step_log import PartitionCounts
-from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
@@ -104,18 +103,12 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
         )
     )
     log = StepLog(job.checkpoint)
-    counts = known_counts(job.checkpoint.root, log.head, began.output_partitions, outputs.released)
+    counts = known_counts(job.checkpoint.root, log.head, began, outputs.released)
     processing = None
     if process is not None:
         output, known = settings.output_topic, counts.newest
         if ends and keeping_state(process.topology):
             outputs = replace(outputs, released=replace(outputs.released, partitions=known))
-        if began.hash_version != HASH_VERSION:
-            job.outages.tell(
-                f"{job.checkpoint.root} was begun by a version that grouped by an older hash, and "
-                "keeps it: equal values of types other than text, bytes, numbers and lists of "
-                "these may go to different tasks. A new checkpoint has the new one"
-            )
         check_growth(process.topology, output, had=known, has=outputs.released.partitions)
         processing = Processing(
             job.workers,
@@ -125,7 +118,6 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
             outputs={name: of_topology.get(name, outputs.released) for name in names},
             default=outputs.released,
             spout_tasks=known,
-            hash_version=began.hash_version,
             dead_letters=dead_letters,
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.lateness import Fold
     from sequitur.consumer.step_log import Step
-    from sequitur.pipelines.store.job_identity import BegunWith, JobIdentity
+    from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.ownership import Ownership
     from sequitur.pipelines.store.storage import Location, SparkFolder, Storage
 
@@ -346,8 +346,11 @@ class Checkpoint(OwnedFolder):
                     f"{len(files)}. Put the folder back, or {BEGIN_ANEW}"
                 )
 
-    def claim(self, identity: JobIdentity) -> BegunWith:
-        """Make the folder this job's, or check that it is; then take it over for this process."""
+    def claim(self, identity: JobIdentity) -> int:
+        """Make the folder this job's, or check that it is; then take it over for this process.
+
+        Return how many partitions the output topic had when the folder was new.
+        """
         document = identity.to_document()
         self._make(document)
         found = self.read_document(FORMAT_DOCUMENT, dict) or {}
@@ -412,8 +415,7 @@ class Checkpoint(OwnedFolder):
                 f"that were read and are still needed, is gone. Put the folder back, or "
                 f"{BEGIN_ANEW}"
             )
-        if not run.files:
-            self._listed.add(run.name)
+        self._listed.add(run.name)
         return replace(run, files=files or {})
 
     def _list_files(self, *runs: Run) -> None:

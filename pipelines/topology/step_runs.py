@@ -653,7 +653,6 @@ class StepRuns:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
-        hash_version: int,
         spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
@@ -664,7 +663,6 @@ class StepRuns:
         self._checkpoint = checkpoint
         self._topology = topology
         self._settings = settings
-        self._hash_version = hash_version
         self._default = default
         self._dead_letters = dead_letters
         self._limit_of = limit_of
@@ -708,9 +706,7 @@ class StepRuns:
         batch = FileBatch(
             topology=self._topology,
             plan=self._plan,
-            rules=replace(
-                settings.rules, limits=self._output_limits(), hash_version=self._hash_version
-            ),
+            rules=replace(settings.rules, limits=self._output_limits()),
             ackers=self._spout_tasks if settings.ackers is None else settings.ackers,
             now_ms=entry.logged_ms,
             seed=(entry.step, entry.logged_ms),

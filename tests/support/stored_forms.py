@@ -278,7 +278,7 @@ def _topology() -> Iterator[Form]:
 
 def _folders() -> Iterator[Form]:
     identity = JobIdentity(("b", _NAME, "a"), None, "json:at:ms", "out", 7, "reorder", "words", 2)
-    yield Form("format.json", identity.to_document(), (7, 2), begun_with)
+    yield Form("format.json", identity.to_document(), 7, begun_with)
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)
     shown = {"host": "ho\u00dft", "process": 7, "space": "boot ns", "started": 99}
