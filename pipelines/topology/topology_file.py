@@ -172,9 +172,8 @@ def check_prepared(
     """Check that the topology's commit phase is that for which a step is prepared."""
     had: dict[str, object] = {_tasks_of(one): count for one, count in prepared.tasks.items()}
     has: dict[str, object] = {_tasks_of(one): tasks.get(one, 0) for one in prepared.tasks}
-    if prepared.signature is not None:
-        had |= prepared.signature
-        has |= topology.commit_signature
+    had |= prepared.signature
+    has |= topology.commit_signature
     for what in sorted({*had, *has}):
         if had.get(what) != has.get(what):
             raise TopologyFileError(

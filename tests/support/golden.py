@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 _REFUSED = Path(__file__).parents[1] / "golden" / "refused"
-_OLD_LIFE_BITS = 20
-_LIFE_BITS = 40
 
 
 def golden_document(name: str) -> dict[str, Any]:
@@ -42,23 +40,3 @@ def make_golden_states(database: Path) -> None:
 def make_golden_journal(directory: Path) -> None:
     """Make a journal of format 2, with events of producer `me` that wait."""
     shutil.copytree(_REFUSED / "journal", directory)
-
-
-def make_prepared_old(checkpoint: Path, database: Path) -> None:
-    """Turn what a job has prepared, and its database, into the form that fb84216 left them in."""
-    (path,) = (checkpoint / "prepared").iterdir()
-    document = json.loads(path.read_text())
-    document.pop("signature", None)
-    attempt = _old_attempt(document["attempt"])
-    document |= {"prepared_format": 1, "attempt": attempt}
-    path.unlink()
-    step, _, _ = path.name.partition("-")
-    path.with_name(f"{step}-{attempt:015d}").write_text(json.dumps(document))
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        connection.create_function("old", 1, _old_attempt)
-        connection.execute("UPDATE sequitur_topologies SET least_attempt = old(least_attempt)")
-        connection.execute("UPDATE sequitur_transactions SET attempt = old(attempt)")
-
-
-def _old_attempt(attempt: int) -> int:
-    return attempt >> _LIFE_BITS << _OLD_LIFE_BITS | attempt & (1 << _OLD_LIFE_BITS) - 1
