@@ -32,7 +32,7 @@ def golden_records(topic: str) -> dict[bytes, bytes]:
 
 
 def make_golden_states(database: Path) -> None:
-    """Make a database of fb84216: of transaction 2 one of two tasks has committed its part."""
+    """Make a database of schema version 1, with a transaction that is committed in part."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript((_REFUSED / "states.sql").read_text())
 
