@@ -41,7 +41,9 @@ def _cursor() -> Cursor:
     return cursor
 
 
-def _framed(body: bytes, *, version: int = 2, length: int = 0, unpacked: int = 0) -> bytes:
+def _framed(
+    body: bytes, *, version: int = CURSOR_VERSION, length: int = 0, unpacked: int = 0
+) -> bytes:
     header = _HEADER.pack(
         b"SQCR", version, length or len(body), unpacked or len(zlib.decompress(body))
     )
@@ -62,7 +64,7 @@ def _written(
 ) -> bytes:
     """A cursor that another program might have written; numbers in columns of eight bytes."""
     count = len(distances) if ranges is None else ranges
-    of_spans = [len(spans[0]), (8, 8, 8)] if spans else []  # else it is of version 2
+    of_spans = [len(spans[0]) if spans else 0, (8, 8, 8)]
     meta = msgspec.msgpack.encode(
         ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b"", lost, *of_spans]
     )
@@ -71,7 +73,7 @@ def _written(
         for numbers in (distances, lengths, *spans)
     )
     body = zlib.compress(struct.pack(">I", len(meta)) + meta + columns)
-    return _framed(body, version=3 if spans else 2)
+    return _framed(body)
 
 
 def test_a_cursor_comes_back_whole() -> None:

@@ -19,8 +19,8 @@ from tests.support.golden import golden_records
 _HOME = 7
 
 
-def _written(ms: int, *, generation: int = -1) -> StoredRecords:
-    """Return what was written then; without a generation, as by format 1."""
+def _written(ms: int, *, generation: int = 0) -> StoredRecords:
+    """Return what was written then."""
     state = SubscriptionState(written_ms=ms).encode(generation=generation)
     return StoredRecords({state_key("billing"): state})
 
@@ -39,14 +39,13 @@ _NEWER_FORMAT = StoredRecords({state_key("billing"): b'{"format":99}'})
         ({_HOME: _written(9), 3: _written(5)}, _HOME),
         ({_HOME: _written(5), 3: _written(9)}, 3),
         ({_HOME: _written(9, generation=1), 3: _written(5, generation=2)}, 3),
-        ({_HOME: _written(9), 3: _written(5, generation=0)}, 3),
         ({1: _OTHERS, 3: _written(5)}, 3),
         ({1: _written(6), 3: _written(5)}, 1),
         ({1: _written(6), 3: _NEWER_FORMAT}, 3),
     ],
     ids=[
-        *("nothing", "others", "at home", "by a later one of format 1", "clock went back"),
-        *("before there were generations", "before it has grown", "grown twice", "not readable"),
+        *("nothing", "others", "at home", "by a later one", "clock went back"),
+        *("before it has grown", "grown twice", "not readable"),
     ],
 )
 def test_records_are_where_they_were_written(read: dict[int, StoredRecords], place: int) -> None:
