@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     NewPartitions,
@@ -49,7 +49,7 @@ from sequitur.errors import (
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
 from tests.support.open_subscriptions import group_commit
-from tests.support.subscribed_topics import SHORT_LEASE_S, SubscribedTopics
+from tests.support.subscribed_topics import SHORT_LEASE_S
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -216,33 +216,6 @@ def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
     with surveyor.cursors.take(name, watch=surveyor.watch) as other:
         assert other.stored is not None
         assert other.stored.state.step == 2
-
-
-@pytest.mark.promise("sub-consumer-group-subscription")
-def test_a_claim_of_an_older_version_is_held_while_its_group_has_a_member(
-    topics: SubscribedTopics, name: str, topic: str
-) -> None:
-    """That version claims by a number alone, and joins the group."""
-    topics.claim_as_fb84216(name)
-    surveyor = topics.surveyor
-    look = surveyor.look(name, surveyor.cursors.follow(name))
-    assert look()[0] is Hold.FREE
-    member = Consumer({**topics.kafka.librdkafka(), "group.id": name})
-    member.subscribe([topic])
-
-    def is_held() -> bool:
-        member.poll(0.1)
-        return look()[0] is Hold.YOUNG
-
-    with contextlib.closing(member):
-        wait_until(is_held)
-        with pytest.raises(SubscriptionConnectedError):
-            surveyor.cursors.take(name, watch=surveyor.watch)
-    wait_until(lambda: look()[0] is Hold.FREE)
-    surveyor.cursors.take(name, watch=surveyor.watch).close()
-    claim = look()[1]
-    assert claim is not None
-    assert claim.owner == ProcessIdentity.own()
 
 
 @pytest.mark.promise("sub-owner-subscription-dies")

@@ -15,7 +15,6 @@ from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import CURSOR_VERSION, decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import (
     LARGEST_OFFSET,
-    AckCounts,
     Redeliveries,
     RedeliverySpan,
 )
@@ -188,20 +187,22 @@ def test_deliveries_that_make_no_sense_are_refused(spans: Sequence[Sequence[int]
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    with pytest.raises(CursorVersionError, match="format 4, expected one of 1, 2, 3"):
+    with pytest.raises(CursorVersionError, match=r"billing.* of format 4, this version reads 3"):
         decode_cursor(_framed(zlib.compress(b"whatever"), version=4), IDENTITY)
 
 
-@pytest.mark.promise("sub-topic-retention-somebody")
-def test_a_cursor_of_an_older_version_is_read() -> None:
-    """It has counted nothing as lost; written again it has the newer format."""
-    old = base64.b64decode(golden_text("cursor.b64"))
-    stored = decode_cursor(old, IDENTITY)
-    assert state_of(stored.cursor) == state_of(_cursor())
-    assert stored.cursor.counts == AckCounts((1 << 40) - 70_000 + 11, 2, 1, lost=0)
-    assert (stored.generation, stored.carried) == (7, b"carried")
-    assert stored.redeliveries == Redeliveries()
-    assert (old[4], encode_cursor(stored.cursor)[4]) == (1, CURSOR_VERSION)
+@pytest.mark.promise("sub-older-version-meets")
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (base64.b64decode(golden_text("cursor.b64")), 1),
+        (_framed(zlib.compress(b"of 2"), version=2), 2),
+    ],
+)
+def test_a_cursor_of_an_older_version_is_refused_by_name(data: bytes, found: int) -> None:
+    refused = rf"{IDENTITY}: a cursor of format {found}, this version reads 3: .* or delete the sub"
+    with pytest.raises(CursorVersionError, match=refused):
+        decode_cursor(data, IDENTITY)
 
 
 @pytest.mark.parametrize("data", [b"", b"SQCR", b"x" * 500, b'{"version":1}' * 9])
