@@ -463,6 +463,7 @@ class JobMetrics:
         self._outages = outages
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
+        self.empty_partitions = 0
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
@@ -511,6 +512,8 @@ class JobMetrics:
             "keys_bytes", "Bytes of the checkpoint's keys/", 0 if keys is None else keys.size_bytes
         )
         yield _gauge("steps", "Steps since the checkpoint began", done.step + 1)
+        text = "Partitions of the output topic that get no rows: the checkpoint began without them"
+        yield _gauge("output_partitions_empty", text, self.empty_partitions)
         if entry.frontier_ms >= 0:
             frontier_s = entry.frontier_ms / 1000
             yield _gauge(

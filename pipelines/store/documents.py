@@ -92,6 +92,20 @@ def _files(document: Mapping[str, Any]) -> dict[str, int]:
     return {str(name): int(rows) for name, rows in document["files"].items()}
 
 
+# How many partitions of an output topic that has gained some get rows: a note for `inspect`.
+
+
+def partitions_document(used: int, there: int) -> dict[str, Any]:
+    """Return the note: how many get rows, and how many there are."""
+    return {"format": _FORMAT, "used": used, "there": there}
+
+
+def empty_partitions(document: Mapping[str, Any]) -> int:
+    """Return how many stay empty, as the note says."""
+    check_format(document, _FORMAT)
+    return int(document["there"]) - int(document["used"])
+
+
 # What a job without its checkpoint takes over from the one that had it.
 
 

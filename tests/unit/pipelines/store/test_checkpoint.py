@@ -200,7 +200,11 @@ def _clock_of_format_1(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "clock": {"format": 1, "frontier_ms": 0, "seen_ms": 0, "partitions": []}}
 
 
-@pytest.mark.promise("order-checkpoint-written-version")
+def _grown(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "partition_counts": [[4, 100], [6, None]]}
+
+
+@pytest.mark.promise("order-checkpoint-written-version", "order-output-topic-gains")
 @pytest.mark.parametrize(
     ("folder", "change", "what"),
     [
@@ -211,6 +215,8 @@ def _clock_of_format_1(document: dict[str, Any]) -> dict[str, Any]:
         ),
         ("staged", _clock_of_format_1, "clock of format 1, this version reads 2"),
         ("frontier", _clock_of_format_1, "clock of format 1, this version reads 2"),
+        ("staged", _grown, "the output topic has gained .* 100 go by 4 partitions and .* by 6, .*"),
+        ("frontier", _grown, "the output topic has gained .* by 4 partitions and .* by 6, .*"),
     ],
 )
 def test_step_of_an_older_form_is_refused_and_left_as_it_is(
