@@ -58,7 +58,7 @@ CURSOR_VERSION: Final = 3
 """No release had 1 and 2. They are refused, and none is used again."""
 
 OTHER_VERSION: Final = (
-    "run the version that has written it, or delete the subscription (--force) and create it anew"
+    "run the version that has written it, or delete the subscription (--force) and create it again"
 )
 
 _MAGIC: Final = b"SQCR"

@@ -165,7 +165,7 @@ class SubscriptionRecord:
             raise StateFormatError(
                 f"the record of a subscription has an unknown format, {number!r}, this version "
                 f"reads {RECORD_FORMAT}: let the version that wrote it delete the subscription, "
-                "and create it anew"
+                "and create it again"
             )
         if more := document.keys() - _FIELDS:
             raise StateFormatError(
