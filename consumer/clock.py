@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 
 CLOCK_FORMAT: Final = 2
-"""Of what this version writes. In format 1 a partition had the time of its last event, and was
-silent since then, looked at or not."""
-_FORMER_FORMAT: Final = 1
+"""No release had 1. It is refused, and not used again."""
 LONGEST_TICK_MS: Final = 1_000
 BEFORE_ALL_TIME_MS: Final = -1
 """The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
@@ -335,14 +333,8 @@ class EventClock:
             StateFormatError: Written by something else, or by a newer version.
         """
         found = document.get("format")
-        if found not in (_FORMER_FORMAT, CLOCK_FORMAT):
-            raise StateFormatError(
-                f"clock of format {found!r}, this version reads {_FORMER_FORMAT} and {CLOCK_FORMAT}"
-            )
-        entries = document["partitions"]
-        if found == _FORMER_FORMAT:
-            seen_ms = document.get("seen_ms", 0)
-            entries = [_of_former_format(entry, seen_ms) for entry in entries]
+        if found != CLOCK_FORMAT:
+            raise StateFormatError(f"clock of format {found!r}, this version reads {CLOCK_FORMAT}")
         return cls(
             frontier_ms=document["frontier_ms"],
             partitions={
@@ -353,26 +345,14 @@ class EventClock:
                     high_watermark=entry["high_watermark"],
                     silent_ms=entry["silent_ms"],
                     silent_end=entry["silent_end"],
-                    delay_ms=entry.get("delay_ms", 0),
-                    was_idle=entry.get("was_idle", False),
-                    idle_at_ms=entry.get("idle_at_ms"),
-                    was_overruled=entry.get("was_overruled", False),
+                    delay_ms=entry["delay_ms"],
+                    was_idle=entry["was_idle"],
+                    idle_at_ms=entry["idle_at_ms"],
+                    was_overruled=entry["was_overruled"],
                 )
-                for entry in entries
+                for entry in document["partitions"]
             },
         )
-
-
-def _of_former_format(entry: Mapping[str, Any], seen_ms: int) -> dict[str, Any]:
-    """Return a partition of format 1 as one of this; it was idle once it was read to its end."""
-    last_ms = entry["last_event_ms"]
-    seen_ms = max(seen_ms, last_ms)
-    return {
-        **entry,
-        "seen_ms": seen_ms,
-        "silent_ms": seen_ms - last_ms,
-        "silent_end": entry["high_watermark"],
-    }
 
 
 # The delay that the job learns by itself: how late rows are, by source partition, and lately.

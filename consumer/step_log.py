@@ -23,93 +23,15 @@ if TYPE_CHECKING:
 
 
 STEP_FORMAT: Final = 7
-"""Of what this version writes. Versions that read 5 alone know nothing of plans, and would write
-the rows of a step again; in format 6 runs name their files, which now stand beside these, and an
-output topic has one number of partitions for ever. Either refuses what this one has begun, by its
-number."""
-_READ: Final = (5, 6, STEP_FORMAT)
+"""No release had 1 to 6. They are refused, and none is used again."""
 
 
 def check_format(document: Mapping[str, Any]) -> None:
     """Check that this version reads a document."""
-    if document.get("format") not in _READ:
-        known = ", ".join(map(str, _READ))
+    if document.get("format") != STEP_FORMAT:
         raise StateFormatError(
-            f"step of format {document.get('format')!r}, this version reads {known}"
+            f"step of format {document.get('format')!r}, this version reads {STEP_FORMAT}"
         )
-
-
-# How many output partitions there are for a row. The output topic may gain some while a job lives.
-#
-# Rows up to an event time, the *cut*, keep the old number, later ones have the new. The cut is the
-# greatest event time that was staged when the growth was found: so what is staged by then stays
-# where it stands, and of a key all rows up to the cut are in one partition and all later ones in
-# one.
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCounts:
-    """How many output partitions there are for rows of each event time.
-
-    Attributes:
-        counts: Numbers of partitions, each greater than the one before.
-        cuts_ms: Of each but the last, the event time up to which it counts, itself included.
-    """
-
-    counts: tuple[int, ...]
-    cuts_ms: tuple[int, ...] = ()
-
-    @property
-    def newest(self) -> int:
-        """The number for the newest rows, and for rows without an event time."""
-        return self.counts[-1]
-
-    @property
-    def only(self) -> int | None:
-        """The number for all rows, or None if there are several."""
-        return None if self.cuts_ms else self.newest
-
-    def grown(self, partitions: int, cut_ms: int) -> Self:
-        """Return it for a topic that has more partitions now.
-
-        Args:
-            partitions: How many.
-            cut_ms: The greatest event time that was staged.
-        """
-        counts, cuts = self.counts, self.cuts_ms
-        if cuts and cuts[-1] == cut_ms:  # no row has gone by the newest
-            counts, cuts = counts[:-1], cuts[:-1]
-        return type(self)((*counts, partitions), (*cuts, cut_ms))
-
-    def within(self, first_ms: int, last_ms: int) -> tuple[int, ...]:
-        """Return the numbers for rows with event times from `first_ms` to `last_ms`, in order."""
-        firsts = (first_ms, *(max(first_ms, cut + 1) for cut in self.cuts_ms))
-        lasts = (*(min(last_ms, cut) for cut in self.cuts_ms), last_ms)
-        return tuple(
-            count
-            for count, first, last in zip(self.counts, firsts, lasts, strict=True)
-            if first <= last
-        )
-
-    def reached(self, before_ms: int, frontier_ms: int) -> int:
-        """Return how far a step may release: to a cut first, so that each key's order is kept.
-
-        Args:
-            before_ms: The frontier before it.
-            frontier_ms: How far it could release.
-        """
-        between = (cut for cut in self.cuts_ms if before_ms < cut < frontier_ms)
-        return min(between, default=frontier_ms)
-
-    def to_document(self) -> list[list[int | None]]:
-        """Return it as JSON values: numbers, and up to which event time each counts."""
-        return [[*one] for one in zip(self.counts, (*self.cuts_ms, None), strict=True)]
-
-    @classmethod
-    def from_document(cls, document: Sequence[Sequence[int]]) -> Self:
-        """Read `to_document` back."""
-        counts, cuts = zip(*document, strict=True)
-        return cls(counts, cuts[:-1])
 
 
 # Counts of rows: of a step, or since the checkpoint began.
@@ -172,7 +94,6 @@ class StepKind(StrEnum):
     TICK = "tick"
     DRAIN = "drain"
     RESET = "reset"
-    GROWTH = "growth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +116,8 @@ class Step:
         lost: Of each source partition that lost rows before they were read, the first offset of
             these and the one behind the last.
         counted: Of each source partition that it read, how many rows, and bytes of them.
-        partition_counts: How many output partitions there are for its rows, and for all that were
-            staged before; None in what versions wrote that knew one number alone.
+        output_partitions: By how many partitions of the output topic its rows are placed, and all
+            rows of its checkpoint.
     """
 
     step: int
@@ -212,11 +133,11 @@ class Step:
     topics: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
     counted: Mapping[SourcePartition, tuple[int, int]] = field(default_factory=dict)
-    partition_counts: PartitionCounts | None = None
+    output_partitions: int | None = None
 
     def shared_document(self) -> dict[str, Any]:
         """Return these fields as JSON values, with the number of the format."""
-        partitions = self.partition_counts
+        partitions = self.output_partitions
         planned = [[*partition, offset] for partition, offset in sorted(self.planned.items())]
         return {
             "format": STEP_FORMAT,
@@ -236,14 +157,14 @@ class Step:
                 for where, (first, end) in sorted(self.lost.items())
             ],
             "counted": [[*where, *counts] for where, counts in sorted(self.counted.items())],
-            "partition_counts": None if partitions is None else partitions.to_document(),
+            "partition_counts": None if partitions is None else [[partitions, None]],
         }
 
 
 def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     """Read `Step.shared_document` back."""
     check_format(document)
-    learned, partitions = document["learned"], document.get("partition_counts")
+    partitions, learned = _one_number(document["partition_counts"]), document["learned"]
     return {
         "step": document["step"],
         "kind": StepKind(document["kind"]),
@@ -265,10 +186,24 @@ def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         },
         "counted": {
             SourcePartition(topic, partition): (rows, size)
-            for topic, partition, rows, size in document.get("counted", ())
+            for topic, partition, rows, size in document["counted"]
         },
-        "partition_counts": partitions and PartitionCounts.from_document(partitions),
+        "output_partitions": partitions,
     }
+
+
+def _one_number(counts: Sequence[Sequence[int]] | None) -> int | None:
+    """Return by how many output partitions rows are placed; no release wrote several numbers."""
+    if counts is None:
+        return None
+    (first, cut_ms), *later = counts
+    if later:
+        raise StateFormatError(
+            "the output topic has gained partitions while the job had this checkpoint: rows up to "
+            f"event time {cut_ms} go by {first} partitions and later ones by {later[0][0]}, this "
+            "version keeps one number for a checkpoint"
+        )
+    return first
 
 
 # What a step staged, and how far it moves the frontier: all that needs nothing of the step before.
@@ -380,17 +315,6 @@ class StepEntry(Step):
     def frontier_ms(self) -> int:
         """The frontier this step releases up to, itself included."""
         return self.clock.frontier_ms
-
-    @property
-    def reach_ms(self) -> int:
-        """Greatest event time that was staged up to this step."""
-        folds = () if self.keys is None else self.keys.folds
-        return max(
-            self.frontier_ms,
-            self.clock.max_event_time_ms,
-            *(run.reach_ms for run in self.runs),
-            *(fold.max_event_time_ms for fold in folds),
-        )
 
     @property
     def live_runs(self) -> tuple[Run, ...]:
@@ -537,10 +461,10 @@ class StepDone:
         return cls(
             step=document["step"],
             totals=Totals(**document["totals"]),
-            seconds=document.get("seconds", 0.0),
-            processed=document.get("processed"),
-            stamped_ms=document.get("stamped_ms", 0),
-            sent=document.get("sent"),
+            seconds=document["seconds"],
+            processed=document["processed"],
+            stamped_ms=document["stamped_ms"],
+            sent=document["sent"],
         )
 
 

@@ -29,8 +29,8 @@ from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueues, 
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
 from sequitur.producer.journal.frames import (
+    FORMAT_VERSION,
     PREAMBLE_LENGTH,
-    READ_VERSIONS,
     Head,
     Renewal,
     decode_frame,
@@ -162,7 +162,7 @@ def journal_producer(journal: Path) -> str | None:
         except OSError:
             continue
         preamble = decode_preamble(data[:PREAMBLE_LENGTH])
-        if preamble is None or preamble[0] not in READ_VERSIONS or preamble[1] != segment:
+        if preamble is None or preamble[0] != FORMAT_VERSION or preamble[1] != segment:
             continue
         placed = decode_frame(data, PREAMBLE_LENGTH, segment_seed(segment))
         if placed is not None and isinstance(placed.frame, Head):

@@ -1,8 +1,7 @@
 """Which names a subscription may have: one rule for whoever creates or opens one, and for jobs.
 
 The consumer group of a subscription is called `sequitur-` and its name, or has the prefix of its
-installation (`[kafka] system_prefix`) instead; those that older versions
-have created keep theirs, which is the name alone. A group of somebody else is left alone: its
+installation (`[kafka] system_prefix`) instead. A group of somebody else is left alone: its
 members would lose their partitions, and its offsets would be replaced.
 """
 

@@ -215,8 +215,7 @@ class Subscription:
     Args:
         kafka: How to reach the brokers, or their addresses alone.
         name: The subscription's name: letters, digits, '.', '_', '-'. Its consumer group is
-            `sequitur-` and the name. If an older version created it, the group has the
-            subscription's name.
+            `sequitur-` and the name.
         topics: The topic, or several.
         type: As in Pulsar. Several receivers are threads of one process.
         position: Where a new subscription begins: at the first message that is there, or after the

@@ -135,7 +135,7 @@ class Surveyor:
             kafka, replication_factor=replication_factor, outages=outages, topics=self.topics
         )
         self.groups = ConsumerGroups(kafka, outages, self.admin)
-        self.watch = ClaimWatch(lambda name: bool(self.groups.connected([name])), clock)
+        self.watch = ClaimWatch(clock)
         self._ages: dict[tuple[str, int, int], int] = {}  # by topic's id, partition, offset
         self._frontiers = FrontierWatch()
         self._idle = IdleWatch(clock)
@@ -163,12 +163,14 @@ class Surveyor:
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
         logs = {one: Log(*ends, sizes.get(one)) for one, ends in extents.logs.items()}
-        connected, untold = self._connected(claims)
+        connected = frozenset(
+            name for name, claim in claims.items() if self.watch.judge(name, claim) is not Hold.FREE
+        )
         return Survey(
             now_ms=now_ms,
             registry=registry,
             connected=connected,
-            untold={**untold, **found.untold},
+            untold=found.untold,
             seen_ms={
                 name: claim.seen_ms for name, claim in claims.items() if claim.seen_ms is not None
             },
@@ -184,20 +186,6 @@ class Surveyor:
             },
             of_gone_logs=gone_logs(stored, logs, ids),
         )
-
-    def _connected(self, claims: Mapping[str, Claim]) -> tuple[frozenset[str], dict[str, str]]:
-        """Return the subscriptions that may have an owner, and of which that is not told, and why.
-
-        Of claims of the first form the consumer groups tell, which have their names.
-        """
-        first = [name for name, claim in claims.items() if claim.is_first_form]
-        members, untold = self.groups.members_of(first)
-        held = (
-            name
-            for name, claim in claims.items()
-            if not claim.is_first_form and self.watch.judge(name, claim) is not Hold.FREE
-        )
-        return frozenset({*members, *held}), untold
 
     def look(
         self, name: str, followed: FollowedPartition

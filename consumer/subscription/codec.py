@@ -14,8 +14,6 @@ Integers of the header are big endian::
   `carried` are the caller's.
 * Behind these stand the columns of `Redeliveries`: how far each span begins behind the one before
   it, how long it is, and how often its messages were delivered.
-* Version 1 has no count of lost offsets: that was not counted, and is read as 0. Versions 1 and 2
-  have no deliveries: what was out then counts as never delivered.
 """
 
 from __future__ import annotations
@@ -57,7 +55,11 @@ if TYPE_CHECKING:
 
 
 CURSOR_VERSION: Final = 3
-_READ: Final = {1, 2, CURSOR_VERSION}
+"""No release had 1 and 2. They are refused, and none is used again."""
+
+OTHER_VERSION: Final = (
+    "run the version that has written it, or delete the subscription (--force) and create it again"
+)
 
 _MAGIC: Final = b"SQCR"
 _HEADER: Final = struct.Struct(">4sBQQ")
@@ -83,9 +85,9 @@ class _Meta(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     length_width: int
     generation: int
     carried: bytes
-    lost: int = 0
-    spans: int = 0
-    span_widths: tuple[int, int, int] = (1, 1, 1)
+    lost: int
+    spans: int
+    span_widths: tuple[int, int, int]
 
     @property
     def columns(self) -> list[tuple[int, int]]:
@@ -170,7 +172,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
         CursorVersionError: They are of a format that this version does not know.
         ForeignCursorError: They are another cursor's.
     """
-    meta, (distances, lengths, *of_spans) = _unpack(_checked_body(data))
+    meta, (distances, lengths, *of_spans) = _unpack(_checked_body(data, identity))
     found = f"{meta.subscription} on {meta.topic}-{meta.partition}"
     if (meta.subscription, meta.topic, meta.partition) != (
         identity.subscription,
@@ -192,7 +194,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
     return StoredCursor(cursor, meta.generation, meta.carried, _redeliveries(meta, *of_spans))
 
 
-def _checked_body(data: bytes) -> bytes:
+def _checked_body(data: bytes, identity: CursorIdentity) -> bytes:
     """Return the unpacked body of bytes that are whole."""
     if len(data) < _HEADER_LENGTH:
         raise CursorDamagedError(f"{len(data)} bytes are too few for a cursor")
@@ -204,9 +206,10 @@ def _checked_body(data: bytes) -> bytes:
         raise CursorDamagedError(f"a cursor of {length} bytes has {len(body)}")
     if data[_HEADER.size : _HEADER_LENGTH] != _CRC.pack(_checksum(header, body)):
         raise CursorDamagedError("the checksum of a cursor is wrong")
-    if version not in _READ:
+    if version != CURSOR_VERSION:
         raise CursorVersionError(
-            f"a cursor of format {version}, expected one of {', '.join(map(str, sorted(_READ)))}"
+            f"{identity}: a cursor of format {version}, this version reads {CURSOR_VERSION}: "
+            f"{OTHER_VERSION}"
         )
     stream = zlib.decompressobj()
     try:
@@ -526,7 +529,10 @@ def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tup
     if value[_CHUNK.size : _CHUNK_HEADER] != _CRC.pack(_crc(header + part)):
         raise CursorDamagedError(f"{identity}: the checksum of a chunk is wrong")
     if version != _VERSION:
-        raise CursorVersionError(f"{identity}: a chunk of format {version}, expected {_VERSION}")
+        raise CursorVersionError(
+            f"{identity}: a chunk of format {version}, this version reads {_VERSION}: "
+            f"{OTHER_VERSION}"
+        )
     if (generation, count) != (pointer.generation, pointer.count) or index >= count:
         raise CursorChunksError(
             f"{identity}: chunk {index} of {count} of generation {generation} among those of "
@@ -557,7 +563,9 @@ def _split_text(metadata: str) -> tuple[str, str]:
         raise CursorDamagedError("the metadata of the offset is not that of a cursor")
     version, kind, rest = found.groups()
     if int(version) != _VERSION:
-        raise CursorVersionError(f"metadata of format {version}, expected {_VERSION}")
+        raise CursorVersionError(
+            f"metadata of format {version}, this version reads {_VERSION}: {OTHER_VERSION}"
+        )
     return kind, rest
 
 

@@ -318,7 +318,7 @@ class CursorStore(TopicStore):
                 if (one := records.subscription(name)) is not None:
                     found.stored[name] = one
             except ConsumerError as error:
-                found.damaged[name] = f"{error}; {what_helps(error)}"
+                found.damaged[name] = what_helps(error)
             try:
                 if (claim := records.claim(name)) is not None:
                     found.claims[name] = claim

@@ -58,8 +58,8 @@ Changes: TypeAlias = "dict[bytes, bytes | None]"
 """Records to write: a value for each key, None to delete it."""
 
 RECORD_FORMAT: Final = 2
-_ADDED_IN_2: Final = frozenset({"partition", "group", "evicted_topic", "max_held_bytes"})
-"""What format 1 does not have. A field more is a format more: older versions would drop it."""
+"""No release had 1. It is refused, and not used again. A new field needs a new format: older
+versions would drop it."""
 NOTED_EACH_MS: Final = 60_000
 """When a subscription was last connected is written no more often: expiration counts in minutes."""
 _SUBSCRIPTION: Final = "subscription"
@@ -107,7 +107,7 @@ class SubscriptionRecord:
     topics: tuple[str, ...]
     type: SubscriptionType  # how its messages are given to consumers
     created_ms: int  # when it was created, epoch milliseconds
-    # id of its consumer group: `group_of_new`, and in format 1 its name
+    # id of its consumer group, see `group_of_new`
     group: str = field(kw_only=True)
     epoch: int = 0  # how often its cursors were reset
     last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
@@ -116,8 +116,8 @@ class SubscriptionRecord:
     # when it was last reset to read messages again; None if it was not. Until it has acked those
     # from before that moment, none of them expires
     reset_ms: int | None = None
-    # partition of the cursors' topic that its cursors are in; None where no owner has noted it, as
-    # in records of format 1: they are looked for in all of them
+    # partition of the cursors' topic that its cursors are in; None where no owner has noted it:
+    # they are looked for in all of them
     partition: int | None = None
     # topic that its messages are copied to before a backlog quota evicts them, whoever does that;
     # None: they are not, as its owner has it
@@ -161,12 +161,13 @@ class SubscriptionRecord:
         """Read `encode` back."""
         document = _loaded(value, "a subscription")
         number = document.get("format") if isinstance(document, dict) else None
-        if number not in _FIELDS:
-            known = " and ".join(map(str, _FIELDS))
+        if number != RECORD_FORMAT:
             raise StateFormatError(
-                f"the record of a subscription has an unknown format, expected one of {known}"
+                f"the record of a subscription has an unknown format, {number!r}, this version "
+                f"reads {RECORD_FORMAT}: let the version that wrote it delete the subscription, "
+                "and create it again"
             )
-        if more := document.keys() - _FIELDS[number]:
+        if more := document.keys() - _FIELDS:
             raise StateFormatError(
                 f"the record of a subscription has {', '.join(sorted(more))}, and format {number} "
                 "has not"
@@ -183,7 +184,7 @@ class SubscriptionRecord:
                 expiration_time_minutes=_whole_or_none(document, "expiration_time_minutes"),
                 reset_ms=_whole_or_none(document, "reset_ms"),
                 partition=_whole_or_none(document, "partition"),
-                group=str(document["name"] if number == 1 else document["group"]),
+                group=str(document["group"]),
                 evicted_topic=None if evicted is None else str(evicted),
                 max_held_bytes=_whole_or_none(document, "max_held_bytes"),
             )
@@ -193,9 +194,8 @@ class SubscriptionRecord:
             )
 
 
-_ALL_FIELDS: Final = frozenset({"format", *(one.name for one in fields(SubscriptionRecord))})
-_FIELDS: Final = {1: _ALL_FIELDS - _ADDED_IN_2, RECORD_FORMAT: _ALL_FIELDS}
-"""What the records of each format have; one with more is a newer version's."""
+_FIELDS: Final = frozenset({"format", *(one.name for one in fields(SubscriptionRecord))})
+"""What records have; one with more is a newer version's."""
 _KEEPS: Final = TopicPolicies(
     BacklogQuota(), 0, 0, Retention(time_minutes=-1, size_mb=-1), DetectionThresholds()
 )

@@ -26,7 +26,12 @@ from confluent_kafka import TopicPartition
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
-from sequitur.consumer.subscription.codec import is_chunk_of, read_pointer, read_stored
+from sequitur.consumer.subscription.codec import (
+    OTHER_VERSION,
+    is_chunk_of,
+    read_pointer,
+    read_stored,
+)
 from sequitur.consumer.subscription.cursor import CountedSizes, CursorIdentity, PartitionCursor
 from sequitur.errors import ConsumerError, CursorDamagedError, CursorVersionError
 from sequitur.kafka.partition import SourcePartition
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _FORMAT: Final = 2
-_READ: Final = {1, _FORMAT}
+"""No release had 1. It is refused, and not used again."""
 _CHECKSUM: Final = 8
 """Hexadecimal digits in front of the JSON, and no more."""
 
@@ -58,17 +63,16 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     sent: dict[str, dict[int, int]]
     topics: dict[str, str]
     repeated: int
-    generation: int = -1
-    group: str = ""
+    generation: int
+    group: str
 
 
 class StoredState(NamedTuple):
     """What cursors share, and what was stored with it."""
 
     state: SubscriptionState
-    # number of that writing, counted over all owners; -1 in format 1, which has none
-    generation: int
-    group: str  # id of the subscription's consumer group; empty in format 1, where it is the name
+    generation: int  # number of that writing, counted over all owners
+    group: str  # id of the subscription's consumer group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +149,10 @@ def _read(data: bytes) -> _Document:
     if data[:_CHECKSUM] != _checksum(body):
         raise CursorDamagedError("the checksum of a subscription's state is wrong")
     try:
-        if (version := msgspec.json.decode(body, type=_Format).format) not in _READ:
+        if (version := msgspec.json.decode(body, type=_Format).format) != _FORMAT:
             raise CursorVersionError(
-                f"the state of a subscription has format {version}, this version reads "
-                f"{', '.join(map(str, sorted(_READ)))}"
+                f"the state of a subscription has format {version}, this version reads {_FORMAT}: "
+                f"{OTHER_VERSION}"
             )
         return msgspec.json.decode(body, type=_Document)
     except msgspec.DecodeError as error:
@@ -181,6 +185,7 @@ RENEWALS: Final = 3
 _LOOKS: Final = 10
 """So often others look at it in that time."""
 _CLAIMS_FORMAT: Final = 2
+"""No release had the first form, the life alone. It is refused."""
 _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -189,12 +194,11 @@ class Claim:
     """The newest word of whoever has a subscription."""
 
     life: str  # names this hold on the subscription; no other has it
-    count: int = 0  # how often this life has written it
-    lease_ms: int = 0  # so long it may stand still; 0: nobody holds the subscription
+    count: int  # how often this life has written it
+    lease_ms: int  # so long it may stand still; 0: nobody holds the subscription
     # when an owner was last there, by that one's wall clock; None if none is known
-    seen_ms: int | None = None
-    # the process; None in the first form, of which the consumer group tells
-    owner: ProcessIdentity | None = None
+    seen_ms: int | None
+    owner: ProcessIdentity  # the process
 
     @classmethod
     def begin(cls, lease_s: float, before: Claim | None) -> Self:
@@ -202,11 +206,6 @@ class Claim:
         seen_ms = None if before is None else before.seen_ms
         own = ProcessIdentity.own()
         return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
-
-    @property
-    def is_first_form(self) -> bool:
-        """Whether it has no lease of its own: its owner is a member of the consumer group."""
-        return self.owner is None
 
     @property
     def lease_s(self) -> float:
@@ -230,9 +229,12 @@ class Claim:
 
     @classmethod
     def decode(cls, value: bytes, subscription: str) -> Self:
-        """Read `encode` back; the first form was the life alone."""
+        """Read `encode` back."""
         if _FIRST_FORM.fullmatch(value):
-            return cls(value.decode())
+            raise CursorVersionError(
+                f"the claim of subscription {subscription!r} has the first form, this version "
+                f"reads {_CLAIMS_FORMAT}: {OTHER_VERSION}"
+            )
         try:
             document = json.loads(value)
             version = document["format"]
@@ -250,7 +252,7 @@ class Claim:
             ) from error
         raise CursorVersionError(
             f"the claim of subscription {subscription!r} has format {version}, this version "
-            f"reads {_CLAIMS_FORMAT}"
+            f"reads {_CLAIMS_FORMAT}: {OTHER_VERSION}"
         )
 
 
@@ -274,18 +276,13 @@ class _Seen(NamedTuple):
 class ClaimWatch:
     """Judges claims by what this process has seen of them. One thread at a time."""
 
-    def __init__(
-        self, has_members: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._has_members = has_members
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
 
     def judge(self, subscription: str, claim: Claim | None) -> Hold:
         """Say whether a subscription has an owner, by its claim as it was read just now."""
-        if claim is not None and claim.is_first_form:
-            return Hold.YOUNG if self._has_members(subscription) else Hold.FREE
-        if claim is None or not claim.lease_ms or (claim.owner and claim.owner.is_gone()):
+        if claim is None or not claim.lease_ms or claim.owner.is_gone():
             self._seen.pop(subscription, None)
             return Hold.FREE
         written, now_s = (claim.life, claim.count), self._clock()
@@ -391,10 +388,9 @@ def nothing_stored(subscription: str) -> str:
 
 
 def what_helps(error: ConsumerError) -> str:
-    """Say what helps where cursors cannot be read."""
-    if isinstance(error, CursorVersionError):
-        return "run the version that has written it"
-    return "only a deletion helps"
+    """Say why cursors cannot be read, and what helps."""
+    is_other = isinstance(error, CursorVersionError)
+    return str(error) if is_other else f"{error}; only a deletion helps"
 
 
 def state_key(subscription: str) -> bytes:
@@ -463,8 +459,8 @@ class StoredRecords:
 
     def state(self, subscription: str) -> SubscriptionState | None:
         """Return what a subscription's cursors share; None if nothing is stored."""
-        value = self._found.get(state_key(subscription))
-        return None if value is None else SubscriptionState.decode(value)
+        found = self._stored_state(subscription)
+        return None if found is None else found.state
 
     def subscription(self, name: str) -> StoredSubscription | None:
         """Return what is stored of a subscription; None if nothing is."""
@@ -505,22 +501,28 @@ class StoredRecords:
         """Return the greatest number that a writing had; -1 before the first."""
         pointers = (read_pointer(text) for _, text in self._committed(name).values())
         of_chunks = max((one.generation for one in pointers if one is not None), default=-1)
-        value = self._found.get(state_key(name))
-        return of_chunks if value is None else max(of_chunks, read_state(value).generation)
+        found = self._stored_state(name)
+        return of_chunks if found is None else max(of_chunks, found.generation)
 
     def age(self, name: str) -> tuple[int, int]:
         """Return what is greater of two that are stored of a subscription the later it was written.
 
-        That is the generation, which no clock gives. Those that format 1 has written have none: of
-        two such ones the time counts.
+        That is the generation, which no clock gives. Of two of one generation the time counts.
         """
         found = read_state(self._found[state_key(name)])
         return found.generation, found.state.written_ms
 
     def group(self, name: str) -> str | None:
         """Return the consumer group that a subscription has; None if nothing is stored of it."""
+        found = self._stored_state(name)
+        return None if found is None else found.group
+
+    def _stored_state(self, name: str) -> StoredState | None:
         value = self._found.get(state_key(name))
-        return None if value is None else read_state(value).group or name
+        try:
+            return None if value is None else read_state(value)
+        except CursorVersionError as error:
+            raise CursorVersionError(f"subscription {name!r}: {error}") from error
 
     def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
         """Return offset and metadata of each cursor of a subscription."""

@@ -267,7 +267,7 @@ class ReorderTester:
         with contextlib.ExitStack() as opened:
             checkpoint = opened.enter_context(contextlib.closing(Checkpoint(self._storage)))
             job = self._context(checkpoint)
-            engine = open_engine(job, self._stage, ends=False)
+            engine = open_engine(job, self._stage)
             opened.callback(engine.close)
             opened.enter_context(checkpoint.while_owned())
             engine.recover()

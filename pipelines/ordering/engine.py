@@ -43,7 +43,7 @@ from sequitur.pipelines.ordering.step import Finisher, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.step_log import PartitionCounts, StagedStep, Totals
+    from sequitur.consumer.step_log import StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.sink.sink import Outputs
@@ -64,14 +64,17 @@ class ReorderEngine:
         outputs: Outputs,
         processing: Processing | None,
         log: StepLog,
-        counts: PartitionCounts,
+        *,
+        partitions: int,
+        empty: int = 0,
     ) -> None:
+        """Make one of a job whose rows are placed by `partitions`, and leave `empty` more alone."""
         self._job = job
         self._processing = processing
         self._log = log
-        self._released = outputs.released
-        runs = SortedRuns(job, outputs, releases=processing is None)
-        self._steps = Steps(job, log, runs, outputs, counts, processing=processing)
+        self.empty_partitions = empty
+        runs = SortedRuns(job, outputs, partitions, releases=processing is None)
+        self._steps = Steps(job, log, runs, outputs, partitions, processing=processing)
         self._finisher = Finisher(log, self._steps)
         self._lock = threading.Lock()
         self.input = JobInput(job, self._lock, log, self._steps)
@@ -133,23 +136,6 @@ class ReorderEngine:
             # acked since by others must be known before the steps behind it are decided.
             self._steps.acknowledge()
             self._steps.finish_all()
-            self._take_in_growth()
-
-    def _take_in_growth(self) -> None:
-        """Have rows go to the partitions too that the output topic has gained; a topology's stay.
-
-        All that is staged is decided: from here on rows are staged by the new number.
-        """
-        before, partitions = self._log.entry, self._released.partitions
-        had = self._steps.counts.newest
-        if self._processing is not None or before is None or had == partitions:
-            return
-        cut_ms = before.reach_ms
-        self._steps.run(self._steps.grown(before, partitions))
-        self._job.outages.tell(
-            f"topic {self._released.name!r} had {had} partitions and has {partitions} now: rows up "
-            f"to event time {cut_ms} go by {had}, later ones by {partitions}"
-        )
 
     def reopen(self) -> None:
         """Take steps again, after `close`: for a query that is restarted."""
@@ -210,12 +196,6 @@ class ReorderEngine:
         processing = self._processing
         ticks = processing is not None and processing.tick_due_ms is not None
         return ticks and self._steps.is_look_due()
-
-    def release_behind_cuts(self) -> None:
-        """Release what has become due in a run that is over, where its steps stopped at a cut."""
-        while (entry := self._log.entry) is not None and self._steps.is_at_cut(entry):
-            if not self.tick():
-                return
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""

@@ -16,7 +16,13 @@ from sequitur.consumer import BEFORE_ALL_TIME_MS
 from sequitur.consumer.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
-from sequitur.pipelines.store.documents import files_document_name, files_of, read_document
+from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
+from sequitur.pipelines.store.documents import (
+    empty_partitions,
+    files_document_name,
+    files_of,
+    read_document,
+)
 from sequitur.pipelines.store.job_identity import check_format
 from sequitur.pipelines.store.storage import open_file, storage_at
 
@@ -51,6 +57,7 @@ class CheckpointReport:
     # the last steps, oldest first; the newest may not be done
     steps: tuple[tuple[StepEntry, StepDone | None], ...]
     staged: tuple[StagedStep, ...] = ()  # the steps behind these that are read, and not decided yet
+    empty_partitions: int = 0  # partitions that the output topic has gained, and that get no rows
 
     @property
     def frontier_ms(self) -> int:
@@ -70,6 +77,7 @@ class CheckpointReport:
             "job": dict(self.job),
             "frontier_ms": self.frontier_ms,
             "totals": counts(self.done.totals),
+            "empty_partitions": self.empty_partitions,
             "partitions": [] if entry is None else entry.clock.to_document()["partitions"],
             "learned": None if entry is None else promised_and_achieved(entry.learned) or None,
             "runs": [
@@ -114,6 +122,7 @@ class _Folder:
         newest = logged[-1] if logged else ""
         entry = self._entry(newest) if newest else None
         done = self._done(marked[-1]) if marked else NOTHING_DONE
+        empty = read_document(self._storage, PARTITIONS_DOCUMENT, empty_partitions)
         return CheckpointReport(
             root=self._location,
             job={name: value for name, value in job.items() if name not in {"format", "kind"}},
@@ -129,6 +138,7 @@ class _Folder:
                 for name in self._storage.names("staged")
                 if name > newest
             ),
+            empty_partitions=empty or 0,
         )
 
     def _runs(self, entry: StepEntry, *, is_done: bool) -> tuple[HeldRun, ...]:

@@ -7,43 +7,42 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
 from sequitur.consumer.event_time import identity_of
-from sequitur.consumer.step_log import PartitionCounts
-from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
+from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT
 from sequitur.pipelines.topology.processing import Processing
 from sequitur.pipelines.topology.topology_file import (
-    check_growth,
     check_settings,
     check_stores,
-    keeping_state,
 )
 
 if TYPE_CHECKING:
     from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import Step
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import JobContext, Topics
 
 
-def known_counts(
-    root: str, newest: Step | None, began: int, released: OutputTopic
-) -> PartitionCounts:
-    """Return by how many partitions rows go to the output topic, as far as the log knows."""
-    if newest is None:
-        return PartitionCounts((released.partitions,))
-    known = newest.partition_counts or PartitionCounts((began,))
-    if released.partitions < known.newest:
+def partitions_begun(log: StepLog, began: int, released: OutputTopic) -> int:
+    """Return by how many output partitions rows are placed: as many as at the first step."""
+    head = log.head
+    return released.partitions if head is None else head.output_partitions or began
+
+
+def partitions_used(root: str, log: StepLog, begun: int, released: OutputTopic) -> int:
+    """Return to how many partitions of the output topic rows go; refuse a topic that has fewer."""
+    # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
+    used = max(begun, log.partitions_sent(released.name))
+    if released.partitions < used:
         raise CheckpointError(
-            f"{root}: topic {released.name!r} had {known.newest} partitions and has "
+            f"{root}: topic {released.name!r} had {used} partitions and has "
             f"{released.partitions} now, so keys would go elsewhere and lose their order: give "
             "the job another output topic, and a checkpoint of its own"
         )
-    return known
+    return used
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class ProcessStage:
     settings: ProcessSettings
 
 
-def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) -> ReorderEngine:
+def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
     """Claim the checkpoint, make the topics that are missing, and give the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
@@ -66,6 +65,8 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
         written += process.topology.topics(settings.output_topic)
         written.append(process.settings.dead_letters(settings.output_topic))
     partitions = max(input_topics(job, written).values())
+    # A job that has begun keeps the number of partitions of its output topic.
+    is_new = job.checkpoint.read_document(FORMAT_DOCUMENT, dict) is None
 
     def ensure(topic: str) -> OutputTopic:
         found = topics.ensure(
@@ -73,7 +74,8 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
             partitions=settings.output_partitions or partitions,
             replication_factor=settings.replication_factor,
         )
-        topics.check_partitions(topic, found, settings.output_partitions)
+        if is_new or topic != settings.output_topic:
+            topics.check_partitions(topic, found, settings.output_partitions)
         return OutputTopic(topic, found, topics.timestamps(topic))
 
     def ensure_aside(topic: str) -> OutputTopic:
@@ -104,19 +106,20 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
         )
     )
     log = StepLog(job.checkpoint)
-    counts = known_counts(job.checkpoint.root, log.head, began.output_partitions, outputs.released)
+    there = outputs.released
+    begun = partitions_begun(log, began, there)
+    used = partitions_used(job.checkpoint.root, log, begun, there)
+    topics.check_partitions(there.name, used, settings.output_partitions)
+    outputs = replace(outputs, released=replace(there, partitions=used))
+    if empty := there.partitions - used:
+        job.checkpoint.note_partitions(used=used, there=there.partitions)
+        job.outages.tell(
+            f"topic {there.name!r} has {there.partitions} partitions and the checkpoint keeps the "
+            f"{used} that it began with, so that keys stay where they are: {empty} stay empty. To "
+            "use them, give the job another output topic, and a checkpoint and an app of its own"
+        )
     processing = None
     if process is not None:
-        output, known = settings.output_topic, counts.newest
-        if ends and keeping_state(process.topology):
-            outputs = replace(outputs, released=replace(outputs.released, partitions=known))
-        if began.hash_version != HASH_VERSION:
-            job.outages.tell(
-                f"{job.checkpoint.root} was begun by a version that grouped by an older hash, and "
-                "keeps it: equal values of types other than text, bytes, numbers and lists of "
-                "these may go to different tasks. A new checkpoint has the new one"
-            )
-        check_growth(process.topology, output, had=known, has=outputs.released.partitions)
         processing = Processing(
             job.workers,
             job.checkpoint,
@@ -124,14 +127,13 @@ def open_engine(job: JobContext, process: ProcessStage | None, *, ends: bool) ->
             settings=process.settings,
             outputs={name: of_topology.get(name, outputs.released) for name in names},
             default=outputs.released,
-            spout_tasks=known,
-            hash_version=began.hash_version,
+            spout_tasks=begun,
             dead_letters=dead_letters,
             limit_of=topics.record_limit,
             timestamps=settings.output_timestamp,
             outages=job.outages,
         )
-    return ReorderEngine(job, outputs, processing, log, counts)
+    return ReorderEngine(job, outputs, processing, log, partitions=begun, empty=empty)
 
 
 def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:

@@ -314,7 +314,7 @@ def _fitted(parts: Sequence[_Part], width: int) -> str:
 def _topology_part(counts: Mapping[str, int]) -> _Part:
     acked, pending, dead = (f"{name} {counts[name]:,}" for name in ("acked", "pending", "dead"))
     made = ""
-    if counts.get("made"):  # an earlier version has not counted any
+    if counts["made"]:
         waiting, given_up = counts["made_pending"], counts["made_dead"]
         made = f", made {counts['made']:,}: pending {waiting:,}, dead {given_up:,}"
     return _Part(5, f"{acked}, {pending}, {dead}{made}", f"{pending}, {dead}")
@@ -463,6 +463,7 @@ class JobMetrics:
         self._outages = outages
         self._now_s = now_s
         self._newest: tuple[StepEntry, StepDone] | None = None
+        self.empty_partitions = 0
         self._cursors: Callable[[], Mapping[SourcePartition, PartitionCursor]] | None = None
         self._durations = Histogram(
             f"{PREFIX}_step_duration_seconds",
@@ -511,6 +512,8 @@ class JobMetrics:
             "keys_bytes", "Bytes of the checkpoint's keys/", 0 if keys is None else keys.size_bytes
         )
         yield _gauge("steps", "Steps since the checkpoint began", done.step + 1)
+        text = "Partitions of the output topic that get no rows: the checkpoint began without them"
+        yield _gauge("output_partitions_empty", text, self.empty_partitions)
         if entry.frontier_ms >= 0:
             frontier_s = entry.frontier_ms / 1000
             yield _gauge(
@@ -589,8 +592,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
 def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
     """Return those of a topology: taken + replayed = acked + dead-lettered + pending.
 
-    Likewise of the tuples that its bolts make by themselves, which the marks of earlier versions
-    do not count.
+    Likewise of the tuples that its bolts make by themselves.
     """
     counts = done.processed
     if counts is None:
@@ -603,22 +605,22 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
         (
             "tuples_made",
             "Tuples that bolts made by themselves, on a tick or in finish_batch",
-            counts.get("made", 0),
+            counts["made"],
         ),
         (
             "tuples_replayed",
             "Dead-lettered tuples of bolts, given to the topology again",
-            counts.get("made_replayed", 0),
+            counts["made_replayed"],
         ),
         (
             "tuples_acked",
             "Tuples of bolts whose trees are done",
-            counts.get("made_acked", 0),
+            counts["made_acked"],
         ),
         (
             "tuples_dead_lettered",
             "Tuples of bolts that were dead-lettered",
-            counts.get("made_dead", 0),
+            counts["made_dead"],
         ),
         ("attempts_failed", "Attempts that failed", counts["failed"]),
         ("acks_late", "Acks that came too late", counts["late_acks"]),
@@ -629,7 +631,7 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
     text = "{} that wait for a retry or for an earlier event of their key"
     for name, told, waiting in (
         ("events_pending", "Events", counts["pending"]),
-        ("tuples_pending", "Tuples of bolts", counts.get("made_pending", 0)),
+        ("tuples_pending", "Tuples of bolts", counts["made_pending"]),
     ):
         yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(told), value=waiting)
 

@@ -129,7 +129,8 @@ def run_reorder(
             sink=TopicSink(workers, kafka, settings, checkpoint, outages),
         )
         require_name(job)
-        engine = open_engine(job, process, ends=available_now and drain)
+        engine = open_engine(job, process)
+        measure.empty_partitions = engine.empty_partitions
         read_before = engine.totals.read
         with (
             contextlib.suppress(StopRequestedError),
@@ -146,8 +147,6 @@ def run_reorder(
                 engine.input.check()
             if not reset_input or engine.input.reset(stop.wait):
                 Restarts(job, engine, runner.query(job, engine, stop), stop).run()
-                if available_now:
-                    engine.release_behind_cuts()
                 if drain:
                     engine.drain()
                 if available_now or drain:

@@ -22,7 +22,6 @@ from sequitur.consumer.clock import UnusableRow
 from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS, STALE
 from sequitur.consumer.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
 from sequitur.consumer.step_log import Totals, late_rows_to
-from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.layout import MOST_ADDED
 from sequitur.pipelines.rows.release import (
     LAST_RELEASED,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
     from sequitur.consumer.lateness import Upkeep
-    from sequitur.consumer.step_log import PartitionCounts, StagedStep, StepEntry
+    from sequitur.consumer.step_log import StagedStep, StepEntry
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.rows.stage import AckedOffsets
@@ -87,8 +86,11 @@ class Staged:
 class SortedRuns:
     """The runs of a checkpoint."""
 
-    def __init__(self, job: JobContext, outputs: Outputs, *, releases: bool) -> None:
+    def __init__(
+        self, job: JobContext, outputs: Outputs, partitions: int, *, releases: bool
+    ) -> None:
         self._job = job
+        self._partitions = partitions
         self._checkpoint = job.checkpoint
         self._outputs = outputs
         self._releases = releases
@@ -103,7 +105,6 @@ class SortedRuns:
         clock: EventClock,
         learns: bool,
         acked: AckedOffsets,
-        by: PartitionCounts,
         holding: Sequence[Run],
     ) -> Staged:
         """Write a batch as the run of a step, and count it in passing."""
@@ -117,11 +118,12 @@ class SortedRuns:
             clock=clock if learns else None,
             limit=self._staging_limit(),
             acked=acked,
-            partition_counts=None if by.only else by,
             dates_tombstones=tombstones != "quarantine",
             held=self._held(holding, clock.frontier_ms) if tombstones == "key" else None,
         )
-        found = self._job.source.stage(rows, writer, step=step, spans=spans, partitions=by.newest)
+        found = self._job.source.stage(
+            rows, writer, step=step, spans=spans, partitions=self._partitions
+        )
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, sorted(spans), files)
 
@@ -162,9 +164,7 @@ class SortedRuns:
 
     def late(self, entry: StepEntry) -> SideSelection:
         """Return the rows that a step found late, with the headers that say so."""
-        counts = entry.partition_counts
-        placed = None if counts is None else counts.only
-        return self._aside(self._outputs.late, self._late_part(entry), entry, placed)
+        return self._aside(self._outputs.late, self._late_part(entry), entry)
 
     def _late_part(self, entry: StepEntry) -> Part:
         """Return the rows that a step found late; where they were not judged, with duplicates."""
@@ -195,9 +195,7 @@ class SortedRuns:
         """Return the rows of a step without a usable event time, with the headers that say why."""
         own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
-        counts = entry.partition_counts
-        placed = None if counts is None else counts.newest
-        return self._aside(self._outputs.quarantine, part, entry, placed)
+        return self._aside(self._outputs.quarantine, part, entry)
 
     def some_quarantined(self, entry: StepEntry, reason: str) -> list[UnusableRow]:
         """Return some rows of a step that were quarantined for a reason."""
@@ -208,16 +206,14 @@ class SortedRuns:
             for row in ([] if found is None else found.slice(0, _LOOKED_AT).to_pylist())
         ]
 
-    def _aside(
-        self, topic: OutputTopic, part: Part, entry: StepEntry, placed: int | None
-    ) -> SideSelection:
+    def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
         return SideSelection(
             (part,),
             duplicates_files(self._checkpoint, entry),
             flagged_ms=entry.previous_frontier_ms,
             limit=self._job.topics.record_limit(topic.name),
             root=self._checkpoint.location(),
-            placed=placed,
+            placed=self._partitions,
         )
 
     def _judged_files(self, entry: StepEntry) -> tuple[Location, ...]:
@@ -316,8 +312,7 @@ def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness
 # matter.
 #
 # A key's rows all go to one output partition, so each task finds all it has to know among the rows
-# of its own; where the topic has grown, also among those by which its keys went before. What is
-# decided, and by what, says `sequitur.consumer.lateness.LateJudge`.
+# of its own. What is decided, and by what, says `sequitur.consumer.lateness.LateJudge`.
 
 
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))
@@ -361,9 +356,6 @@ class JudgeTask:
     judge: LateJudge
     duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
     limits: RowLimits = ROW_LIMITS
-    # the numbers of partitions by which the released rows went; empty where a key's rows are all in
-    # one
-    counts: tuple[int, ...] = ()
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
@@ -427,13 +419,8 @@ class JudgeTask:
         wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
         place = place_columns(self.judge.mode)
         parts = self.released if len(wanted) else ()
-        where = _partitions_of(wanted, self.counts) if self.counts else [partitions]
-        pieces = (
-            rows
-            for some in where
-            for rows in RunRows(parts, some, ("key", *place), self.limits, keys=wanted).pieces()
-        )
-        return _last_of_keys(pieces, place)
+        rows = RunRows(parts, partitions, ("key", *place), self.limits, keys=wanted)
+        return _last_of_keys(rows.pieces(), place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +431,6 @@ class FoldTask:
     released: tuple[Part, ...]  # the runs and folds, from the horizon on
     mode: ReorderMode = ReorderMode.ORDERED  # what is known of a key's last row
     limits: RowLimits = ROW_LIMITS
-    has_grown: bool = False  # whether rows of a key may be in several partitions
     keeps: bool = False  # as of `RunWriter`
 
     def __call__(self, partitions: range) -> WrittenFile:
@@ -464,23 +450,12 @@ class FoldTask:
         """Return one row for each key."""
         place, where = place_columns(self.mode), ("output_partition",)
         pieces = (some.filter(some["key"].is_valid()) for some in rows.pieces())
-        if self.has_grown:
-            keys = _last_of_keys(pieces, (*place, *where))
-        else:
-            keys = _last_of_keys(pieces, place, alike=where)
+        keys = _last_of_keys(pieces, place, alike=where)
         columns = {
             name: keys[name] if name in keys.column_names else pa.nulls(len(keys), field_type)
             for name, field_type in zip(_FOLD_SCHEMA.names, _FOLD_SCHEMA.types, strict=True)
         }
         return pa.Table.from_pydict(columns, schema=_FOLD_SCHEMA)
-
-
-def _partitions_of(keys: pa.BinaryArray, counts: Sequence[int]) -> list[range]:
-    """Return the partitions that keys go to, by one number of partitions or another."""
-    named = keys.to_pylist()
-    numbers = np.unique([KeyPartitioner(count).each(named) for count in counts])
-    cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
-    return [range(int(some[0]), int(some[-1]) + 1) for some in np.split(numbers, cuts) if len(some)]
 
 
 def files_of(written: Iterable[WrittenFile]) -> dict[str, int]:
@@ -577,26 +552,17 @@ class KeyHistory:
         upkeep = keys.upkeep(before.folding_runs, self._job.fold_limits)
         if upkeep is None:
             return before.kept_runs, keys
-        counts = before.partition_counts
-        fold = self.fold(
-            upkeep,
-            step,
-            name=name,
-            horizon_ms=keys.horizon_ms,
-            has_grown=counts is not None and counts.only is None,
-        )
+        fold = self.fold(upkeep, step, name=name, horizon_ms=keys.horizon_ms)
         runs = tuple(run for run in before.kept_runs if run not in upkeep.runs)
         return runs, keys.with_fold(fold, upkeep)
 
-    def fold(
-        self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int, has_grown: bool = False
-    ) -> Fold:
+    def fold(self, upkeep: Upkeep, step: int, *, name: str, horizon_ms: int) -> Fold:
         """Put runs and folds into one new fold, without keys that were last seen long ago."""
         folder = self._job.checkpoint.new_folder(f"keys/{name}")
         files = self._job.checkpoint.files(*upkeep.runs, *upkeep.folds)
         released = Part(files, horizon_ms, reasons=())
         reads = sum(run.size_bytes for run in upkeep.runs) + _size_of(upkeep.folds)
-        task = FoldTask(folder, (released,), self._mode, has_grown=has_grown, keeps=is_small(reads))
+        task = FoldTask(folder, (released,), self._mode, keeps=is_small(reads))
         written = in_blocks(self._job.workers, task, self._partitions, reads=reads)
         return Fold(
             step=step,
@@ -619,7 +585,6 @@ class KeyHistory:
         judge = LateJudge(self._mode, lookup.horizon_ms)
         out_ms = judge.behind_ms(entry.previous_frontier_ms)  # all rows up to it are out
         files = checkpoint.files(*lookup.runs, *lookup.folds)
-        counts = entry.partition_counts
         reads = _KEY_BYTES * _rows_of(entry.runs[-1], *lookup.runs) + _size_of(lookup.folds)
         task = JudgeTask(
             folder=checkpoint.new_folder(f"behind/{entry.name}"),
@@ -627,7 +592,6 @@ class KeyHistory:
             released=(Part(files, lookup.after_ms, out_ms, reasons=()),),
             judge=judge,
             duplicates=duplicates_files(checkpoint, entry),
-            counts=counts.within(lookup.after_ms, out_ms) if counts and not counts.only else (),
             keeps=is_small(reads),
         )
         written = in_blocks(self._job.workers, task, self._partitions, reads=reads)

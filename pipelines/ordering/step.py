@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import LearnedDelays
     from sequitur.consumer.lateness import Run
-    from sequitur.consumer.step_log import PartitionCounts, Step, StepDone
+    from sequitur.consumer.step_log import Step, StepDone
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_input import Lost
     from sequitur.pipelines.ordering.runs import SortedRuns
@@ -402,7 +402,7 @@ class Steps:
         log: StepLog,
         runs: SortedRuns,
         outputs: Outputs,
-        counts: PartitionCounts,
+        partitions: int,
         *,
         processing: Processing | None = None,
         steady_s: Callable[[], float] = time.monotonic,
@@ -411,12 +411,12 @@ class Steps:
         self._log = log
         self._runs = runs
         self._outputs = outputs
-        self._first_counts = counts
+        self._partitions = partitions
         self._processing = processing
         self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
-        self._history = KeyHistory(job, outputs.released.partitions)
-        self._duplicates = DuplicateFinder(job, outputs.released.partitions)
-        self._given = GivenSteps.of(job, outputs.released.partitions)
+        self._history = KeyHistory(job, partitions)
+        self._duplicates = DuplicateFinder(job, partitions)
+        self._given = GivenSteps.of(job, partitions)
         self.quarantines = QuarantineWatch(job.settings.event_time, job.outages.tell)
         most_ahead = 0 if processing is None else processing.most_ahead
         self._ahead = StepsAhead(log, most_ahead, self._process_ahead)
@@ -424,12 +424,6 @@ class Steps:
         self._ticked = -1, EventClock()
         self._steady_s = steady_s
         self._looked_s = -inf
-
-    @property
-    def counts(self) -> PartitionCounts:
-        """How many output partitions there are for the rows of the next step."""
-        head = self._log.head
-        return (None if head is None else head.partition_counts) or self._first_counts
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
@@ -477,7 +471,6 @@ class Steps:
                 clock=clock,
                 learns=self._frontier.is_learned,
                 acked=self._acked(clock, planned),
-                by=self.counts,
                 holding=self._log.holding,
             )
         except Exception:
@@ -508,7 +501,7 @@ class Steps:
             planned=planned,
             topics=topics,
             counted=found.counted,
-            partition_counts=self.counts,
+            output_partitions=self._partitions,
         )
         self._log.stage(staged)
         return staged
@@ -723,14 +716,14 @@ class Steps:
         return staged is not None
 
     def drain(self) -> bool:
-        """Release everything held; whether anything was. More steps than one stop at cuts."""
-        is_any = False
-        while (entry := self._log.settled()) is not None and entry.live_runs:
-            clock = self.drained(entry)
-            if clock.frontier_ms == entry.frontier_ms:
-                break
-            is_any |= self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
-        return is_any
+        """Release everything held; whether anything was."""
+        entry = self._log.settled()
+        if entry is None or not entry.live_runs:
+            return False
+        clock = self.drained(entry)
+        if clock.frontier_ms == entry.frontier_ms:
+            return False
+        return self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
 
     def is_process_due(self, now_ms: int) -> bool:
         """Tell whether bolts are to be given an event again, or a tick."""
@@ -774,7 +767,7 @@ class Steps:
 
     def drained(self, before: StepEntry) -> EventClock:
         """Return the clocks of a step that releases what is held."""
-        return self._to_next_cut(before.clock, before.clock.drain())
+        return before.clock.drain()
 
     def _advanced(
         self,
@@ -783,16 +776,7 @@ class Steps:
         now_ms: int,
         runs: Sequence[Run],
     ) -> EventClock:
-        return self._to_next_cut(clock, self._frontier.advance(clock, learned, now_ms, runs))
-
-    def is_at_cut(self, entry: StepEntry) -> bool:
-        """Tell whether a step has stopped where rows go by another number of partitions."""
-        return entry.frontier_ms in self.counts.cuts_ms
-
-    def _to_next_cut(self, before: EventClock, after: EventClock) -> EventClock:
-        return replace(
-            after, frontier_ms=self.counts.reached(before.frontier_ms, after.frontier_ms)
-        )
+        return self._frontier.advance(clock, learned, now_ms, runs)
 
     def is_look_due(self) -> bool:
         """Tell whether the input has not been looked at for as long as a tick may take.
@@ -827,12 +811,6 @@ class Steps:
         )
         return self._next(kind, before, clock) if releases or is_due(now_ms) else None
 
-    def grown(self, before: StepEntry, partitions: int) -> StagedStep:
-        """Return a step from which on rows go by the output topic's new partitions."""
-        following = self._next(StepKind.GROWTH, before, before.clock)
-        counts = self.counts.grown(partitions, before.reach_ms)
-        return replace(following, partition_counts=counts)
-
     def reset(
         self, before: StepEntry, clock: EventClock, topics: Mapping[str, str], lost: Lost
     ) -> StagedStep:
@@ -865,7 +843,7 @@ class Steps:
             source=f"{FIRST_SPARK_FOLDER}-{self._job.checkpoint.new_name(0)}",
             planned=dict(begins),
             topics=topics,
-            partition_counts=self.counts,
+            output_partitions=self._partitions,
         )
 
     def _next(self, kind: StepKind, before: StepEntry, clock: EventClock) -> StagedStep:
@@ -881,7 +859,7 @@ class Steps:
             source=before.source,
             planned=before.planned,
             topics=before.topics,
-            partition_counts=self.counts,
+            output_partitions=self._partitions,
         )
 
 

@@ -72,6 +72,11 @@ class StepLog:
         """The frontier; `BEFORE_ALL_TIME_MS` before it first moves."""
         return BEFORE_ALL_TIME_MS if self.entry is None else self.entry.frontier_ms
 
+    def partitions_sent(self, topic: str) -> int:
+        """Return to how many partitions of a topic steps went that are done; 0 where none did."""
+        found = (self.done.sent or {}).get("topics", {}).get(topic)
+        return 0 if found is None else len(found[1])
+
     def check_files(self) -> None:
         """Check that all files are there that steps have to read which are not done."""
         if self.entry is not None:
@@ -114,7 +119,7 @@ class StepLog:
         if self._is_resetting:
             return entry
         # A tick follows a committed batch, so that one has not to be looked up.
-        if entry.kind not in {StepKind.BATCH, StepKind.GROWTH} or entry.batch_id < 0:
+        if entry.kind is not StepKind.BATCH or entry.batch_id < 0:
             return entry
         if not self._checkpoint.spark.is_committed(entry.source, entry.batch_id):
             return None

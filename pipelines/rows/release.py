@@ -731,9 +731,7 @@ class SideSelection(Selection):
     order: tuple[str, ...] = SOURCE_ORDER
     limit: RecordLimit  # what the side topic takes of one row
     root: Location  # the checkpoint, where a row that is too large is left whole
-    # by so many partitions all rows were placed when they were staged; None where it depends on the
-    # row
-    placed: int | None
+    placed: int  # by so many partitions all rows were placed when they were staged
     spread: int | None = None
 
     def over(self, partitions: int) -> Self:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer import EventClock
     from sequitur.consumer.event_time import TimeBounds
-    from sequitur.consumer.step_log import PartitionCounts
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.release import HeldRows
     from sequitur.pipelines.store.storage import Location
@@ -384,9 +383,6 @@ class RunWriter:
     limits: RowLimits = ROW_LIMITS
     # first offsets and stops of ranges that the subscription has acked: their rows are skipped
     acked: AckedOffsets = field(default_factory=dict)
-    # by how many partitions rows go, where that depends on their event time; None where all go as
-    # they come
-    partition_counts: PartitionCounts | None = None
     # whether tombstones without an event time have that of their record
     dates_tombstones: bool = False
     # the rows that tombstones must not come out before; None: those of the batch alone
@@ -452,7 +448,6 @@ class RunWriter:
         _count(summary, times, reasons, usable, behind)
         for source, place in sources(rows):
             self._look_at(summary, source, times[place][usable[place]])
-        rows = self._placed(rows, times)
         outputs = rows["output_partition"].to_numpy()
         # Stable, so that rows of one source partition stay in the order of their offsets.
         order = np.argsort(times, kind="stable")
@@ -478,19 +473,6 @@ class RunWriter:
             limits = self.limits.packed_rows, self.limits.packed_bytes
             for block in packed(outputs[section], sizes[section], *limits):
                 yield own.slice(block.start, block.stop - block.start)
-
-    def _placed(self, rows: pa.Table, times: Longs) -> pa.Table:
-        """Have rows up to a cut go by the number of partitions that counts there."""
-        by = self.partition_counts
-        if by is None:
-            return rows
-        outputs = rows["output_partition"].to_numpy().copy()
-        which = np.searchsorted(by.cuts_ms, times)
-        for number, count in enumerate(by.counts[:-1]):
-            if len(own := np.flatnonzero(which == number)):
-                outputs[own] = spread(rows.take(pa.array(own)), count)["output_partition"]
-        place = rows.schema.get_field_index("output_partition")
-        return rows.set_column(place, "output_partition", pa.array(outputs))
 
     def _mark(self, rows: pa.Table, times: Longs, reasons: Any, sizes: Longs) -> None:
         """Mark the rows that have an event time with the reasons of the late judge."""

@@ -235,7 +235,6 @@ def _pair(identity: Identity) -> tuple[int, int]:
 _Found = TypeVar("_Found")
 _FORMAT: Final = 1
 _OUTPUTS: Final = "outputs.json"
-_TOKENS: Final = "delivery.json"
 _SUFFIX: Final = ".identity"
 _RETRY: Final = Retry(patience_s=30.0, backoff=Backoff(initial_ms=5, maximum_ms=500, jitter=0))
 
@@ -303,7 +302,7 @@ class StepPlanner:
         """Compare what the topics hold with the checkpoint, before anything is written."""
         self._where = where = partitions_of(topics)
         self._takes_over = takes_over
-        self._asked(lambda connections: self._open(connections, topics, where, newest, done))
+        self._asked(lambda connections: self._open(connections, topics))
         self.sent = sent
         self._begun, self._planned = (newest if newest > done else None), None
         plan = self._plan_of(newest)
@@ -360,19 +359,11 @@ class StepPlanner:
             return self._planned
         return None
 
-    async def _open(
-        self,
-        connections: Connections,
-        topics: Mapping[str, int],
-        where: Collection[OutputPartition],
-        newest: int,
-        done: int,
-    ) -> None:
+    async def _open(self, connections: Connections, topics: Mapping[str, int]) -> None:
         await self._refresh(connections, topics)
         cluster = connections.wire.cluster_id
         found = self._documents.read_document(_OUTPUTS, job_of)
         if found is None:
-            await self._retire_transactions(connections, where, is_unfinished=newest > done)
             document = {"format": _FORMAT, "app": self._app, "cluster": cluster}
             self._documents.write_document(_OUTPUTS, document)
             found = self._app, cluster
@@ -392,25 +383,6 @@ class StepPlanner:
                     f"{error}: give the job the rights WRITE and DESCRIBE on the transactional "
                     f"id {name!r}, which owns its producer id. The job begins no transactions"
                 ) from error
-
-    async def _retire_transactions(
-        self,
-        connections: Connections,
-        where: Collection[OutputPartition],
-        *,
-        is_unfinished: bool,
-    ) -> None:
-        """Take the transactional ids of a version that wrote in transactions, so that none ends."""
-        found = self._documents.read_document(_TOKENS, lambda document: str(document["app"]))
-        if found is None:
-            return
-        if is_unfinished:
-            raise CheckpointError(
-                f"{self._documents.root}: a version that wrote in transactions has begun a step "
-                "and not finished it: start the job once with that version, then use this one"
-            )
-        for topic, partition in where:
-            await connections.wire.claim(f"{found}.{topic}.{partition}", None)
 
     async def _compare(
         self,

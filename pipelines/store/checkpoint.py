@@ -30,6 +30,7 @@ from sequitur.pipelines.store.documents import (
     files_document,
     files_document_name,
     files_of,
+    partitions_document,
 )
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.lateness import Fold
     from sequitur.consumer.step_log import Step
-    from sequitur.pipelines.store.job_identity import BegunWith, JobIdentity
+    from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.ownership import Ownership
     from sequitur.pipelines.store.storage import Location, SparkFolder, Storage
 
@@ -294,6 +295,7 @@ def _owner_of(name: str) -> int:
 #
 #     format.json      whose folder this is: the job, its topics, the format's version
 #     outputs.json     the name and the Kafka cluster that the job's producer id belongs to
+#     partitions.json  how many partitions the output topic has, where it has gained some; a note
 #     owners/, heartbeats/    which process has it: see `store.ownership`
 #     spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
 #     runs/<name>/     Parquet: the rows a batch staged, by output partition and event time; and
@@ -326,6 +328,7 @@ def _owner_of(name: str) -> int:
 _KEPT_STEPS: Final = 100
 _PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
 _TRANSACTIONS: Final = "transactions.json"
+PARTITIONS_DOCUMENT: Final = "partitions.json"
 _Found = TypeVar("_Found")
 
 
@@ -379,8 +382,11 @@ class Checkpoint(OwnedFolder):
                     f"{len(files)}. Put the folder back, or {BEGIN_ANEW}"
                 )
 
-    def claim(self, identity: JobIdentity) -> BegunWith:
-        """Make the folder this job's, or check that it is; then take it over for this process."""
+    def claim(self, identity: JobIdentity) -> int:
+        """Make the folder this job's, or check that it is; then take it over for this process.
+
+        Return how many partitions the output topic had when the folder was new.
+        """
         document = identity.to_document()
         self._make(document)
         found = self.read_document(FORMAT_DOCUMENT, dict) or {}
@@ -445,8 +451,7 @@ class Checkpoint(OwnedFolder):
                 f"that were read and are still needed, is gone. Put the folder back, or "
                 f"{BEGIN_ANEW}"
             )
-        if not run.files:
-            self._listed.add(run.name)
+        self._listed.add(run.name)
         return replace(run, files=files or {})
 
     def _list_files(self, *runs: Run) -> None:
@@ -528,6 +533,10 @@ class Checkpoint(OwnedFolder):
         """Delete what no step behind this one will read, once it is done, and for good."""
         runs = {run.name for run in entry.kept_runs}
         self._sweeper.keep(entry.step, {"runs": runs, "behind": (), "repeats": ()})
+
+    def note_partitions(self, *, used: int, there: int) -> None:
+        """Note for `inspect` how many partitions of the output topic get rows, and there are."""
+        self._storage.replace(PARTITIONS_DOCUMENT, as_text(partitions_document(used, there)))
 
     def processed(self, step: int, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
         """Return what became of a step's events; None as long as it is not known."""

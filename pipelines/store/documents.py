@@ -20,6 +20,10 @@ BEGIN_ANEW: Final = (
     "give the job a checkpoint, an app and an output topic of its own: it then reads its input "
     "again"
 )
+DRAIN_FIRST: Final = (
+    "let the version that wrote it release the rows it holds (--available-now --drain), then give "
+    "the job a checkpoint and an app of its own"
+)
 
 
 def read_document(
@@ -36,7 +40,11 @@ def read_document(
         return meaning(found)
     except KeyError as error:
         raise _damaged(where, f"it has no {error}") from error
-    except (AttributeError, StateFormatError, TypeError, ValueError) as error:
+    except StateFormatError as error:
+        if not found.keys() & {"format", "prepared_format"}:
+            raise _damaged(where, error) from error
+        raise CheckpointError(f"{where} cannot be read: {error}: {DRAIN_FIRST}") from error
+    except (AttributeError, TypeError, ValueError) as error:
         raise _damaged(where, error) from error
 
 
@@ -75,16 +83,27 @@ def files_document(run: Run) -> dict[str, Any]:
 
 
 def files_of(storage: SparkFolder, run: Run) -> Mapping[str, int] | None:
-    """Return the files of a run, by name, and the rows of each; None where nothing says so.
-
-    An entry that was written before there were such documents names them itself, if there are any.
-    """
-    return run.files or read_document(storage, files_document_name(run), _files)
+    """Return the files of a run, by name, and the rows of each; None where nothing says so."""
+    return read_document(storage, files_document_name(run), _files)
 
 
 def _files(document: Mapping[str, Any]) -> dict[str, int]:
     check_format(document, _FORMAT)
     return {str(name): int(rows) for name, rows in document["files"].items()}
+
+
+# How many partitions of an output topic that has gained some get rows: a note for `inspect`.
+
+
+def partitions_document(used: int, there: int) -> dict[str, Any]:
+    """Return the note: how many get rows, and how many there are."""
+    return {"format": _FORMAT, "used": used, "there": there}
+
+
+def empty_partitions(document: Mapping[str, Any]) -> int:
+    """Return how many stay empty, as the note says."""
+    check_format(document, _FORMAT)
+    return int(document["there"]) - int(document["used"])
 
 
 # What a job without its checkpoint takes over from the one that had it.

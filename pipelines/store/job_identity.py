@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.consumer.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError
+from sequitur.pipelines.store.documents import DRAIN_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CHECKPOINT_FORMAT: Final = 7
-_WITHOUT_HASH_VERSION: Final = 6
-"""The format before 7: its topologies group by the first version of the hash."""
-_BEGUN_WITH: Final = frozenset({"format", "output_partitions", "hash_version"})
+"""No release had 1 to 6. They are refused, and none is used again."""
+_BEGUN_WITH: Final = frozenset({"format", "output_partitions"})
 """What a checkpoint says of its beginning, and a job of today may have otherwise."""
 _KIND: Final = "sequitur-reorder"
 
@@ -33,7 +33,7 @@ class JobIdentity:
     output_partitions: int
     mode: str  # whether rows are held, and what is kept of their keys
     topology: str | None = None  # name of the topology that runs behind it, if one does
-    # of the hash by which its groupings choose tasks, of a new checkpoint
+    # of the hash by which its groupings choose tasks
     hash_version: int = HASH_VERSION
 
     def to_document(self) -> dict[str, Any]:
@@ -46,12 +46,10 @@ def check_format(root: str, found: Mapping[str, Any]) -> None:
     """Check that a folder's `format.json` is one that this version reads."""
     if found.get("kind") != _KIND:
         raise CheckpointError(f"{root} is not a reorder job's")
-    if found.get("format") not in {_WITHOUT_HASH_VERSION, CHECKPOINT_FORMAT}:
+    if found.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(
-            f"{root} has format {found.get('format')}, this version reads "
-            f"{_WITHOUT_HASH_VERSION} and {CHECKPOINT_FORMAT}: let the version that wrote it "
-            "release the rows it holds (--available-now --drain), then give the job a "
-            "checkpoint and an app of its own"
+            f"{root} has format {found.get('format')}, this version reads {CHECKPOINT_FORMAT}: "
+            f"{DRAIN_FIRST}"
         )
 
 
@@ -73,13 +71,6 @@ def _current(name: str, value: Any) -> Any:
     return current_identity(value) if is_spec else value
 
 
-class BegunWith(NamedTuple):
-    """What a checkpoint was begun with, and keeps."""
-
-    output_partitions: int  # how many partitions the output topic had
-    hash_version: int  # of the hash by which groupings choose tasks
-
-
-def begun_with(found: Mapping[str, Any]) -> BegunWith:
-    """Return what a folder's `format.json` says of its beginning."""
-    return BegunWith(int(found["output_partitions"]), int(found.get("hash_version", 1)))
+def begun_with(found: Mapping[str, Any]) -> int:
+    """Return how many partitions the output topic had when the checkpoint was new."""
+    return int(found["output_partitions"])

@@ -167,7 +167,7 @@ class KeptRows:
         is_sorted = bool(((steps > 0) | ((steps == 0) & (np.diff(times) >= 0))).all())
         if not is_sorted or len(begins) > _MOST_STRETCHES:
             return []
-        self._times = memoryview(times)
+        self._times = memoryview(times)  # type: ignore[arg-type]  # numpy names no Buffer before 3.12
         ends = [*begins[1:], len(outputs)]
         return [(int(outputs[first]), first, end) for first, end in zip(begins, ends, strict=True)]
 

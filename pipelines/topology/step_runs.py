@@ -33,7 +33,7 @@ from sequitur.consumer.topology.settling.root import is_made
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
-from sequitur.errors import CheckpointError, ConservationError
+from sequitur.errors import CheckpointError, ConservationError, StateFormatError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, outputs_of
 from sequitur.pipelines.store.documents import (
@@ -301,8 +301,7 @@ def _is_in(letter: Letter, spans: Iterable[list[int]]) -> bool:
 
 
 PROCESSED_FORMAT: Final = 5
-_READ: Final = (4, PROCESSED_FORMAT)
-"""Format 4 counts no tuples that bolts make by themselves: none of them was kept."""
+"""No release had 1 to 4. They are refused, and none is used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,15 +384,16 @@ class Processed:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back."""
-        if document.get("format") not in _READ:
-            raise CheckpointError(
+        """Read `to_document` back.
+
+        Raises:
+            StateFormatError: Another version wrote it.
+        """
+        if document.get("format") != PROCESSED_FORMAT:
+            raise StateFormatError(
                 f"processed step of format {document.get('format')!r}, this version reads "
-                f"{' and '.join(map(str, _READ))}: use the version that wrote it, or give the "
-                "job a checkpoint of its own"
+                f"{PROCESSED_FORMAT}"
             )
-        # What is newer than the format is not in each document.
-        document = {"transaction_id": 0, "committers": {}, **document}
         values = {one.name: document[one.name] for one in fields(cls)}
         values["totals"] = ProcessTotals(**values["totals"])
         values["requests"] = tuple(values["requests"])
@@ -429,7 +429,7 @@ class Processed:
 
 
 _PREPARED_FORMAT: Final = 2
-_WITHOUT_SIGNATURE: Final = 1
+"""No release had 1. It is refused, and not used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,9 +445,8 @@ class Prepared:
     # the tuples for the commit phase: in which file, and where in it by component and task
     sent: Sequence[SentTuples]
     tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
-    # what else the commit phase takes for granted of the topology; None of what an older version
-    # has prepared, which goes on as it is
-    signature: Mapping[str, Sequence[str]] | None = None
+    # what else the commit phase takes for granted of the topology
+    signature: Mapping[str, Sequence[str]]
 
     def to_document(self, root: Location) -> dict[str, Any]:
         """Return it as a JSON document."""
@@ -471,10 +470,14 @@ class Prepared:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], root: Location) -> Self:
-        """Read `to_document` back."""
-        if document["prepared_format"] not in {_WITHOUT_SIGNATURE, _PREPARED_FORMAT}:
-            raise ValueError(
-                f"it has format {document['prepared_format']}, this version reads up to "
+        """Read `to_document` back.
+
+        Raises:
+            StateFormatError: Another version wrote it.
+        """
+        if document["prepared_format"] != _PREPARED_FORMAT:
+            raise StateFormatError(
+                f"prepared step of format {document['prepared_format']!r}, this version reads "
                 f"{_PREPARED_FORMAT}"
             )
         sent = [
@@ -491,7 +494,7 @@ class Prepared:
             processed=Processed.from_document(document["processed"], root),
             sent=sent,
             tasks=document["tasks"],
-            signature=document.get("signature"),
+            signature=document["signature"],
         )
 
 
@@ -653,7 +656,6 @@ class StepRuns:
         settings: ProcessSettings,
         outputs: Mapping[str, OutputTopic],
         default: OutputTopic,
-        hash_version: int,
         spout_tasks: int,
         dead_letters: OutputTopic,
         limit_of: Callable[[str], RecordLimit],
@@ -664,7 +666,6 @@ class StepRuns:
         self._checkpoint = checkpoint
         self._topology = topology
         self._settings = settings
-        self._hash_version = hash_version
         self._default = default
         self._dead_letters = dead_letters
         self._limit_of = limit_of
@@ -708,9 +709,7 @@ class StepRuns:
         batch = FileBatch(
             topology=self._topology,
             plan=self._plan,
-            rules=replace(
-                settings.rules, limits=self._output_limits(), hash_version=self._hash_version
-            ),
+            rules=replace(settings.rules, limits=self._output_limits()),
             ackers=self._spout_tasks if settings.ackers is None else settings.ackers,
             now_ms=entry.logged_ms,
             seed=(entry.step, entry.logged_ms),

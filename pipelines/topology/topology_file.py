@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.text import named
 from sequitur.consumer.lateness import ROUTES, Output
-from sequitur.consumer.topology import BaseBolt, Topology
+from sequitur.consumer.topology import Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
 from sequitur.pipelines.python_path import FILES, add_modules
@@ -123,29 +123,6 @@ def check_stores(process: ProcessSettings, topology: Topology, master: str) -> N
                 )
 
 
-def check_growth(topology: Topology, topic: str, *, had: int, has: int) -> None:
-    """Check that a topology can go on once the job's output topic has gained partitions."""
-    keeping = keeping_state(topology)
-    if has > had and keeping:
-        raise TopologyFileError(
-            f"topic {topic!r} had {had} partitions and has {has} now. Bolt {keeping[0]!r} of "
-            f"topology {topology.name!r} keeps state by task, and so by {had} partitions. To "
-            "release what it holds, run `sequitur process TOPOLOGY --available-now --drain` "
-            "with the settings of the job. Then give it a checkpoint and an app of its own"
-        )
-
-
-def keeping_state(topology: Topology) -> list[str]:
-    """Return the bolts whose state outlives a batch: in a snapshot, or in a database."""
-    in_stores = topology.states if isinstance(topology, TransactionalTopology) else {}
-    bolts = {one.id: one.bolt for one in topology.bolts if one.bolt is not None}
-    return [
-        name
-        for name, bolt in bolts.items()
-        if name in in_stores or type(bolt).snapshot is not BaseBolt.snapshot
-    ]
-
-
 def check_kind(root: str, found: Processed, topology: Topology) -> None:
     """Check that a topology that has committed transactions still is a transactional one."""
     if found.transaction_id and not topology.is_transactional:
@@ -172,9 +149,8 @@ def check_prepared(
     """Check that the topology's commit phase is that for which a step is prepared."""
     had: dict[str, object] = {_tasks_of(one): count for one, count in prepared.tasks.items()}
     has: dict[str, object] = {_tasks_of(one): tasks.get(one, 0) for one in prepared.tasks}
-    if prepared.signature is not None:
-        had |= prepared.signature
-        has |= topology.commit_signature
+    had |= prepared.signature
+    has |= topology.commit_signature
     for what in sorted({*had, *has}):
         if had.get(what) != has.get(what):
             raise TopologyFileError(

@@ -64,8 +64,7 @@ class BatchFrame(msgspec.Struct, frozen=True, array_like=True):
     """A record batch about to be sent, with its exact bytes.
 
     `position` covers all events accepted up to and including this round; `timestamp_ms` is the
-    newest timestamp of its records, and `dated` says that they are their sender's, or may be: a
-    frame of format 2 does not tell.
+    newest timestamp of its records, and `dated` says that the timestamps are their sender's.
     """
 
     topic: str
@@ -283,8 +282,6 @@ def without_bytes(frame: Frame) -> Frame:
 # The first round of a segment starts with `Head`, which has what is still valid of older segments.
 
 FORMAT_VERSION: Final = 3
-READ_VERSIONS: Final = frozenset({2, FORMAT_VERSION})
-"""In format 2 no frame gives a batch that has numbers another timestamp."""
 
 _PREAMBLE: Final = struct.Struct(">8sIQ")
 _CRC: Final = struct.Struct(">I")
@@ -573,7 +570,7 @@ def scan_segment(data: bytes, segment: int, *, newest: bool) -> Scan:
     """Read all frames of a segment."""
     preamble = decode_preamble(data)
     version = preamble[0] if preamble else None
-    if version is not None and version not in READ_VERSIONS:
+    if version is not None and version != FORMAT_VERSION:
         raise JournalVersionError(segment_name(segment), version, FORMAT_VERSION)
     frames, gaps = _walk(data, segment)
     if preamble is None or preamble[1] != segment:

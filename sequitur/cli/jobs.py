@@ -240,6 +240,8 @@ def _overview(report: CheckpointReport, document: dict[str, Any]) -> Table:
             shown = ", ".join(value) if isinstance(value, list) else str(value)
             table.add_row(name.replace("_", " "), shown)
     table.add_section()
+    if report.empty_partitions:
+        table.add_row("empty partitions", f"{report.empty_partitions:,}, which the topic gained")
     table.add_row("frontier", instant(report.frontier_ms))
     totals = report.done.totals
     table.add_row("read", f"{totals.read:,}")

@@ -360,23 +360,16 @@ class ConsumerGroups:
         return self._told("the brokers do not tell what this user may do", ask)
 
     def connected(self, groups: Iterable[str], *, but: str | None = None) -> set[str]:
-        """Return which of some groups have a member; see `members_of`."""
-        found, untold = self.members_of(groups, but=but)
-        if untold:
-            raise TopicError(min(untold.values()))
-        return found
+        """Return which of some groups have a member.
 
-    def members_of(
-        self, groups: Iterable[str], *, but: str | None = None
-    ) -> tuple[set[str], dict[str, str]]:
-        """Return which of some groups have a member, and of which that is not told, and why."""
+        Raises:
+            TopicError: The brokers do not describe one of them.
+        """
         wanted = sorted(groups)
-        if not wanted:
-            return set(), {}
 
-        def ask() -> tuple[set[str], dict[str, str]]:
+        def ask() -> set[str]:
             asked = self._admin.describe_consumer_groups(wanted, request_timeout=_TIMEOUT_S)
-            found, untold = set(), {}
+            found = set()
             for name, answer in asked.items():
                 try:
                     members = answer.result(_TIMEOUT_S).members
@@ -385,12 +378,11 @@ class ConsumerGroups:
                         case Action.GO_WITHOUT:
                             continue
                         case Action.FAIL:
-                            untold[name] = f"group {name!r} is not described: {error}"
-                            continue
+                            raise TopicError(f"group {name!r} is not described: {error}") from error
                     raise
                 if any(one.group_instance_id != but or but is None for one in members):
                     found.add(name)
-            return found, untold
+            return found
 
         return self._told("the brokers do not describe consumer groups", ask)
 

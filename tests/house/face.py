@@ -1,8 +1,8 @@
 """What users hold on to: public names with their signatures, the help of each command, settings.
 
-`python -m tests.house.face` compares them with `tests/golden/before-house`, as they were before the
-house was put in order. Each name that differs has to stand in `tests/golden/changed-names.txt`, so
-that no change of what users hold on to is made unseen: `--write` adds the names.
+`python -m tests.house.face` compares them with `tests/golden/0.1.0`. Each name that differs has to
+stand in `tests/golden/changed-names.txt`, so that no change of what users hold on to is made
+unseen: `--write` adds the names. `--record` writes `tests/golden/0.1.0` anew, once for a release.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.tree import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GOLDEN: Final = ROOT / "tests" / "golden" / "before-house"
+GOLDEN: Final = ROOT / "tests" / "golden" / "0.1.0"
 _CHANGED: Final = GOLDEN.parent / "changed-names.txt"
 _MARK: Final = "|"
 
@@ -111,7 +111,13 @@ def _and_holders(name: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="add the names that are missing")
-    is_writing = parser.parse_args().write
+    parser.add_argument("--record", action="store_true", help="write what is compared with")
+    asked = parser.parse_args()
+    if asked.record:
+        for record, find in _RECORDS.items():
+            (GOLDEN / record).write_text(_as_text(find()))
+        _CHANGED.write_text("")
+    is_writing = asked.write
     known = set(_CHANGED.read_text().split("\n"))
     missing = set()
     for record, find in _RECORDS.items():

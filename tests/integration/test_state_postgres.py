@@ -29,11 +29,9 @@ from sequitur.consumer.topology.state.sql.engines import engine_of
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.errors import StateConflictError, StateError, StateOwnerError, StateUnavailableError
 from tests.support.examples import examples
-from tests.support.golden import golden_text
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.postgres import PASSWORD_USER
 from tests.support.state_databases import (
-    COMPONENT,
     EPOCH,
     TOPOLOGY,
     add,
@@ -155,25 +153,6 @@ def test_keys_are_taken_out(store: SQLStore, key_type: type, keys: list[Any]) ->
     assert values(state, keys, txid=4) == [None, "NULL"]
     with engine_of(store).connect() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM kept").scalar() == 1
-
-
-@pytest.mark.promise("state-version-changed-step")
-def test_a_database_of_an_older_version_takes_keys_out(
-    store: SQLStore, postgres: PostgresServer
-) -> None:
-    """The first start of this version lets its tables have keys without a value."""
-    for statement in golden_text("states.sql").replace("WITHOUT ROWID", "").split(";")[1:-2]:
-        postgres.sql(statement, _name(store))
-    counts = TransactionalState(store, "counts")
-    store.create({COMPONENT: [counts]}, TOPOLOGY, EPOCH, least_attempt=1 << 30)
-    add(writer(2, 1 << 30, task=1), counts, ["b"])
-    batch = opened(writer(3, 1 << 30), counts)
-    batch.state("counts").multi_remove(["a"])
-    batch.commit()
-    assert add(writer(4, 1 << 30), counts, ["c"]) == [1]
-    assert postgres.sql("SELECT key, value FROM counts ORDER BY key", _name(store)) == [
-        *(("b", 2), ("c", 1)),
-    ]
 
 
 def test_columns_are_readable(store: SQLStore, postgres: PostgresServer) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AclBinding,
     AclBindingFilter,
@@ -21,7 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     ResourceType,
 )
 
-from sequitur.cli.topic_reader import read_topic
 from sequitur.errors import (
     CheckpointError,
     LostRowsError,
@@ -377,35 +375,3 @@ def test_a_topic_that_an_unfinished_step_writes_nothing_to_may_be_new(
         plans.of_step(0, {output.topic: 4, new: 4})
     plans.written(0, {})
     assert {*plans.of_step(1, {new: 4}).plan.topics} == {new}
-
-
-def _of_older_version(output: JobOutput) -> DocumentFolder:
-    documents = {"delivery.json": {"format": 1, "app": output.app, "job": "abc"}}
-    return DocumentFolder(documents=documents)
-
-
-@pytest.mark.promise("order-job-version-wrote")
-def test_transactions_of_an_older_version_never_end(output: JobOutput) -> None:
-    """A task of it that lives on cannot commit, and what it left open holds up no reader."""
-    alive = Producer(
-        {**output.kafka.librdkafka(), "transactional.id": f"{output.app}.{output.topic}.0"}
-    )
-    alive.init_transactions(_TIMEOUT_S)
-    alive.begin_transaction()
-    alive.produce(output.topic, b"never", partition=0)
-    assert alive.flush(_TIMEOUT_S) == 0
-    life = output.life(_of_older_version(output), newest=4, done=4)
-    _write(life, 5)
-    with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
-        alive.commit_transaction(_TIMEOUT_S)
-    found = [record.value for record in read_topic(output.kafka, output.topic)]
-    assert found == expected(10, of="step 5")
-
-
-@pytest.mark.promise("order-job-version-wrote")
-def test_unfinished_step_of_an_older_version_is_refused(output: JobOutput) -> None:
-    """Nobody but that version knows what of it is out: it has to finish it."""
-    folder = _of_older_version(output)
-    with pytest.raises(CheckpointError, match="start the job once with that version, then use"):
-        output.life(folder, newest=5, done=4)
-    output.life(folder, newest=5, done=5)

@@ -24,7 +24,6 @@ from sequitur.consumer.event_time import (
     LATE,
     LATE_BY_HEADER,
     MISSING,
-    QUARANTINE_REASONS,
     REASON_HEADER,
     SOURCE_OFFSET_HEADER,
     STALE,
@@ -32,7 +31,6 @@ from sequitur.consumer.event_time import (
     TimestampRule,
 )
 from sequitur.consumer.lateness import LateJudge
-from sequitur.consumer.step_log import PartitionCounts
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
@@ -283,56 +281,12 @@ def test_what_was_seen_is_told(
     assert summary.lateness == ({seen: (len(own), late, bins)} if own else {})
 
 
-_COUNTS = st.none() | st.integers(-1, 30).map(
-    lambda cut: PartitionCounts((OUTPUTS - 1, OUTPUTS), (BASE_MS + cut,))
-)
-"""None of a topic that has not grown."""
-
-
-def _looked_at(counts: PartitionCounts | None, first: int, last: int) -> tuple[int, ...]:
-    return () if counts is None else counts.within(BASE_MS + first, BASE_MS + last)
-
-
-@pytest.mark.promise("order-output-topic-gains")
-@_SLOW
-@given(rows=rows_of_sources(), cut=st.integers(-1, 30))
-def test_rows_up_to_a_cut_go_by_the_older_number(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], cut: int
-) -> None:
-    """Later ones, and those without an event time, go by the newer, in runs and in folds."""
-    root = tmp_path_factory.mktemp("runs")
-    counts = PartitionCounts((OUTPUTS - 1, OUTPUTS), (BASE_MS + cut,))
-    staged(root / "run", rows, 3_000, limits=_SMALL, counts=counts)
-    by_value = {row.value: row for row in rows}
-    columns = ("value", "output_partition", "key", "event_time_ms")
-    part = Part(parquet_files(root / "run"), reasons=())
-    untimed = Part(parquet_files(root / "run"), reasons=QUARANTINE_REASONS, untimed=True)
-    pieces = [*RunRows((part, untimed), None, columns, _SMALL).pieces()]
-    found = [one for piece in pieces for one in piece.to_pylist()]
-    assert {one["value"] for one in found} == by_value.keys()
-    for one in found:
-        row = by_value[one["value"]]
-        is_older = is_usable(row) and (row.time or 0) <= cut
-        assert one["output_partition"] == row.output_of(OUTPUTS - is_older)
-    (root / "fold").mkdir()
-    for block in _BLOCKS:
-        FoldTask(root / "fold", (part,), limits=_SMALL, has_grown=True)(block)
-    folded = Part(parquet_files(root / "fold"), reasons=())
-    keys = {row.key: row for row in rows}
-    for piece in RunRows((folded,), None, columns[1:], _SMALL).pieces():
-        for one in piece.to_pylist():
-            is_older = one["event_time_ms"] <= BASE_MS + cut
-            placed = keys[one["key"]].output_of(OUTPUTS - is_older)
-            assert one["output_partition"] == placed
-
-
 @_SLOW
 @given(
     released=rows_of_sources(),
     behind=rows_of_sources(),
     frontier=st.integers(5, 25),
     horizon=st.integers(-1, 15),
-    counts=_COUNTS,
 )
 def test_rows_are_judged_by_the_last_of_their_key(
     tmp_path_factory: pytest.TempPathFactory,
@@ -340,16 +294,11 @@ def test_rows_are_judged_by_the_last_of_their_key(
     behind: list[Row],
     frontier: int,
     horizon: int,
-    *,
-    counts: PartitionCounts | None,
 ) -> None:
-    """By runs or by a fold alike: not older than the last released, nor than the horizon.
-
-    That a topic has grown, so that rows of a key are in two partitions, changes nothing.
-    """
+    """By runs or by a fold alike: not older than the last released, nor than the horizon."""
     root = tmp_path_factory.mktemp("runs")
-    staged(root / "old", released, 0, limits=_SMALL, counts=counts, keeps=True)
-    staged(root / "new", behind, frontier, limits=_SMALL, counts=counts)
+    staged(root / "old", released, 0, limits=_SMALL, keeps=True)
+    staged(root / "new", behind, frontier, limits=_SMALL)
     last: dict[bytes, int] = {}
     for row in released:
         if row.key is not None and row.time is not None and horizon <= row.time <= frontier:
@@ -363,14 +312,13 @@ def test_rows_are_judged_by_the_last_of_their_key(
     old = Part(parquet_files(root / "old"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     (root / "fold").mkdir()
     for block in _BLOCKS:
-        FoldTask(root / "fold", (old,), limits=_SMALL, has_grown=counts is not None)(block)
+        FoldTask(root / "fold", (old,), limits=_SMALL)(block)
     folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, BASE_MS + frontier, reasons=())
     own = Part(parquet_files(root / "new"), last_ms=BASE_MS + frontier - 1, reasons=(LATE,))
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
         judge = LateJudge(horizon_ms=BASE_MS + horizon)
-        looked_at = _looked_at(counts, horizon, frontier)
-        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL, counts=looked_at)
+        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
         written = [task(block) for block in _BLOCKS]
         columns = ("value", "reason", "last_released_ms", "key")
         judged = RunRows(
@@ -392,20 +340,17 @@ def test_rows_are_judged_by_the_last_of_their_key(
     released=rows_of_sources(),
     behind=rows_of_sources(),
     horizon=st.integers(-1, 15),
-    counts=_COUNTS,
 )
 def test_newer_rows_of_a_key_pass_in_latest_mode(
     tmp_path_factory: pytest.TempPathFactory,
     released: list[Row],
     behind: list[Row],
     horizon: int,
-    *,
-    counts: PartitionCounts | None,
 ) -> None:
     """Those behind the last of their key, by runs or by a fold; of equal times places decide."""
     root = tmp_path_factory.mktemp("runs")
-    staged(root / "old", released, 3_000, limits=_SMALL, counts=counts)
-    staged(root / "new", behind, 3_000, limits=_SMALL, counts=counts)
+    staged(root / "old", released, 3_000, limits=_SMALL)
+    staged(root / "new", behind, 3_000, limits=_SMALL)
     last: dict[bytes, Row] = {}
     for row in sorted(filter(is_usable, released), key=lambda row: row.order):
         if row.key is not None and (row.time or 0) >= horizon:
@@ -422,15 +367,13 @@ def test_newer_rows_of_a_key_pass_in_latest_mode(
     old = Part(parquet_files(root / "old"), BASE_MS + horizon, reasons=())
     (root / "fold").mkdir()
     for block in _BLOCKS:
-        grown = counts is not None
-        FoldTask(root / "fold", (old,), ReorderMode.LATEST, _SMALL, has_grown=grown)(block)
+        FoldTask(root / "fold", (old,), ReorderMode.LATEST, _SMALL)(block)
     folded = Part(parquet_files(root / "fold"), BASE_MS + horizon, reasons=())
     own = Part(parquet_files(root / "new"), reasons=(LATE,))
     judge = LateJudge(ReorderMode.LATEST, BASE_MS + horizon)
     for name, source in (("by-runs", old), ("by-fold", folded)):
         (root / name).mkdir()
-        looked_at = _looked_at(counts, horizon, 3_000)
-        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL, counts=looked_at)
+        task = JudgeTask(root / name, own, (source,), judge, limits=_SMALL)
         written = [task(block) for block in _BLOCKS]
         columns = ("value", "reason", "last_released_ms")
         judged = RunRows(

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
 from sequitur.consumer.clock import PartitionClock
 from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS
-from sequitur.consumer.step_log import PartitionCounts
 from sequitur.kafka.log_reading import Fetched
 from sequitur.kafka.partition import murmur2
 from sequitur.kafka.record_format import RecordLimit
@@ -46,9 +45,6 @@ _SETTINGS: Final = ReorderSettings.model_validate(
         "event_time": "json:at",
     }
 )
-_COUNTS: Final = (
-    PartitionCounts((1,)), PartitionCounts((3,)), PartitionCounts((2, 5), (_BASE_MS + 8,)),
-)  # fmt: skip
 _PLACES: Final = tuple(SourcePartition(topic, number) for topic in "ab" for number in range(2))
 _VALUES = st.one_of(
     st.integers(0, 20).map(lambda ms: b'{"at":%d}' % (_BASE_MS + ms)),
@@ -145,7 +141,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     folder: Path,
     source: Any,
     spans: Spans,
-    by: PartitionCounts,
+    partitions: int,
     frontier: int,
     acked: set[int],
 ) -> tuple[Any, ...]:
@@ -166,7 +162,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     outputs: Any = SimpleNamespace(released=SimpleNamespace(name="out"))
     clocks = {where: PartitionClock(_BASE_MS + 9, 0, 0, 0) for where in spans}
     offsets = np.array(sorted(acked), np.int64)
-    found = SortedRuns(job, outputs, releases=True).stage(
+    found = SortedRuns(job, outputs, partitions, releases=True).stage(
         None,
         3,
         spans,
@@ -174,14 +170,13 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
         clock=EventClock(_BASE_MS + frontier, clocks),
         learns=True,
         acked={_PLACES[0]: (offsets, offsets + 1)} if acked else {},
-        by=by,
         holding=(),
     )
     files = tuple(folder / "runs/run" / name for name in found.run.files)
     released = Selection((Part(files),))
     in_order = [
         some.to_pylist()
-        for partition in range(by.newest)
+        for partition in range(partitions)
         for some in released.tables(partition, RUN_ARROW_SCHEMA.names)
     ]
     aside = [
@@ -201,7 +196,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
 @given(
     logs=_LOGS,
     shares=st.fixed_dictionaries({where: st.tuples(_SHARES, _SHARES) for where in _PLACES}),
-    by=st.sampled_from(_COUNTS),
+    partitions=st.sampled_from([1, 3, 5]),
     frontier=st.integers(-1, 21),
     acked=st.sets(st.integers(0, 30)),
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 5)),
@@ -209,7 +204,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
 def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names them all
     logs: Mapping[SourcePartition, PartitionLog],
     shares: Mapping[SourcePartition, tuple[float, float]],
-    by: PartitionCounts,
+    partitions: int,
     frontier: int,
     acked: set[int],
     sizes: tuple[int, int],
@@ -222,7 +217,7 @@ def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names
     with tempfile.TemporaryDirectory() as folder:
         ways = [_ByTasks(logs, sizes[1]), _ByTheDriver(_Brokers(logs, sizes[0]))]
         by_tasks, by_driver = (
-            _staged(Path(folder) / str(number), way, spans, by, frontier, acked)
+            _staged(Path(folder) / str(number), way, spans, partitions, frontier, acked)
             for number, way in enumerate(ways)
         )
     assert by_driver == by_tasks

@@ -1,4 +1,4 @@
-"""Stored forms of earlier versions, as these wrote them."""
+"""Stored forms that no release had, as clones before 0.1.0 wrote them. They are refused."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-_FB84216 = Path(__file__).parents[1] / "golden" / "fb84216"
-_OLD_LIFE_BITS = 20
-_LIFE_BITS = 40
+_REFUSED = Path(__file__).parents[1] / "golden" / "refused"
 
 
 def golden_document(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((_FB84216 / name).read_text())
+    found: dict[str, Any] = json.loads((_REFUSED / name).read_text())
     return found
 
 
 def golden_text(name: str) -> str:
-    return (_FB84216 / name).read_text()
+    return (_REFUSED / name).read_text()
 
 
 def golden_records(topic: str) -> dict[bytes, bytes]:
@@ -34,35 +32,11 @@ def golden_records(topic: str) -> dict[bytes, bytes]:
 
 
 def make_golden_states(database: Path) -> None:
-    """Make a database of fb84216: of transaction 2 one of two tasks has committed its part."""
+    """Make a database of schema version 1, with a transaction that is committed in part."""
     with closing(sqlite3.connect(database)) as connection:
-        connection.executescript((_FB84216 / "states.sql").read_text())
+        connection.executescript((_REFUSED / "states.sql").read_text())
 
 
 def make_golden_journal(directory: Path) -> None:
-    """Make the journal that a producer of fb84216 left, `me`, when it was killed.
-
-    Of topic `t`, partition 0, it had sent events 0 and 1 under id 1 and epoch 0, the second without
-    an answer; 2 to 6 wait. Those with a sender's timestamp are 1, 2, 4 and 6.
-    """
-    shutil.copytree(_FB84216 / "journal", directory)
-
-
-def make_prepared_old(checkpoint: Path, database: Path) -> None:
-    """Turn what a job has prepared, and its database, into the form that fb84216 left them in."""
-    (path,) = (checkpoint / "prepared").iterdir()
-    document = json.loads(path.read_text())
-    document.pop("signature", None)
-    attempt = _old_attempt(document["attempt"])
-    document |= {"prepared_format": 1, "attempt": attempt}
-    path.unlink()
-    step, _, _ = path.name.partition("-")
-    path.with_name(f"{step}-{attempt:015d}").write_text(json.dumps(document))
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        connection.create_function("old", 1, _old_attempt)
-        connection.execute("UPDATE sequitur_topologies SET least_attempt = old(least_attempt)")
-        connection.execute("UPDATE sequitur_transactions SET attempt = old(attempt)")
-
-
-def _old_attempt(attempt: int) -> int:
-    return attempt >> _LIFE_BITS << _OLD_LIFE_BITS | attempt & (1 << _OLD_LIFE_BITS) - 1
+    """Make a journal of format 2, with events of producer `me` that wait."""
+    shutil.copytree(_REFUSED / "journal", directory)

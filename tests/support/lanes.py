@@ -73,7 +73,6 @@ LANES: Final = {
         "integration/test_readme_session.py",
         "integration/test_tail_command.py",
         "integration/test_verify_command.py",
-        "spark/test_before_house.py",
     ),
     "reorder": (
         "unit/consumer/lateness/*",

@@ -42,6 +42,10 @@ class _Tester(LocalTester):
         self._lives, self._stage, self._on_step = job, job.process, job.on_step
         self.restart(settings=job.settings)
 
+    def grow(self, topic: str, partitions: int) -> None:
+        written = self._topics.written[topic]
+        written += [[] for _ in range(partitions - len(written))]
+
     def _context(self, checkpoint: Checkpoint) -> JobContext:
         self._job = replace(
             super()._context(checkpoint),
@@ -107,6 +111,10 @@ class ListJob:
 
     def _processed(self) -> Mapping[str, int]:
         return self.tester.report().processed or {}
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Have a topic gain partitions, as by an administrator."""
+        self.tester.grow(topic, partitions)
 
     def kinds(self) -> list[StepKind]:
         return [entry.kind for entry, _ in self.steps]

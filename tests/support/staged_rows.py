@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer.step_log import PartitionCounts
 
 OUTPUTS: Final = 3
 BASE_MS: Final = 1_700_000_000_000
@@ -114,7 +113,6 @@ def staged(
     batch_rows: int = 5,
     *,
     limits: RowLimits = ROW_LIMITS,
-    counts: PartitionCounts | None = None,
     keeps: bool = False,
 ) -> Summary:
     """Write rows as a run of one task, held against a frontier that is so much after the base."""
@@ -126,7 +124,6 @@ def staged(
         BOUNDS,
         clock,
         limits=limits,
-        partition_counts=counts,
         keeps=keeps,
     )
     return writer.write(iter(as_batches(rows, batch_rows)))

@@ -1,7 +1,7 @@
 """One value of each form that is stored, seeded: names that are not ASCII, extreme numbers.
 
-`python -m tests.support.stored_forms` writes them to `tests/golden/before-house/forms.json`, as
-`before-house` wrote them: that is done once, and a form that is new is added by hand.
+`python -m tests.support.stored_forms` writes them to `tests/golden/0.1.0/forms.json`: that is done
+once for a release. A form that is new is added by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sequitur.consumer import EventClock, LatePolicy, SourcePartition
 from sequitur.consumer.clock import LatenessHistogram, LearnedDelays, PartitionClock
 from sequitur.consumer.lateness import Fold, KeyState, Run
 from sequitur.consumer.step_log import (
-    PartitionCounts,
     StagedStep,
     StepDone,
     StepEntry,
@@ -72,7 +71,12 @@ from sequitur.pipelines.spark_sink.sink_folder import (
     StagedFile,
     StreamBatch,
 )
-from sequitur.pipelines.store.documents import FormerJob, files_document
+from sequitur.pipelines.store.documents import (
+    FormerJob,
+    empty_partitions,
+    files_document,
+    partitions_document,
+)
 from sequitur.pipelines.store.job_identity import JobIdentity, begun_with
 from sequitur.pipelines.topology.step_runs import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.frames import (
@@ -105,7 +109,7 @@ if TYPE_CHECKING:
 
     from sequitur.producer.journal.frames import Frame
 
-GOLDEN: Final = ROOT / "tests" / "golden" / "before-house" / "forms.json"
+GOLDEN: Final = ROOT / "tests" / "golden" / "0.1.0" / "forms.json"
 PROBE: Final = "what zlib makes of the same"
 _SEED: Final = 20_261_124
 _NAME: Final = 'Bestellungen-Überfluß "注文"\u2028\n'
@@ -153,7 +157,7 @@ def of_golden(found: dict[str, Any]) -> Any:
 
 
 def golden_forms() -> dict[str, dict[str, Any]]:
-    """Return what `before-house` has written of each."""
+    """Return each form as version 0.1.0 writes it."""
     found: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
     return found
 
@@ -199,7 +203,7 @@ def _steps(random: Random) -> Iterator[Form]:
         "topics": {_NAME: "AAAAAAAAAAAAAAAAAAAAAA"},
         "lost": {one: (3, 9)},
         "counted": {two: (1, 2), one: (3, 4)},
-        "partition_counts": PartitionCounts((3, 5, 8), (-1, 1 << 40)),
+        "output_partitions": 8,
     }
     run = _run(random, 41, behind=3, max_behind_ms=4)
     bare: dict[str, Any] = {
@@ -278,7 +282,8 @@ def _topology() -> Iterator[Form]:
 
 def _folders() -> Iterator[Form]:
     identity = JobIdentity(("b", _NAME, "a"), None, "json:at:ms", "out", 7, "reorder", "words", 2)
-    yield Form("format.json", identity.to_document(), (7, 2), begun_with)
+    yield Form("format.json", identity.to_document(), 7, begun_with)
+    yield Form("partitions.json", partitions_document(4, 6), 2, empty_partitions)
     yield _document("former job", FormerJob(3, _LARGEST, "ü"))
     process = ProcessIdentity("ho\u00dft", 7, "boot ns", 99)
     shown = {"host": "ho\u00dft", "process": 7, "space": "boot ns", "started": 99}

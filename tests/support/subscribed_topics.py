@@ -159,14 +159,15 @@ class SubscribedTopics:
         with self.surveyor.cursors.take(name, lease=HeldLease(lease_s)) as owner:
             yield owner
 
-    def claim_as_fb84216(self, name: str) -> None:
-        """Claim a subscription as that version did, by a number alone."""
+    def claim_in_the_first_form(self, name: str) -> tuple[bytes, bytes]:
+        """Claim a subscription by a number alone; return the record's key and value."""
         self.surveyor.cursors.take(name).close()
         partition = self.surveyor.cursors.follow(name).partition
         key, value = owner_key(name), uuid.uuid4().hex.encode()
-        writer = FencedWriter(self.kafka, transactional_id(self.kafka, name), name="fb84216")
+        writer = FencedWriter(self.kafka, transactional_id(self.kafka, name), name="first form")
         writer.write([TopicWrite(cursor_topic(self.kafka), partition, key, value)])
         writer.close()
+        return key, value
 
     def policies(self, topic: str | None, policies: TopicPolicies) -> None:
         self.surveyor.registry.change(lambda registry: registry.with_policies(topic, policies))

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 
 HASH_VERSION: Final = 2
-"""The version of `stable_hash` that new jobs group by. Version 1 hashed the pickles of what is not
-text, bytes, an int or float, or a list or tuple."""
+"""The version of `stable_hash`: what a hash is never changes without another number."""
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -72,22 +71,6 @@ def stable_hash(value: Any) -> int:
     if isinstance(value, list | tuple):
         return _sequence_hash([stable_hash(one) for one in value])
     return _hash_of_other(value)
-
-
-def first_stable_hash(value: Any) -> int:
-    """Hash a value as version 1 did, for checkpoints that were begun with it."""
-    if isinstance(value, list | tuple):
-        return _sequence_hash([first_stable_hash(one) for one in value])
-    if isinstance(value, float) and not value.is_integer():
-        return zlib.crc32(repr(value).encode())
-    if isinstance(value, str | bytes | int | float):
-        return stable_hash(value)
-    return zlib.crc32(pickle.dumps(value, protocol=5))
-
-
-def hash_of_version(version: int) -> Callable[[Any], int]:
-    """Return the hash that a job of this version groups by."""
-    return first_stable_hash if version == 1 else stable_hash
 
 
 def _sequence_hash(hashes: list[int]) -> int:
@@ -297,7 +280,6 @@ class Emitter:
     tasks: int = 1  # how many tasks its component has
     turn: int = 0  # number of the batch: shuffling begins with another task in each
     topology: str = ""
-    hash: Callable[[Any], int] = stable_hash  # the hash by which values choose tasks
 
 
 class Grouping(ABC):
@@ -473,14 +455,13 @@ class FieldsGrouping(_ByFields):
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
         """Return the task that the values' hash names."""
-        del reader
-        hashed = emitter.hash
+        del emitter, reader
         places = [stream.index[name] for name in self.fields]
         each = [(task,) for task in range(tasks)]
         if len(places) == 1:
             place = places[0]
-            return lambda values, _task: each[hashed(values[place]) % tasks]
-        return lambda values, _task: each[hashed([values[at] for at in places]) % tasks]
+            return lambda values, _task: each[stable_hash(values[place]) % tasks]
+        return lambda values, _task: each[stable_hash([values[at] for at in places]) % tasks]
 
     @property
     def meets_by(self) -> tuple[str, ...]:
@@ -492,10 +473,10 @@ class FieldsGrouping(_ByFields):
         return of_spout and self.fields == _KEY
 
 
-def task_of_group(group: Any, tasks: int, hashed: Callable[[Any], int] = stable_hash) -> int:
+def task_of_group(group: Any, tasks: int) -> int:
     """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
     values = list(group) if isinstance(group, tuple) else [group]
-    return hashed(values[0] if len(values) == 1 else values) % tasks
+    return stable_hash(values[0] if len(values) == 1 else values) % tasks
 
 
 @dataclass(frozen=True)
@@ -507,16 +488,15 @@ class PartialKeyGrouping(_ByFields):
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
         """Of the two tasks that the values' hashes name, the one that was given less so far."""
-        del reader
-        hashed = emitter.hash
+        del emitter, reader
         places = [stream.index[name] for name in self.fields]
         given = [0] * tasks
 
         def choose(values: Any, _task: int | None) -> Sequence[int]:
             key = [values[at] for at in places]
-            first = hashed(key) % tasks
+            first = stable_hash(key) % tasks
             # Another task, wherever there is another.
-            second = (first + 1 + hashed([_SECOND, *key]) % max(1, tasks - 1)) % tasks
+            second = (first + 1 + stable_hash([_SECOND, *key]) % max(1, tasks - 1)) % tasks
             task = second if given[second] < given[first] else first
             given[task] += 1
             return (task,)

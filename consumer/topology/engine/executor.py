@@ -107,7 +107,6 @@ class Wiring:
                 self._placement.tasks[stream.component],
                 self._environment.start.moment.number,
                 self._topology.name,
-                self._environment.hashed,
             )
             hosted = self._placement.here.get(reader.id, ())
             if hosted:

@@ -24,7 +24,6 @@ import numpy as np
 from sequitur.base.json_field import name_twice_in
 from sequitur.base.text import named
 from sequitur.consumer.topology.api.bolt import keeps_of_batch
-from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.errors import NOT_THE_USERS, EmitError, TopologyError
 
@@ -60,7 +59,6 @@ class Rules:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     # open trees, at most: then the batch is finished first. None: no bound
     max_spout_pending: int | None = None
-    hash_version: int = HASH_VERSION  # of the hash by which values choose tasks
     # largest record of the topics of outputs, by output; of others, a broker's default
     limits: Mapping[str, RecordLimit] = field(default_factory=dict)
 

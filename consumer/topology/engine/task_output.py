@@ -13,7 +13,6 @@ from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.api.builder import EVENT_FIELDS, TreeFailure
 from sequitur.consumer.topology.api.collector import TaskId
-from sequitur.consumer.topology.api.groupings import hash_of_version
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM
 from sequitur.consumer.topology.engine.plan import (
     Elsewhere,
@@ -269,11 +268,6 @@ class Environment:
         They fail once they are over. What was prepared is committed, however long it takes.
         """
         return None if self.is_commit or not self.runs_inline else self.rules.call_timeout_s
-
-    @property
-    def hashed(self) -> Callable[[Any], int]:
-        """The hash by which values choose tasks."""
-        return hash_of_version(self.rules.hash_version)
 
 
 # What tasks and the spout emit: to tasks here, to tasks elsewhere, and to outputs.

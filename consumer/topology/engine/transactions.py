@@ -532,10 +532,10 @@ class BatchRunner(TransactionRunner):
         if not self._states:  # what a committer writes by itself is not known here
             self._outcome.may_have_committed = True
         transaction, context = self._transaction, self.context
-        place, hashed = (self._component, context.task), self._environment.hashed
+        place = self._component, context.task
         writer = writer_of(context.topology, transaction, *place)
         states = CommitterStates(
-            self._states, writer, lambda group: task_of_group(group, context.tasks, hashed)
+            self._states, writer, lambda group: task_of_group(group, context.tasks)
         )
         failed = len(self._outcome.failures)
         try:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 _LIFE_BITS: Final = 40
-"""A life has so many tries that it never comes to the numbers of the next. They were 2^20 once:
-those numbers are smaller than any of today."""
+"""A life has 2^40 tries, more than it ever makes: it never reaches the numbers of the next."""
 
 
 class TransactionAttempt(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, but not in __all__
     AdminClient,
     NewPartitions,
@@ -28,7 +28,12 @@ from sequitur.consumer.subscription.cursor_store import (
     cursor_topic,
     transactional_id,
 )
-from sequitur.consumer.subscription.registry import RegistryStore, group_of_new
+from sequitur.consumer.subscription.registry import (
+    RegistryStore,
+    SubscriptionRecord,
+    SubscriptionType,
+    group_of_new,
+)
 from sequitur.consumer.subscription.stored_records import (
     HeldLease,
     Hold,
@@ -41,12 +46,10 @@ from sequitur.errors import (
     SubscriptionFencedError,
     UnansweredError,
 )
-from sequitur.kafka.control import control_topic
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
-from tests.support.golden import golden_records
 from tests.support.open_subscriptions import group_commit
-from tests.support.subscribed_topics import SHORT_LEASE_S, SubscribedTopics
+from tests.support.subscribed_topics import SHORT_LEASE_S
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -215,33 +218,6 @@ def test_a_lease_is_renewed_by_an_owner_that_writes_nothing(
         assert other.stored.state.step == 2
 
 
-@pytest.mark.promise("sub-consumer-group-subscription")
-def test_a_claim_of_an_older_version_is_held_while_its_group_has_a_member(
-    topics: SubscribedTopics, name: str, topic: str
-) -> None:
-    """That version claims by a number alone, and joins the group."""
-    topics.claim_as_fb84216(name)
-    surveyor = topics.surveyor
-    look = surveyor.look(name, surveyor.cursors.follow(name))
-    assert look()[0] is Hold.FREE
-    member = Consumer({**topics.kafka.librdkafka(), "group.id": name})
-    member.subscribe([topic])
-
-    def is_held() -> bool:
-        member.poll(0.1)
-        return look()[0] is Hold.YOUNG
-
-    with contextlib.closing(member):
-        wait_until(is_held)
-        with pytest.raises(SubscriptionConnectedError):
-            surveyor.cursors.take(name, watch=surveyor.watch)
-    wait_until(lambda: look()[0] is Hold.FREE)
-    surveyor.cursors.take(name, watch=surveyor.watch).close()
-    claim = look()[1]
-    assert claim is not None
-    assert claim.owner == ProcessIdentity.own()
-
-
 @pytest.mark.promise("sub-owner-subscription-dies")
 def test_transaction_that_a_dead_owner_left_is_not_read(
     kafka: KafkaSettings, name: str, topic: str
@@ -388,7 +364,7 @@ def test_cursors_of_a_topic_that_has_grown_are_found_and_removed(make_broker: Ma
     for step, name in enumerate(names):
         with store.take(name) as owner:
             owner.write(SubscriptionState(step=step), _of_the_topic_itself(name, 0, 1))
-    _write_golden(kafka, store)
+    _register_without_place(kafka, store, "billing")
     before = [store._topic.partition_of(name) for name in names]
     admin = AdminClient(kafka.librdkafka())
     admin.create_partitions([NewPartitions("sequitur-cursors", 13)])["sequitur-cursors"].result(
@@ -454,14 +430,12 @@ def _of_the_topic_itself(name: str, *offsets: int) -> list[PartitionCursor]:
     return [PartitionCursor(_cursor(name, "sequitur-cursors", 0, *offsets))]
 
 
-def _write_golden(kafka: KafkaSettings, store: CursorStore) -> None:
-    RegistryStore(kafka).ensure()
-    places = {control_topic(kafka): 0, cursor_topic(kafka): store._topic.partition_of("billing")}
-    client = Producer(kafka.librdkafka())
-    for topic, partition in places.items():
-        for key, value in golden_records(topic).items():
-            client.produce(topic, value, key, partition)
-    assert client.flush(PATIENCE_S) == 0
+def _register_without_place(kafka: KafkaSettings, store: CursorStore, name: str) -> None:
+    """Register a subscription whose record does not say where its cursors are."""
+    record = SubscriptionRecord(name, ("orders",), SubscriptionType.SHARED, 1, group=f"g-{name}")
+    RegistryStore(kafka).change(lambda registry: registry.created(record))
+    with store.take(name) as owner:
+        owner.write(SubscriptionState(), [PartitionCursor(_cursor(name, "orders", 0, 0, 1, 2))])
 
 
 def _end(kafka: KafkaSettings, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int:

@@ -32,7 +32,7 @@ from sequitur.consumer.subscription.policies import (
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.retention import run_retention
 from sequitur.consumer.subscription.survey import FindingKind
-from sequitur.errors import StateFormatError
+from sequitur.errors import CursorVersionError, StateFormatError
 from sequitur.kafka.admin import Extents
 from sequitur.kafka.control import control_topic
 from sequitur.kafka.settings import KafkaSettings
@@ -169,30 +169,30 @@ def test_a_registered_subscription_of_a_newer_version_stops_no_other(
     assert run_retention(topics.surveyor, [topic]).records == 10
 
 
-@pytest.mark.promise("sub-something-subscription-partition")
-def test_a_group_that_may_not_be_described_stops_no_other(
-    topics: SubscribedTopics, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.promise("sub-older-version-meets", "sub-something-subscription-partition")
+def test_a_claim_of_the_first_form_is_refused_and_stops_no_other(
+    topics: SubscribedTopics, topic: str, name: str
 ) -> None:
-    """One of fb84216's, which it tells of, may have a consumer: nothing of it expires."""
+    """Its owner may be at work: nothing of it expires before it is deleted by force."""
     topics.fill(topic, 10)
     other = f"{name}-other"
     for one in (name, other):
         topics.subscribe(one, topic)
         topics.acks(one, topic, (0, 1))
-    topics.claim_as_fb84216(name)
+    key, value = topics.claim_in_the_first_form(name)
     expires = TopicPolicies(message_ttl_s=60, subscription_expiration_time_minutes=1_000)
     topics.policies(topic, expires)
-    why = {name: "not authorized"}
-    groups = topics.surveyor.groups
-    monkeypatch.setattr(
-        groups, "members_of", lambda asked, **_but: (set(), why if name in asked else {})
-    )
     found = topics.check(after_s=3_600)
     assert [one.subscription for one in found.acked] == [other]
     assert [one.subscription for one in found.findings if one.kind is _UNKNOWN] == [name]
     topics.idle()
     assert topics.check(after_s=1_000 * 3_600).expired == (other,)
+    with pytest.raises(CursorVersionError, match=f"{name}' has the first form, .*--force"):
+        topics.surveyor.cursors.take(name, watch=topics.surveyor.watch)
+    assert topics.surveyor.cursors.follow(name).read()[key] == value
     assert topics.committed(name, topic) == 1
+    SubscriptionAdmin(topics.surveyor).delete(name, force=True)
+    assert topics.surveyor.registry.read().find(name) is None
 
 
 @pytest.mark.promise("sub-something-subscription-partition")

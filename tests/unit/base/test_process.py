@@ -65,7 +65,7 @@ def test_a_process_that_is_not_shown_has_not_ended(
     """Its subscription and its checkpoint are its own while its claim and its heartbeat move."""
     assert not other.is_gone()
     claim = Claim("life", 1, 15_000, None, other)
-    watch = ClaimWatch(lambda _name: False)
+    watch = ClaimWatch()
     assert watch.judge("s", claim) is Hold.UNDECIDED
     assert watch.judge("s", claim.renewed(6)) is Hold.YOUNG
     storage = LocalStorage(tmp_path / "checkpoint")

@@ -15,6 +15,7 @@ from sequitur.errors import (
     JournalError,
     JournalFailedError,
     JournalFullError,
+    JournalVersionError,
     ProducerClosedError,
     RetriableError,
 )
@@ -78,25 +79,17 @@ async def test_name_identity_and_count_outlive_a_restart(
 
 
 @pytest.mark.promise("in-journal-format-version")
-async def test_a_journal_of_an_older_version_is_gone_on_with(
+async def test_a_journal_of_format_2_is_refused_and_left_as_it_is(
     wire: FakeWire, make: Callable[..., IdempotentProducer], tmp_path: Path
 ) -> None:
-    """Format 2 does not tell whose timestamps a batch with numbers has: they are left alone."""
     make_golden_journal(tmp_path / "journal")
-    async with make(journal=tmp_path / "before") as before:  # what the cluster has of that life
-        for value in (b"0", b"1"):
-            await before.send_and_wait("t", value, partition=0)
-    async with make() as producer:
-        await producer.flush()
-        assert await producer.send_and_wait("t", b"7") == InLog(0, 7)
-        counts = producer.statistics()
-        assert (counts.recovered, counts.persisted, counts.not_persisted) == (6, 7, 0)
-        assert producer._former.unacked["t", 0][0].dated
-        waiting = producer._former.waiting["t", 0]
-        assert [batch.dated for batch in waiting] == [True, False, True, False, True]
-    assert values_of(wire) == [b"%d" % number for number in range(8)]
-    async with make() as producer:
-        assert producer.statistics().recovered == 0
+    (segment,) = (tmp_path / "journal").iterdir()
+    before = segment.read_bytes()
+    refused = rf"{segment.name} has journal format version 2; this version reads 3: let the older"
+    with pytest.raises(JournalVersionError, match=refused):
+        await make().start()
+    assert segment.read_bytes() == before
+    assert not wire.ids
 
 
 @pytest.mark.parametrize("before", [[], [47]])

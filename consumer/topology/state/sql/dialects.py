@@ -121,10 +121,6 @@ class Dialect(ABC):
         """Whether all letters have a form in the database's encoding."""
 
     @abstractmethod
-    def allow_null(self, connection: Connection, name: str) -> None:
-        """Let a state's table have keys without a value, if it is there."""
-
-    @abstractmethod
     def share(self, connection: Connection, topology: str) -> None:
         """Lock a topology's row against who gives its tries up, until the transaction ends."""
 
@@ -196,18 +192,6 @@ class SQLite(Dialect):
     def takes_unicode(self, connection: Connection) -> bool:  # noqa: ARG002 - see `Dialect`
         """It has no other encodings."""
         return True
-
-    def allow_null(self, connection: Connection, name: str) -> None:
-        """In the text of the table's definition, as SQLite's documentation of ALTER TABLE says."""
-        version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
-        connection.exec_driver_sql("PRAGMA writable_schema = ON")
-        connection.exec_driver_sql(
-            "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL, \n\tprevious ', "
-            "', \n\tprevious ') WHERE type = 'table' AND name = ?",
-            (name,),
-        )
-        connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
-        connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
     def share(self, connection: Connection, topology: str) -> None:
         """There is one writer."""
@@ -281,10 +265,6 @@ class PostgreSQL(Dialect):
         """As the server said when the connection was made."""
         info = connection.connection.dbapi_connection.info  # type: ignore[union-attr]
         return bool(info.parameter_status("server_encoding") == "UTF8")
-
-    def allow_null(self, connection: Connection, name: str) -> None:
-        """Without a look at its rows."""
-        connection.exec_driver_sql(f'ALTER TABLE IF EXISTS "{name}" ALTER "value" DROP NOT NULL')
 
     def share(self, connection: Connection, topology: str) -> None:
         """With other commits."""

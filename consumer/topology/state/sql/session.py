@@ -11,7 +11,7 @@
 
 `former_txid` is the transaction id that the row had before its last update: so a commit knows
 whether the same transaction was committed before. `sequitur_removed` has the keys that a task took
-out in its newest transaction: `value` of these is NULL. In version 1 no key could be taken out.
+out in its newest transaction: `value` of these is NULL.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 SCHEMA_VERSION: Final = 2
-_WITHOUT_REMOVAL: Final = 1
+"""No release had 1. It is refused, and not used again."""
 _FILL: Final = 70
 """Percent of a page that inserts fill: with 100 a batch of updates takes half as long again."""
 _TYPES: Final[dict[type, Any]] = {
@@ -174,10 +174,6 @@ def create_schema(
         _metadata.create_all(connection)
         if version is None:
             connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
-        elif version == _WITHOUT_REMOVAL:
-            for name in connection.scalars(select(_states.c.name)).all():
-                dialect_of(is_sqlite=store.is_sqlite).allow_null(connection, name)
-            connection.execute(update(_schema).values(version=SCHEMA_VERSION))
         _register_topology(connection, store, topology, epoch, least_attempt)
         for component, states in owners.items():
             for state in states:
@@ -230,10 +226,12 @@ def _version(connection: Connection, store: SQLStore) -> int | None:
     if not inspect(connection).has_table(_schema.name):
         return None
     version = connection.scalar(select(_schema.c.version))
-    if version not in {None, _WITHOUT_REMOVAL, SCHEMA_VERSION}:
+    if version not in {None, SCHEMA_VERSION}:
         raise StateOwnerError(
-            f"{store.title} has states of schema version {version}, and this is version "
-            f"{SCHEMA_VERSION}: use the release of Sequitur that wrote it, or another database"
+            f"{store.title} has states of schema version {version}, this version reads "
+            f"{SCHEMA_VERSION}: let the version that wrote them release the rows that its jobs "
+            "hold (--available-now --drain), then give the topology another database and a new "
+            "checkpoint"
         )
     return version
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,37 +73,12 @@ def test_frontier_of_a_step_can_be_read_off_its_document() -> None:
     assert (document["frontier_ms"], document["clock"]["frontier_ms"]) == (50, 50)
 
 
-def test_mark_without_what_was_added_later_is_read() -> None:
-    """An older version measured no time, ran no topology and kept no timestamp."""
-    document = StepDone(3, Totals(read=9)).to_document()
-    for name in ("seconds", "processed", "stamped_ms"):
-        del document[name]
-    done = StepDone.from_document(document)
-    assert done == StepDone(3, Totals(read=9), seconds=0.0, processed=None, stamped_ms=0)
-
-
-@pytest.mark.promise("order-checkpoint-written-version")
-@pytest.mark.parametrize("one", [_entry(), StepDone(7, Totals())])
-def test_version_without_plans_reads_no_step_of_this_one(one: StepEntry | StepDone) -> None:
-    """It reads format 5 alone, and would write an unfinished step again; its own are read.
-
-    One that reads 6 knows nothing of an output topic that has grown.
-    """
-    document = one.to_document()
-    assert document["format"] == 7
-    for former in (5, 6):
-        assert type(one).from_document({**document, "format": former}) == one
-
-
-def test_runs_of_a_former_format_name_their_files() -> None:
-    """In this one they stand beside the files, and an entry grows by a line for each run."""
+def test_runs_stand_in_an_entry_without_their_files() -> None:
+    """They stand beside the files, and an entry grows by a line for each run."""
     run = Run(2, 5, 11, 60, size_bytes=7, name="run", files={"part-0": 3, "part-1": 2})
-    entry = _entry(runs=(run,))
-    document = entry.to_document()
+    document = _entry(runs=(run,)).to_document()
     assert document["runs"] == [run.to_document()]
     assert StepEntry.from_document(document).runs == (replace(run, files={}),)
-    former = {**document, "format": 6, "runs": [asdict(run)]}
-    assert StepEntry.from_document(former).runs == (run,)
 
 
 @pytest.mark.parametrize("kind", [StepEntry, StepDone])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError
 
 if TYPE_CHECKING:
@@ -72,20 +72,3 @@ def test_a_step_document_says_what_was_counted() -> None:
     entry = StepEntry.of(_entry(skipped=3), counted=counted, runs=(), before=Totals(), logged_ms=0)
     assert StepEntry.from_document(entry.to_document()) == entry
     assert entry.to_document()["counted"] == [["in", 0, 7, 700], ["in", 1, 0, 0]]
-
-
-def test_documents_of_before_are_read() -> None:
-    """Written by a version without subscriptions: nothing was counted, and nothing skipped."""
-    entry = _entry(skipped=0)
-    document = entry.to_document()
-    del document["counted"], document["staged"]["skipped"], document["before"]["skipped"]
-    assert StepEntry.from_document(document) == entry
-    staged = StagedStep(
-        step=0, kind=StepKind.BATCH, batch_id=0, previous_frontier_ms=0, clock=EventClock()
-    )
-    old = staged.to_document()
-    del old["counted"], old["staged"]["skipped"]
-    assert StagedStep.from_document(old) == staged
-    done = finish(_entry(skipped=0), released=7, late=1, quarantined=2).to_document()
-    del done["totals"]["skipped"]
-    assert StepDone.from_document(done).totals.skipped == 0

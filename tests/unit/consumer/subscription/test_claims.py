@@ -19,7 +19,7 @@ from sequitur.errors import CursorDamagedError, CursorVersionError
 
 _LEASE_S = 15.0
 _ELSEWHERE = ProcessIdentity("another", 7, "another", 7)
-_FB84216 = b"0123456789abcdef0123456789abcdef"
+_FIRST = b"0123456789abcdef0123456789abcdef"
 
 
 class _Clock:
@@ -36,17 +36,16 @@ def _claim(count: int = 1, **fields: object) -> Claim:
 
 
 def test_what_is_written_is_read_back() -> None:
-    """The first form was the life alone; others are refused by name."""
+    """Other forms are refused by name; the first was the life alone."""
     claim = Claim.begin(_LEASE_S, None).renewed(9)
     assert Claim.decode(claim.encode(), "s") == claim
     assert (claim.count, claim.lease_ms, claim.seen_ms) == (1, 15_000, 9)
-    first = Claim.decode(_FB84216, "s")
-    assert first.is_first_form
-    assert not claim.is_first_form
+    with pytest.raises(CursorVersionError, match=r"'s' has the first form, .* reads 2: run the v"):
+        Claim.decode(_FIRST, "s")
     newer = json.dumps({**json.loads(claim.encode()), "format": 3}).encode()
     with pytest.raises(CursorVersionError, match=r"claim of subscription 's' has format 3, .* 2"):
         Claim.decode(newer, "s")
-    for value in (b"", b"{", b"[]", b"{}", b'{"format":2}', _FB84216 + b"0"):
+    for value in (b"", b"{", b"[]", b"{}", b'{"format":2}', _FIRST + b"0"):
         with pytest.raises(CursorDamagedError, match="'s' cannot be read"):
             Claim.decode(value, "s")
 
@@ -63,7 +62,7 @@ def test_a_claim_tells_when_an_owner_was_there() -> None:
 def test_an_owner_is_gone_once_its_claim_stands_still_for_a_lease(*, moves: bool) -> None:
     """By the watcher's clock; its wall clock, and ours, say nothing."""
     clock = _Clock()
-    watch = ClaimWatch(lambda _name: False, clock)
+    watch = ClaimWatch(clock)
     claim, alive = _claim(), Hold.UNDECIDED
     assert watch.judge("s", claim) is alive
     if moves:
@@ -90,22 +89,13 @@ def test_an_owner_is_gone_once_its_claim_stands_still_for_a_lease(*, moves: bool
     ids=["none", "released", "its number is another process's", "a process that has ended"],
 )
 def test_who_has_nothing_is_known_at_once(claim: Claim | None) -> None:
-    assert ClaimWatch(lambda _name: True, _Clock()).judge("s", claim) is Hold.FREE
-
-
-def test_of_the_first_form_the_group_tells() -> None:
-    members = {"s"}
-    watch = ClaimWatch(members.__contains__, _Clock())
-    claim = Claim.decode(_FB84216, "s")
-    assert watch.judge("s", claim) is Hold.YOUNG
-    members.clear()
-    assert watch.judge("s", claim) is Hold.FREE
+    assert ClaimWatch(_Clock()).judge("s", claim) is Hold.FREE
 
 
 def _awaited(*claims: Claim | None, patiently: bool) -> tuple[Claim | None, float]:
     """Return what is awaited, and for how long; of the claims the last one stays."""
     clock, left = _Clock(), list(claims)
-    watch = ClaimWatch(lambda _name: False, clock)
+    watch = ClaimWatch(clock)
 
     def look() -> tuple[Hold, Claim | None]:
         claim = left[0] if len(left) == 1 else left.pop(0)

@@ -15,7 +15,6 @@ from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import CURSOR_VERSION, decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import (
     LARGEST_OFFSET,
-    AckCounts,
     Redeliveries,
     RedeliverySpan,
 )
@@ -41,7 +40,9 @@ def _cursor() -> Cursor:
     return cursor
 
 
-def _framed(body: bytes, *, version: int = 2, length: int = 0, unpacked: int = 0) -> bytes:
+def _framed(
+    body: bytes, *, version: int = CURSOR_VERSION, length: int = 0, unpacked: int = 0
+) -> bytes:
     header = _HEADER.pack(
         b"SQCR", version, length or len(body), unpacked or len(zlib.decompress(body))
     )
@@ -62,7 +63,7 @@ def _written(
 ) -> bytes:
     """A cursor that another program might have written; numbers in columns of eight bytes."""
     count = len(distances) if ranges is None else ranges
-    of_spans = [len(spans[0]), (8, 8, 8)] if spans else []  # else it is of version 2
+    of_spans = [len(spans[0]) if spans else 0, (8, 8, 8)]
     meta = msgspec.msgpack.encode(
         ["billing", "orders", 3, *positions, *counts, count, *widths, 0, b"", lost, *of_spans]
     )
@@ -71,7 +72,7 @@ def _written(
         for numbers in (distances, lengths, *spans)
     )
     body = zlib.compress(struct.pack(">I", len(meta)) + meta + columns)
-    return _framed(body, version=3 if spans else 2)
+    return _framed(body)
 
 
 def test_a_cursor_comes_back_whole() -> None:
@@ -186,20 +187,22 @@ def test_deliveries_that_make_no_sense_are_refused(spans: Sequence[Sequence[int]
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    with pytest.raises(CursorVersionError, match="format 4, expected one of 1, 2, 3"):
+    with pytest.raises(CursorVersionError, match=r"billing.* of format 4, this version reads 3"):
         decode_cursor(_framed(zlib.compress(b"whatever"), version=4), IDENTITY)
 
 
-@pytest.mark.promise("sub-topic-retention-somebody")
-def test_a_cursor_of_an_older_version_is_read() -> None:
-    """It has counted nothing as lost; written again it has the newer format."""
-    old = base64.b64decode(golden_text("cursor.b64"))
-    stored = decode_cursor(old, IDENTITY)
-    assert state_of(stored.cursor) == state_of(_cursor())
-    assert stored.cursor.counts == AckCounts((1 << 40) - 70_000 + 11, 2, 1, lost=0)
-    assert (stored.generation, stored.carried) == (7, b"carried")
-    assert stored.redeliveries == Redeliveries()
-    assert (old[4], encode_cursor(stored.cursor)[4]) == (1, CURSOR_VERSION)
+@pytest.mark.promise("sub-older-version-meets")
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (base64.b64decode(golden_text("cursor.b64")), 1),
+        (_framed(zlib.compress(b"of 2"), version=2), 2),
+    ],
+)
+def test_a_cursor_of_an_older_version_is_refused_by_name(data: bytes, found: int) -> None:
+    refused = rf"{IDENTITY}: a cursor of format {found}, this version reads 3: .* or delete the sub"
+    with pytest.raises(CursorVersionError, match=refused):
+        decode_cursor(data, IDENTITY)
 
 
 @pytest.mark.parametrize("data", [b"", b"SQCR", b"x" * 500, b'{"version":1}' * 9])

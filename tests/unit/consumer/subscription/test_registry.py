@@ -101,24 +101,14 @@ def test_records_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.promise("sub-older-version-meets")
-def test_a_record_of_an_older_version_is_read_and_written_anew() -> None:
-    """In the newer format, which fb84216 refuses: it would drop what it does not know."""
+def test_a_record_of_an_older_version_is_refused_by_name_and_kept() -> None:
+    """Its policies hold, and nothing that this version changes writes its record."""
     registry = Registry.of(golden_records("sequitur-subscriptions"))
-    record = SubscriptionRecord(
-        *("billing", ("orders",), SubscriptionType.SHARED, 1_700_000_000_000, 3),
-        last_connected_ms=1_700_000_100_000,
-        expiration_time_minutes=60,
-        reset_ms=1_700_000_050_000,
-        group="billing",
-    )
-    assert registry.subscriptions == {"billing": record}
-    assert registry.partition_of("billing") is None
+    assert not registry.subscriptions
+    refused = "'billing': .* unknown format, 1, this version reads 2: let the version that wrote it"
+    with pytest.raises(StateFormatError, match=refused):
+        registry.connected("billing", now_ms=1, partition=5)
     assert registry.policies_of("orders").message_ttl_s == 60
-    changes = registry.connected("billing", now_ms=1_700_000_200_000, partition=5)
-    assert json.loads(changes[record.key] or b"")["format"] == 2
-    assert _after(registry, changes).partition_of("billing") == 5
-    owned = replace(record, partition=5, evicted_topic="copies", max_held_bytes=7)
-    assert _after(registry, registry.opened(owned, now_ms=0)).require("billing") == owned
 
 
 @given(st.lists(_RECORDS, max_size=5), st.dictionaries(st.none() | _NAMES, POLICIES, max_size=3))
@@ -243,11 +233,10 @@ def test_subscriptions_and_topics_are_found() -> None:
         (
             b'["subscription","a"]',
             b'{"format":3}',
-            "has an unknown format, expected one of 1 and 2$",
+            "has an unknown format, 3, this version reads 2: let the version that wrote it delete",
         ),
-        (b'["subscription","a"]', b'{"format":1,"name":"a"}', "^the record of .* read: 'topics'$"),
+        (b'["subscription","a"]', b'{"format":2,"name":"a"}', "^the record of .* read: 'topics'$"),
         (b'["subscription","a"]', b'{"format":2,"x":1,"y":1}', "has x, y, and format 2 has not$"),
-        (b'["subscription","a"]', b'{"format":1,"partition":1}', "and format 1 has not$"),
         (b'["policies","a"]', b'{"format":9}', "^policies of an unknown format, expected 1$"),
         (b'["policies","a"]', b"\xff", "^policies is not JSON"),
         (b'["policies","a"]', b'{"format":1,"messageTtlInSeconds":1e999}', "^policies"),

@@ -213,9 +213,9 @@ def test_a_newer_format_is_refused_by_name() -> None:
     header = b"SQCK\2" + first[5:25]
     checksum = google_crc32c.value(header + first[29:])
     newer = header + struct.pack(">I", checksum) + first[29:]
-    with pytest.raises(CursorVersionError, match="chunk of format 2, expected 1"):
+    with pytest.raises(CursorVersionError, match="chunk of format 2, this version reads 1"):
         read_stored(pieces.metadata, [newer, *rest], IDENTITY, offset=0)
-    with pytest.raises(CursorVersionError, match="format 2, expected 1"):
+    with pytest.raises(CursorVersionError, match="format 2, this version reads 1"):
         read_pointer("sequitur-cursor/2 whole x")
 
 

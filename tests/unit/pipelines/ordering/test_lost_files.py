@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer import ReorderSettings
-from sequitur.consumer.step_log import PartitionCounts
 from sequitur.errors import CheckpointError, SinkError
 from sequitur.pipelines.ordering.step import Steps
 
@@ -33,7 +32,7 @@ def _steps(fails: Callable[..., Any], check_files: Callable[[], None]) -> Steps:
         subscription=None,
         checkpoint=SimpleNamespace(new_name=fails),
     )
-    return Steps(job, log, runs, outputs, PartitionCounts((3,)))
+    return Steps(job, log, runs, outputs, 3)
 
 
 def _fails(*_: object) -> None:

@@ -17,7 +17,8 @@ from sequitur.consumer.lateness import Fold, KeyState, Run
 from sequitur.consumer.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.store.documents import files_document
+from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
+from sequitur.pipelines.store.documents import files_document, partitions_document
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 
 if TYPE_CHECKING:
@@ -217,6 +218,21 @@ def test_what_cannot_be_read_is_named(location: str, message: str) -> None:
     """A folder that is not there, and a file system that needs Spark, are said to be so."""
     with pytest.raises(CheckpointError, match=message):
         inspect_checkpoint(location)
+
+
+@pytest.mark.promise("order-output-topic-gains")
+def test_it_says_how_many_output_partitions_stay_empty(root: Path) -> None:
+    """As the last start that found some has noted it; a note that is damaged is named."""
+    runner = CliRunner()
+    shown = runner.invoke(app, ["reorder", "inspect", str(root)])
+    assert "empty partitions" not in shown.stdout
+    note = root / PARTITIONS_DOCUMENT
+    note.write_text(json.dumps(partitions_document(4, 6)))
+    shown = runner.invoke(app, ["reorder", "inspect", str(root)])
+    assert re.search("empty partitions .*2, which the topic gained", shown.stdout)
+    note.write_text("{}")
+    with pytest.raises(CheckpointError, match=f"{note} cannot be read: it has format None"):
+        inspect_checkpoint(str(root))
 
 
 def test_command_prints_tables_or_json(root: Path) -> None:

@@ -289,6 +289,16 @@ def test_metrics_of_a_subscription_are_what_it_has_not_acked() -> None:
     assert found == {"backlog_rows": 15, "acked_ranges": 2, "committed_offset": 20, "lost_rows": 0}
 
 
+@pytest.mark.promise("order-output-topic-gains")
+def test_metrics_say_how_many_output_partitions_stay_empty() -> None:
+    registry = CollectorRegistry()
+    metrics = JobMetrics(registry)
+    for empty in (0, 2):
+        metrics.empty_partitions = empty
+        metrics(*done_step())
+        assert registry.get_sample_value("sequitur_reorder_output_partitions_empty") == empty
+
+
 def test_metrics_before_the_first_step_are_none() -> None:
     """A scrape during the start is answered, with nothing that could be taken for a count."""
     registry = CollectorRegistry()

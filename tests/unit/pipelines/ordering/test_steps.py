@@ -10,7 +10,7 @@ import pytest
 from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
 from sequitur.consumer.clock import Look
 from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import PartitionCounts, StepEntry, StepKind, Totals
+from sequitur.consumer.step_log import StepEntry, StepKind, Totals
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -50,7 +50,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         subscription=None,
     )
     runs: Any = SimpleNamespace(stage=failing)
-    steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, PartitionCounts((3,)))
+    steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, 3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     rows: Any = None
@@ -88,7 +88,7 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     runs: Any = None
     log: Any = SimpleNamespace(head=entry)
     steady_s = [7.0]
-    steps = Steps(job, log, runs, _OUTPUTS, PartitionCounts((3,)), steady_s=lambda: steady_s[-1])
+    steps = Steps(job, log, runs, _OUTPUTS, 3, steady_s=lambda: steady_s[-1])
     assert steps.is_look_due()
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain

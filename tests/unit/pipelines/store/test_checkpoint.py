@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.job_identity import BegunWith, check_identity
+from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.ownership import Ownership
 from sequitur.pipelines.store.part_files import KeptValues
 from sequitur.pipelines.store.storage import LocalStorage
@@ -96,21 +96,6 @@ def test_claim_that_is_cut_short_anywhere_is_taken_up(
             break
     assert place > 10
     del monkeypatch
-
-
-def test_checkpoint_of_the_format_before_keeps_the_hash_that_it_was_begun_with(
-    tmp_path: Path,
-) -> None:
-    """Its tasks hold the state of the keys that the older hash sent them."""
-    (tmp_path / "format.json").write_text(json.dumps(golden_document("format.json")))
-    former, new = Checkpoint(LocalStorage(tmp_path)), Checkpoint(LocalStorage(tmp_path / "new"))
-    assert former.claim(IDENTITY) == BegunWith(output_partitions=2, hash_version=1)
-    assert new.claim(IDENTITY) == BegunWith(output_partitions=3, hash_version=2)
-    for one in (former, new):
-        one.close()
-    reopened = Checkpoint(LocalStorage(tmp_path / "new"))
-    assert reopened.claim(IDENTITY).hash_version == 2
-    reopened.close()
 
 
 @pytest.mark.promise("order-second-job-started")
@@ -196,12 +181,68 @@ def test_run_or_fold_whose_file_is_lost_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("order-checkpoint-job-version")
-def test_older_format_is_refused_with_the_way_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / "format.json").write_text('{"kind": "sequitur-reorder", "format": 5}')
-    with pytest.raises(
-        CheckpointError, match="has format 5, this version reads 6 and 7: let the version"
-    ):
+@pytest.mark.parametrize("document", [golden_document("format.json"), {"format": 5}])
+def test_older_format_is_refused_with_the_way_to_go_on(
+    tmp_path: Path, document: dict[str, Any]
+) -> None:
+    written = json.dumps({"kind": "sequitur-reorder", **document})
+    (tmp_path / "format.json").write_text(written)
+    refused = rf"{tmp_path} has format {document['format']}, this version reads 7: let the version"
+    with pytest.raises(CheckpointError, match=refused):
         claimed(tmp_path)
+    assert (tmp_path / "format.json").read_text() == written
+    assert _names(tmp_path) == ["format.json"]
+
+
+def _step_of_format(step: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda document: {**document, "format": step}
+
+
+def _clock_of_format_1(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "clock": {"format": 1, "frontier_ms": 0, "seen_ms": 0, "partitions": []}}
+
+
+def _grown(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "partition_counts": [[4, 100], [6, None]]}
+
+
+@pytest.mark.promise("order-checkpoint-written-version", "order-output-topic-gains")
+@pytest.mark.parametrize(
+    ("folder", "change", "what"),
+    [
+        *(
+            (folder, _step_of_format(number), f"step of format {number}, this version reads 7")
+            for folder in ("staged", "frontier", "done")
+            for number in (5, 6)
+        ),
+        ("staged", _clock_of_format_1, "clock of format 1, this version reads 2"),
+        ("frontier", _clock_of_format_1, "clock of format 1, this version reads 2"),
+        ("staged", _grown, "the output topic has gained .* 100 go by 4 partitions and .* by 6, .*"),
+        ("frontier", _grown, "the output topic has gained .* by 4 partitions and .* by 6, .*"),
+    ],
+)
+def test_step_of_an_older_form_is_refused_and_left_as_it_is(
+    tmp_path: Path, folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], what: str
+) -> None:
+    first = claimed(tmp_path)
+    log_step(first, step_entry(first, 0))
+    first.write_done(StepDone(0, Totals()))
+    first.write_staged(staged_step(step_entry(first, 1)))
+    first.close()
+    path = max((tmp_path / folder).iterdir())
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    before = {one: one.read_bytes() for one in tmp_path.rglob("0*") if one.is_file()}
+    second = Checkpoint(LocalStorage(tmp_path))
+    refused = rf"{path} cannot be read: {what}: let the version that wrote it release .*--drain"
+
+    def start() -> None:
+        with contextlib.closing(second):
+            second.claim(IDENTITY)
+            second.staged(second.latest()[0])
+
+    with pytest.raises(CheckpointError, match=refused):
+        start()
+    assert {one: one.read_bytes() for one in before if one.exists()} == before
 
 
 @pytest.mark.promise("order-older-driver-goes")

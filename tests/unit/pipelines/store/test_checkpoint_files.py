@@ -6,14 +6,14 @@ import errno
 import json
 import os
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
+from sequitur.consumer import EventClock, SourcePartition
 from sequitur.consumer.clock import Look
 from sequitur.consumer.lateness import Run
 from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
@@ -26,7 +26,6 @@ from tests.support.checkpoints import (
     claimed,
     log_step,
     spark_plan,
-    staged_step,
     step_entry,
 )
 
@@ -49,47 +48,6 @@ class _Counting(LocalStorage):
     def read(self, name: str) -> str:
         self.calls += threading.get_ident() == self._starter
         return super().read(name)
-
-
-@pytest.mark.promise("order-checkpoint-written-version")
-def test_log_of_the_format_before_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    """Its entries name the files of runs; the first one behind them writes these down as now."""
-    first = claimed(tmp_path)
-    entries = [step_entry(first, 0)]
-    entries += [step_entry(first, 1, entries[0].runs), step_entry(first, 2)]
-    for entry in entries:
-        former = {**entry.to_document(), "format": 6, "runs": [asdict(one) for one in entry.runs]}
-        first.write_document(f"frontier/{entry.step:012d}", former)
-    staged = staged_step(entries[2]).to_document()
-    former = {**staged, "format": 6, "run": asdict(entries[2].runs[0])}
-    (tmp_path / "frontier" / f"{2:012d}").unlink()
-    first.write_document(f"staged/{2:012d}", former)
-    first.close()
-    second = claimed(tmp_path)
-    assert second.latest()[0] == entries[1]
-    assert second.staged(entries[1]) == (staged_step(entries[2]),)
-    assert not [*tmp_path.glob("runs/*/files.json")]
-    following = replace(entries[2], runs=(*entries[1].runs, *entries[2].runs))
-    second.write_entry(following)
-    second.close()
-    third = claimed(tmp_path)
-    assert third.latest()[0] == following
-    assert "part-" not in (tmp_path / "frontier" / f"{2:012d}").read_text()
-    third.close()
-
-
-def test_batch_without_rows_of_the_format_before_has_no_files(tmp_path: Path) -> None:
-    """As of one with the markers of transactions alone; a process died before it was decided."""
-    first = claimed(tmp_path)
-    staged = staged_step(step_entry(first, 0))
-    run = Run(0, 0, BEFORE_ALL_TIME_MS, BEFORE_ALL_TIME_MS, name=first.new_name(0))
-    first.write_document(
-        f"staged/{0:012d}", {**staged.to_document(), "format": 6, "run": asdict(run)}
-    )
-    first.close()
-    second = claimed(tmp_path)
-    assert second.staged(None) == (replace(staged, run=run),)
-    second.close()
 
 
 @pytest.mark.promise("order-thousands-runs-held")

@@ -137,7 +137,7 @@ def test_row_groups_do_not_grow_with_partitions(tmp_path: Path) -> None:
         files.write("out", _record(number, b""))
     file = files.close()["topic"]
     assert file is not None
-    assert len(footer_of(file).rows) == 1
+    assert len(footer_of(file).groups) == 1
     selection = Selection((Part((file,)),), order=OUTPUT_ORDER)
     found = {
         partition: sum(batch.rows for batch in batches(1 << 18))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,10 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, State, TransactionalState
-from sequitur.errors import CheckpointError, TopologyFileError
+from sequitur.errors import CheckpointError, StateFormatError, TopologyFileError
 from sequitur.pipelines.topology.step_runs import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.topology_file import check_prepared
+from tests.support.checkpoints import claimed
 from tests.support.golden import golden_document
 
 if TYPE_CHECKING:
@@ -50,24 +53,46 @@ def test_what_checkpoints_hold_pickled_keeps_its_name(kind: type, room: str) -> 
     assert found is kind
 
 
-def test_what_an_older_version_wrote_is_gone_on_with() -> None:
-    """It kept no tuple that a bolt had made by itself: none has been made."""
-    document = golden_document("processed.json")
-    found = Processed.from_document(document, _ROOT)
-    assert document["format"] == 4
-    assert (found.step, found.next_due_ms) == (7, 1_700_000_000_200)
-    assert found.waiting == {0: (_ROOT / "topology/f1/waiting/d.parquet",)}
-    assert (found.totals.taken, found.totals.pending, found.totals.made) == (9, 2, 0)
-    assert found.totals.are_balanced
-    assert Processed.from_document(found.to_document(_ROOT), _ROOT) == found
+@pytest.mark.promise("state-version-changed-step")
+@pytest.mark.parametrize(
+    ("name", "document", "what"),
+    [
+        (
+            "processed/000000000007",
+            golden_document("processed.json"),
+            "processed step of format 4, this version reads 5",
+        ),
+        (
+            "prepared/000000000007-000000001048578",
+            golden_document("prepared.json"),
+            "prepared step of format 1, this version reads 2",
+        ),
+    ],
+)
+def test_what_an_older_version_wrote_is_refused_and_left_as_it_is(
+    tmp_path: Path, name: str, document: dict[str, Any], what: str
+) -> None:
+    """As `inspect` and the job read it."""
+    checkpoint = claimed(tmp_path)
+    path = tmp_path / name
+    path.write_text(json.dumps(document))
+
+    def read() -> None:
+        checkpoint.processed(7, partial(Processed.from_document, root=tmp_path))
+        checkpoint.prepared(7, partial(Prepared.from_document, root=tmp_path))
+
+    with pytest.raises(CheckpointError, match=rf"{path} cannot be read: {what}: let .*--drain"):
+        read()
+    assert json.loads(path.read_text()) == document
+    checkpoint.close()
 
 
 def test_another_form_is_refused_by_its_number() -> None:
     """A newer one; and what this version writes has a number that earlier ones refuse."""
     document = Processed().to_document(_ROOT)
     assert document["format"] == 5
-    for other in (3, 6, None):
-        with pytest.raises(CheckpointError, match=f"format {other}, this version reads 4 and 5"):
+    for other in (3, 4, 6, None):
+        with pytest.raises(StateFormatError, match=f"format {other}, this version reads 5"):
             Processed.from_document({**document, "format": other}, _ROOT)
 
 
@@ -83,23 +108,10 @@ def test_events_and_what_bolts_made_are_balanced_apart(lost: str) -> None:
     assert not replace(totals, **{lost: getattr(totals, lost) + 1}).are_balanced
 
 
-@pytest.mark.promise("state-version-changed-step")
-def test_what_an_older_version_prepared_is_read(tmp_path: Path) -> None:
-    """Its attempt has a number of that time, which is of no life of today."""
-    found = Prepared.from_document(golden_document("prepared.json"), tmp_path)
-    assert (found.attempt, found.batch, found.tasks) == ((1 << 20) + 2, "b2", {"sum": 2})
-    ((file, tuples),) = found.sent
-    assert file == Path(tmp_path / "topology/f1/inputs/b.pickle")
-    assert tuples == {("sum", 0): [[0, 10]], ("sum", 1): [[10, 7]]}
-    assert found.processed.transaction_id == 2
-    assert found.signature is None
-
-
 def test_newer_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="format 99"):
-        Prepared.from_document(
-            {**golden_document("prepared.json"), "prepared_format": 99}, tmp_path
-        )
+    document = Prepared(7, "f", "b", Processed(), [], {}, {}).to_document(tmp_path)
+    with pytest.raises(StateFormatError, match="format 99"):
+        Prepared.from_document({**document, "prepared_format": 99}, tmp_path)
 
 
 class _Part(BaseTransactionalBolt):
@@ -148,22 +160,10 @@ def test_a_changed_topology_is_told_by_what_has_changed(
 ) -> None:
     """With the way to go on; the same one goes on, also with another bolt behind the same name."""
     store = SQLStore(f"sqlite:///{tmp_path}/state.db")
-    document = {
-        **golden_document("prepared.json"),
-        "prepared_format": 2,
-        "signature": _topology(store).commit_signature,
-    }
-    prepared = Prepared.from_document(document, tmp_path)
+    signature = _topology(store).commit_signature
+    prepared = Prepared(7, "f", "b", Processed(), [], {"sum": 2}, signature)
     again = Prepared.from_document(prepared.to_document(tmp_path), tmp_path)
     check_prepared("checkpoint", again, _topology(store), {"sum": 2})
     with pytest.raises(TopologyFileError, match=reason) as raised:
         check_prepared("checkpoint", again, _topology(store, **changes), {"sum": tasks})
     assert "until the step is done" in str(raised.value)
-
-
-def test_what_an_older_version_prepared_tells_of_tasks_alone(tmp_path: Path) -> None:
-    store = SQLStore(f"sqlite:///{tmp_path}/state.db")
-    prepared = Prepared.from_document(golden_document("prepared.json"), tmp_path)
-    check_prepared("checkpoint", prepared, _topology(store, part="counter"), {"sum": 2})
-    with pytest.raises(TopologyFileError, match="the tasks of 'sum': 2"):
-        check_prepared("checkpoint", prepared, _topology(store), {"sum": 1})

@@ -229,7 +229,7 @@ def test_another_producers_journal_is_refused() -> None:
 
 
 @pytest.mark.promise("in-journal-format-version")
-@pytest.mark.parametrize(("version", "age"), [(1, "older"), (4, "newer")])
+@pytest.mark.parametrize(("version", "age"), [(1, "older"), (2, "older"), (4, "newer")])
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, age: str) -> None:
     """A program neither reads nor cuts a journal of another format, and says how to go on."""
     other = encode_preamble(1, version=version) + b"what only the other one reads"

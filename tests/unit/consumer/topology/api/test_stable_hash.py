@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.topology import TopologyBuilder, TopologyTester, stable_hash
-from sequitur.consumer.topology.api.groupings import first_stable_hash
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules
@@ -107,11 +106,8 @@ def test_numbers_hash_as_all_numbers_that_equal_them(number: Any) -> None:
             assert stable_hash(other) == hashed
 
 
-@pytest.mark.parametrize(("version", "hash_of"), [(1, first_stable_hash), (2, stable_hash)])
 @pytest.mark.parametrize("grouping", ["fields_grouping", "partial_key_grouping"])
-def test_groupings_choose_by_the_hash_of_the_version(
-    grouping: str, version: int, hash_of: Any
-) -> None:
+def test_groupings_choose_by_the_hash(grouping: str) -> None:
     builder = TopologyBuilder("groups")
     builder.set_spout("events")
     getattr(builder.set_bolt("take", take, 64), grouping)("events", "value")
@@ -121,7 +117,7 @@ def test_groupings_choose_by_the_hash_of_the_version(
     executor = Executor(
         topology,
         Placement({"events": 1, "take": 64}, {"events": (0,)}),
-        Rules(hash_version=version),
+        Rules(),
         clock=float,
         next_id=lambda: 1,
         write=lambda *_: None,
@@ -130,8 +126,7 @@ def test_groupings_choose_by_the_hash_of_the_version(
     values = EventValues(b"k", value, (), 0, "t", 0, 0, 0)  # type: ignore[arg-type]
     executor.feed(Root(1, values), values)
     key = value if grouping == "fields_grouping" else [value]
-    assert sent == [hash_of(key) % 64]
-    assert first_stable_hash(key) % 64 != stable_hash(key) % 64
+    assert sent == [stable_hash(key) % 64]
 
 
 def test_a_number_of_a_million_digits_takes_no_million_digits() -> None:
@@ -164,20 +159,9 @@ def test_no_number_has_a_hash_of_its_own(value: Any) -> None:
         (True, 2654435769),
     ],
 )
-def test_usual_values_keep_the_hash_of_the_first_version(value: Any, hashed: int) -> None:
-    assert stable_hash(value) == first_stable_hash(value) == hashed
-
-
-@pytest.mark.parametrize(
-    ("value", "hashed"),
-    [
-        (decimal.Decimal("1.10"), 2885022522),
-        (frozenset(), 1193247063),
-        ({"a": 1}, 3111217853),
-    ],
-)
-def test_the_first_version_is_what_it_was(value: Any, hashed: int) -> None:
-    assert first_stable_hash(value) == hashed
+def test_a_value_keeps_its_hash(value: Any, hashed: int) -> None:
+    """Tasks hold the state of the keys that the hash sent them."""
+    assert stable_hash(value) == hashed
 
 
 class Unknown:
