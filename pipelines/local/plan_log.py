@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Storage
 
 _VERSION: Final = "v1"
-_FIRST_METADATA: Final = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
-"""Settings that a plan does not name, Spark takes from the session that goes on."""
+_FIRST_METADATA: Final = {
+    "batchWatermarkMs": 0,
+    "batchTimestampMs": 0,
+    "conf": {"spark.sql.shuffle.partitions": "200"},
+}
+"""Settings that a plan does not name, Spark takes from the session that goes on. This one has to be
+there: Spark 4.2 compares it with that of the plan before, where the newest is not committed."""
 _WATERMARK: Final = "nextBatchWatermarkMs"
 _KEPT: Final = 100
 """Committed plans that stay beside the newest; Spark's own default."""

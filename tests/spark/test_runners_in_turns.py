@@ -110,6 +110,20 @@ def test_each_runner_goes_on_from_the_others_files(job: Job) -> None:
     assert json.loads(plans[1][1])["conf"]
 
 
+@pytest.mark.test_all
+@pytest.mark.promise("order-runner-changes-between")
+def test_spark_commits_what_the_local_runner_has_planned_behind_a_plan_of_its_own(job: Job) -> None:
+    """Then Spark compares two plans that it has not written."""
+    turns = _Turns(job)
+    turns.send()
+    turns.live("local")
+    turns.send()
+    turns.die_before("spark/commits/", "local")
+    turns.send()
+    turns.live("spark", drain=True)
+    turns.check()
+
+
 @pytest.mark.promise("order-runner-changes-between")
 @pytest.mark.parametrize("runners", [("local", "spark"), ("spark", "local")], ids="-".join)
 def test_eight_lives_that_change_runners_die_between_each_two_files(
