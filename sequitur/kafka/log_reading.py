@@ -22,7 +22,7 @@ from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, mea
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import following
 from sequitur.kafka.records import EVENT_ID_HEADER
-from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_of, seen
+from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_in_pieces, seen
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -140,9 +140,15 @@ class Fetched:
         batches = self.batches[: len(whole) + 1]  # the one behind them may begin before it
         return replace(self, next_offset=stop, batches=batches)
 
-    def columns(self, most_bytes: int = MOST_BYTES) -> RecordColumns:
-        """Return the records in columns, of at most so many bytes once unpacked."""
-        return columns_of(self.batches, most_bytes).between(self.offset, self.next_offset)
+    def columns(
+        self, most_bytes: int | None = None, piece_bytes: int = MOST_BYTES
+    ) -> Iterator[RecordColumns]:
+        """Yield the records in columns, of at most so many bytes once unpacked.
+
+        A piece that has `piece_bytes` is given before more is unpacked.
+        """
+        for some in columns_in_pieces(self.batches, most_bytes, piece_bytes):
+            yield some.between(self.offset, self.next_offset)
 
     def rows(self) -> Iterator[Record]:
         """Yield the records one by one."""

@@ -26,7 +26,6 @@ from sequitur.errors import (
 from sequitur.kafka.connections import Bound, kept_connections
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.stored_batches import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -46,6 +45,8 @@ _BACKOFF: Final = Backoff(initial_ms=20, maximum_ms=200, jitter=0)
 _WAIT_MS: Final = 50
 _PARTITION_BYTES: Final = 1 << 20
 _REQUEST_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 16 << 20
+"""Of batches that are unpacked at once."""
 _FIRST_BYTES: Final = 64 << 10
 """Of a partition whose records' sizes are not known."""
 _MORE: Final = 1.25
@@ -88,17 +89,18 @@ class Reader:
     ) -> Iterator[tuple[SourcePartition, RecordColumns]]:
         """Yield the records of ranges as they come, of at most so many bytes once unpacked in all.
 
-        Those of a partition are in order, in one or more pieces.
+        Those of a partition are in order, in one or more pieces. What is unpacked at once is a
+        batch, and some MiB of smaller ones before it.
 
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
         """
-        left = MOST_BYTES if most_bytes is None else most_bytes
+        left = most_bytes
         for some in self._read(spans):
-            columns = some.columns(left)
-            if most_bytes is not None:
-                left -= columns.size_bytes
-            yield some.where, columns
+            for columns in some.columns(left, _PIECE_BYTES):
+                if left is not None:
+                    left -= columns.size_bytes
+                yield some.where, columns
 
     def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """Return where open transactions begin, or logs end, behind a place of each partition.

@@ -71,6 +71,7 @@ class _Brokers:
 
     logs: Mapping[SourcePartition, PartitionLog]
     at_once: int
+    piece_bytes: int
 
     def columns(self, spans: Spans, most_bytes: int) -> list[tuple[SourcePartition, RecordColumns]]:
         found = []
@@ -80,9 +81,9 @@ class _Brokers:
             for at in range(0, len(batches), self.at_once):
                 some = batches[at : at + self.at_once]
                 one = Fetched(where, first, stop, some, stop, stop)
-                columns = one.columns(most_bytes)
-                most_bytes -= columns.size_bytes
-                found.append((where, columns))
+                for columns in one.columns(most_bytes, self.piece_bytes):
+                    most_bytes -= columns.size_bytes
+                    found.append((where, columns))
         return found
 
 
@@ -204,7 +205,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     by=st.sampled_from(_COUNTS),
     frontier=st.integers(-1, 21),
     acked=st.sets(st.integers(0, 30)),
-    sizes=st.tuples(st.integers(1, 3), st.integers(1, 5)),
+    sizes=st.tuples(st.integers(1, 3), st.sampled_from([1, 60, 1 << 20]), st.integers(1, 5)),
 )
 def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names them all
     logs: Mapping[SourcePartition, PartitionLog],
@@ -212,7 +213,7 @@ def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names
     by: PartitionCounts,
     frontier: int,
     acked: set[int],
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
 ) -> None:
     """All that is known of the batch, and all columns of its rows, in the order of the run."""
     spans = {}
@@ -220,7 +221,7 @@ def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names
         first, stop = sorted(round(share * log.end) for share in shares[where])
         spans[where] = first, stop
     with tempfile.TemporaryDirectory() as folder:
-        ways = [_ByTasks(logs, sizes[1]), _ByTheDriver(_Brokers(logs, sizes[0]))]
+        ways = [_ByTasks(logs, sizes[2]), _ByTheDriver(_Brokers(logs, *sizes[:2]))]
         by_tasks, by_driver = (
             _staged(Path(folder) / str(number), way, spans, by, frontier, acked)
             for number, way in enumerate(ways)
