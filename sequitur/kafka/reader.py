@@ -193,12 +193,18 @@ class Reader:
             bound,
         )
         cut = [OutputPartition(*where) for where, one in told.items() if one.is_out_of_range]
+        if not cut:
+            return [*told.values()]
+        ends = connections.run(leaders.ends(cut), bound)
         for where, begins in connections.run(leaders.offsets(cut, EARLIEST), bound).items():
             source = SourcePartition(*where)
             if begins > (wanted := places[source]):
                 if not self.passes_deleted:
                     raise LogRangeError(f"{where} begins at offset {begins}, and not at {wanted}")
                 told[source] = replace(told[source], next_offset=begins)
+            elif (end := ends.get(where, wanted)) < wanted:
+                # What was replicated stays through a change of leaders, but for an unclean one.
+                raise LogRangeError(f"{where} ends at offset {end}, before {wanted}")
         return list(told.values())
 
 

@@ -124,6 +124,17 @@ def test_records_that_are_deleted_are_told_of(wire: _Wire) -> None:
     ] == [*_values(1, 0, 1), *_values(0, 6, 10)]  # fmt: skip
 
 
+def test_a_log_that_ends_before_a_range_is_told_of_at_once(wire: _Wire) -> None:
+    """As of a topic that was made anew, or that a leader has which lacks what others had."""
+    spans = {SourcePartition("t", 0): (_ALL + 2, _ALL + 9)}
+    told = f"partition 0 of 't' ends at offset {_ALL}, before {_ALL + 2}"
+    for passes_deleted in (False, True):
+        reader = Reader(kafka=_KAFKA, patience_s=600, passes_deleted=passes_deleted)
+        with pytest.raises(LogRangeError, match=told):
+            list(reader.rows(spans))
+    assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
+
+
 def test_a_range_that_does_not_end_is_told_of(wire: _Wire) -> None:
     wire.cluster.partitions[OutputPartition("t", 0)].shown = _ROWS
     reader = Reader(kafka=_KAFKA, patience_s=0.3)
