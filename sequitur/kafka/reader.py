@@ -11,6 +11,7 @@ for commands that are to see what any consumer sees (`topic_reader`).
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     Spans = Mapping[SourcePartition, tuple[int, int]]
     """First offset of each partition, and the one behind the last."""
 
+RACK: Final = "SEQUITUR_RACK"
+"""Variable with the rack of this machine, by the name that brokers have for it (`broker.rack`)."""
 _PATIENCE_S: Final = 60.0
 """For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
 seconds that ends such ones."""
@@ -189,6 +192,7 @@ class Reader:
                 partition_bytes=portions,
                 most_bytes=_REQUEST_BYTES,
                 is_committed=self.is_committed,
+                rack=os.environ.get(RACK, ""),
             ),
             bound,
         )
