@@ -93,7 +93,7 @@ class _ByTheDriver:
     told: list[str] = field(default_factory=list)
 
     def stage(
-        self, _rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         reader: Any = self.brokers
@@ -111,13 +111,13 @@ class _ByTasks:
     batch_rows: int
 
     def stage(
-        self, _rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         found = []
         for where, (first, stop) in spans.items():
             rows = [
-                _as_spark_gives_it(where, offset, record, partitions)
+                _as_it_is_read(where, offset, record, partitions)
                 for offset, record in self.logs[where].rows.items()
                 if first <= offset < stop
             ]
@@ -126,7 +126,7 @@ class _ByTasks:
         return found
 
 
-def _as_spark_gives_it(
+def _as_it_is_read(
     where: SourcePartition, offset: int, record: Any, partitions: int
 ) -> dict[str, Any]:
     timestamp_ms, key, value, headers = record
@@ -168,7 +168,6 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     clocks = {where: PartitionClock(_BASE_MS + 9, 0, 0, 0) for where in spans}
     offsets = np.array(sorted(acked), np.int64)
     found = SortedRuns(job, outputs, releases=True).stage(
-        None,
         3,
         spans,
         name="run",
