@@ -522,12 +522,16 @@ def _extents(data: bytes, counts: Sequence[int], sizes: Sequence[int]) -> tuple[
     for count, size in zip(counts, sizes, strict=True):
         stop += size
         for _ in range(count):
-            length = data[at]
-            at += 1
-            if length >= CONTINUED:
-                length, at = _varint(data, at - 1)
-            else:
+            length, more = data[at], data[at + 1]
+            if length < CONTINUED:
+                at += 1
                 length = length >> 1 ^ -(length & 1)
+            elif more < CONTINUED:  # by far most that are not as small
+                at += 2
+                length += (more << VARINT_BITS) - CONTINUED
+                length = length >> 1 ^ -(length & 1)
+            else:
+                length, at = _varint(data, at)
             starts.append(at)
             at += length
             if length < 1 or at > stop:

@@ -193,6 +193,12 @@ def test_what_is_unpacked_is_bounded_before_it_is_there(codec: Compression) -> N
         columns_of(batches, 1 << 20)
 
 
+def test_records_begin_behind_lengths_of_one_two_and_three_bytes() -> None:
+    sizes = [*range(40, 80), *range(8_170, 8_200), 20_000]
+    values = [b"v" * size for size in sizes]
+    assert _values(batch([_value(value) for value in values])) == values
+
+
 @pytest.mark.parametrize(("piece_bytes", "pieces"), [(1, 6), (9_000, 2), (1 << 20, 1)])
 def test_batches_are_unpacked_in_pieces(piece_bytes: int, pieces: int) -> None:
     """However well they are packed; what is behind a piece is unpacked once that is asked for."""
