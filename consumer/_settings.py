@@ -288,8 +288,7 @@ class ReorderSettings(Section):
     )
     trigger_interval: Duration | None = Field(
         default=None,
-        description="Shortest time between the starts of two batches. Default: none on Spark. On "
-        "`local`, four times the processor time that a step takes, and at most 100 ms",
+        description="Shortest time between batch starts (Spark: 0, local: up to 100 ms)",
     )
     output_partitions: int | None = Field(
         default=None,

@@ -25,6 +25,7 @@ import pandas as pd  # noqa: F401 - pyarrow loads it at the first array that it 
 from pyspark import daemon
 
 import sequitur.pipelines.ordering.runs
+import sequitur.pipelines.ordering.source
 import sequitur.pipelines.rows.stage
 import sequitur.pipelines.sink.sink
 import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded

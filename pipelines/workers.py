@@ -32,7 +32,9 @@ class Workers(Protocol):
     def master(self) -> str:
         """Whose they are, as Spark names it."""
 
-    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
+    def run(
+        self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
+    ) -> list[T]:
         """Run tasks, and give their answers in order.
 
         They are pickled. One may be run again, or by two machines at once.
@@ -42,6 +44,7 @@ class Workers(Protocol):
             retries: Whether a task whose process has died is run again before all of them fail. It
                 is False where the caller itself looks for what kills the process. Spark goes by its
                 own settings.
+            title: What they do, for whoever watches them at work.
         """
 
     def reason_of(self, error: Exception) -> str | None:
@@ -110,9 +113,11 @@ class ThisProcess:
         self.parallelism = parallelism
         self.master = "local"
 
-    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
+    def run(
+        self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
+    ) -> list[T]:
         """See `Workers`."""
-        del retries
+        del retries, title
         return [self._pickled(task)() for task in tasks]
 
     def reason_of(self, error: Exception) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import signal
 import threading
 import time
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.retry import print_line
 from sequitur.base.settings import format_duration, milliseconds
-from sequitur.errors import CheckpointError, LogRangeError
+from sequitur.errors import CheckpointError, TopicError
 from sequitur.kafka.log_watch import LogWatch
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines._stop import StopRequestedError, calling_at_stop
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import Planner
-from sequitur.pipelines.local.source import LocalSource, checked_pattern
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering.command import JobCommand
-from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.preflight import SAME_IN_JAVA, check_before_start
 from sequitur.pipelines.ordering.restarts import Ticks
 from sequitur.pipelines.ordering.run import run_reorder
+from sequitur.pipelines.ordering.source import KafkaSource
 from sequitur.pipelines.store.storage import storage_at
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings
     from sequitur.consumer.step_log import StepDone, StepEntry
-    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.local.planner import Ends
     from sequitur.pipelines.ordering.batch_size import BatchSize
@@ -78,11 +78,10 @@ class LocalRunner:
         return storage
 
     def source(
-        self, kafka: KafkaSettings, settings: ReorderSettings, topics: KafkaTopics, outages: Outages
-    ) -> LocalSource:
+        self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages
+    ) -> KafkaSource:
         """See `Runner`."""
-        del topics
-        return LocalSource(kafka, settings, self.workers, outages)
+        return KafkaSource(kafka, settings, self.workers, outages, _matcher)
 
     def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> LocalQuery:
         """See `Runner`."""
@@ -147,7 +146,8 @@ class LocalQuery:
 
     def may_be_loss(self, error: Exception) -> bool:
         """See `Query`."""
-        return isinstance(error, LogRangeError)
+        del error
+        return False
 
     def _read(self, begin: Begin, size: BatchSize | None, ends: Ends) -> None:
         log = PlanLog.of(self._job.checkpoint, self._engine.input.source)
@@ -158,7 +158,7 @@ class LocalQuery:
             plan = planner.next(ticks.left_s) if self._is_due(pace, ticks) else None
             if plan is not None:
                 pace.begin(is_behind=planner.is_behind)
-                staged = self._engine.run_batch(None, plan.batch_id)
+                staged = self._engine.run_batch(plan.batch_id)
                 log.commit()
                 if staged is not None and staged.run is not None:
                     planner.take(staged.staged.read, staged.run.size_bytes)
@@ -224,6 +224,26 @@ def check_local(settings: ReorderSettings) -> None:
         )
     if settings.input_pattern is not None:
         checked_pattern(settings.input_pattern)
+
+
+def checked_pattern(pattern: str) -> str:
+    """Return an `input_pattern` that means the same to Python and to Java, so to Spark."""
+    if SAME_IN_JAVA.fullmatch(pattern) is None:
+        raise TopicError(
+            f"input_pattern {pattern!r}: Java may read it otherwise than the local runner. Use "
+            r"letters, digits and _ . * + ? | ( ) - and \. alone, or give runner = "
+            '"spark"'
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise TopicError(f"input_pattern {pattern!r}: {error}") from error
+    return pattern
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(checked_pattern(pattern))
+    return lambda topic: compiled.fullmatch(topic) is not None
 
 
 def run_here(

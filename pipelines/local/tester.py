@@ -181,7 +181,7 @@ class ReorderTester:
         if plan is None:
             engine.tick()
         else:
-            engine.run_batch(None, plan.batch_id)
+            engine.run_batch(plan.batch_id)
             plans.commit()
         engine.wait_until_done()
 
@@ -440,9 +440,9 @@ class _ListSource:
         self._small = SmallBatches(self, settings, _refuse)
 
     def stage(
-        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        del rows, step
+        del step
         here = self._small.stage(writer, spans, partitions)
         found = self._by_tasks(writer, spans, partitions) if here is None else [here]
         self._small.learn(found)

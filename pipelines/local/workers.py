@@ -29,8 +29,8 @@ T = TypeVar("T")
 MOST_ATTEMPTS: Final = 4
 """At a task whose process dies, as by Spark's `spark.task.maxFailures`."""
 MODULES: Final = (
-    "sequitur.pipelines.local.source",
     "sequitur.pipelines.ordering.runs",
+    "sequitur.pipelines.ordering.source",
     "sequitur.pipelines.rows.stage",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
@@ -92,7 +92,9 @@ class ProcessWorkers:
         for slot in slots:
             slot.thread.join()
 
-    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
+    def run(
+        self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
+    ) -> list[T]:
         """See `Workers`.
 
         Raises:
@@ -100,6 +102,7 @@ class ProcessWorkers:
             TaskDiedError: The process of a task has died in each attempt.
             StopRequestedError: `ended_at` or `close` has ended it.
         """
+        del title
         if not tasks:
             return []
         most_attempts = MOST_ATTEMPTS if retries else 1

@@ -37,11 +37,11 @@ class Source(Protocol):
     """What reads the rows of batches."""
 
     def stage(
-        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """Have tasks write the rows of a batch as parts of a run; what each of them saw.
+        """Write the rows of ranges as parts of a run, to go to so many output partitions.
 
-        The rows are what was given to `ReorderEngine.run_batch`; they go to so many partitions.
+        Returns what was seen of each part.
         """
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:

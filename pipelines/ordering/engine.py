@@ -31,7 +31,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sequitur.consumer.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
@@ -143,7 +143,7 @@ class ReorderEngine:
         self._finisher.error = None
         self._stopping.clear()
 
-    def run_batch(self, rows: Any, batch_id: int) -> StagedStep | None:
+    def run_batch(self, batch_id: int) -> StagedStep | None:
         """Stage one micro-batch, new or repeated; to be called by `foreachBatch`.
 
         Returns once it is logged, with what it staged: None where it was staged before. The rest
@@ -161,7 +161,7 @@ class ReorderEngine:
             check_batch(self._job, head, batch_id)
             if head is not None and batch_id <= head.batch_id:
                 return None
-            staged = self._steps.stage(rows, batch_id)
+            staged = self._steps.stage(batch_id)
             self._finisher.give(staged)
             return staged
 

@@ -19,14 +19,17 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from sequitur.base.program import run_program
-from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError
+from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError, TopicError
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_start
 from sequitur.pipelines.ordering.query import SparkQuery
 from sequitur.pipelines.ordering.run import run_reorder
-from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.ordering.source import KafkaSource
 from sequitur.pipelines.ordering.worker_look import WorkerLook
 from sequitur.pipelines.python_path import MODULES
 from sequitur.pipelines.session import build_session, log_level
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer import ReorderSettings
-    from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -72,10 +74,21 @@ class SparkRunner:
         return open_spark_folder(self._spark, storage)
 
     def source(
-        self, kafka: KafkaSettings, settings: ReorderSettings, topics: KafkaTopics, outages: Outages
-    ) -> SparkSource:
+        self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages
+    ) -> KafkaSource:
         """See `Runner`."""
-        return SparkSource(self._spark, kafka, settings, topics, outages)
+        return KafkaSource(kafka, settings, self.workers, outages, self._matcher)
+
+    def _matcher(self, pattern: str) -> Callable[[str], bool]:
+        """Return what tells whether a name matches by Java's rules, since Spark plans by these."""
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
+        try:
+            compiled = jvm.java.util.regex.Pattern.compile(pattern)
+        except (Py4JError, PySparkException) as error:
+            raise TopicError(
+                f"input_pattern {pattern!r} is not a Java regular expression"
+            ) from error
+        return lambda topic: bool(compiled.matcher(topic).matches())
 
     def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> SparkQuery:
         """See `Runner`."""

@@ -19,7 +19,6 @@ from sequitur.errors import ReorderError
 from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.restarts import POLL_S, Ticks
-from sequitur.pipelines.ordering.spark_source import read_source
 from sequitur.pipelines.session import log_level
 from sequitur.pipelines.spark.tasks import calling_connection, forget, reason_of, text_of
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from sequitur.consumer import ReorderSettings
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.batch_size import BatchSize
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
@@ -58,7 +59,6 @@ class SparkQuery:
                 batches,
                 engine.input.spark_folder,
                 starting_offsets=_as_option(begin),
-                row_bytes=begin.row_bytes,
             )
             failed = self._tick_while(query)
             ended = end_query(
@@ -102,22 +102,6 @@ def _as_option(begin: Begin) -> str | None:
     return json.dumps(found)
 
 
-MOST_POLLED: Final = 10_000
-"""Records a poll; the consumer's default of 500 costs two thirds of the source's speed."""
-_FEWEST_POLLED: Final = 16
-_POLL_BYTES: Final = 64 << 20
-
-
-def records_a_poll(row_bytes: float) -> int:
-    """Return how many records Spark's consumers may take at once, some dozen MiB.
-
-    Kafka's consumer hands out records by number and never by size: 10,000 a poll, which small rows
-    need to be read quickly, are 9 GB of rows of 900 KB, if these came packed so well that the
-    limits on fetches, which count packed bytes, do not hold them up.
-    """
-    return max(_FEWEST_POLLED, min(MOST_POLLED, int(_POLL_BYTES / max(1.0, row_bytes))))
-
-
 _COMMIT_TIMEOUT_S: Final = 30.0
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 2.0
@@ -133,7 +117,10 @@ _PASSES: Final = re.compile(
 
 
 class Batches:
-    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes."""
+    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes.
+
+    Spark gives them its DataFrame. Nothing runs it: the engine reads the ranges that are planned.
+    """
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
         self._engine = engine
@@ -157,7 +144,7 @@ class Batches:
         """Run one."""
         self._connection = calling_connection(rows.sparkSession)
         try:
-            staged = self._engine.run_batch(rows, batch_id)
+            staged = self._engine.run_batch(batch_id)
             if staged is not None and staged.run is not None and self._size is not None:
                 self._size.take(staged.staged.read, staged.run.size_bytes)
                 self._is_started.wait(_START_TIMEOUT_S)
@@ -198,20 +185,18 @@ def start_query(
     spark_folder: str,
     *,
     starting_offsets: str | None,
-    row_bytes: float,
 ) -> StreamingQuery:
     """Start the query."""
     settings = job.settings
-    rows = read_source(
+    planned = planned_by_spark(
         spark,
         job.kafka,
         settings,
         starting_offsets=starting_offsets,
-        records_a_poll=records_a_poll(row_bytes),
         most_rows=batches.first_rows,
     )
     writer = (
-        rows.writeStream.queryName(f"reorder {settings.output_topic}")
+        planned.writeStream.queryName(f"reorder {settings.output_topic}")
         .foreachBatch(batches)
         .option("checkpointLocation", spark_folder)
     )
@@ -223,6 +208,38 @@ def start_query(
     query = writer.start()
     batches.are_of(query)
     return query
+
+
+def planned_by_spark(
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    settings: ReorderSettings,
+    *,
+    starting_offsets: str | None = None,
+    most_rows: int | None = None,
+) -> DataFrame:
+    """Return the input topics as a stream whose offsets Spark plans; nothing reads its rows.
+
+    Spark looks for new partitions, and new topics of a pattern, before each batch, and plans them
+    from their beginning.
+    """
+    reader = (
+        spark.readStream.format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in kafka.java().items()})
+        .option(*_subscription(settings))
+        .option("startingOffsets", starting_offsets or settings.starting_offsets)
+        .option("kafka.isolation.level", "read_committed")
+    )
+    if most_rows is not None:
+        reader = reader.option("maxOffsetsPerTrigger", most_rows)
+    return reader.load()
+
+
+def _subscription(settings: ReorderSettings) -> tuple[str, str]:
+    if settings.input_pattern is not None:
+        # Spark takes a name that holds a match, so `orders` would read `orders.ordered`, too.
+        return "subscribePattern", rf"\A(?:{settings.input_pattern})\z"
+    return "subscribe", ",".join(settings.input_topics)
 
 
 def end_query(

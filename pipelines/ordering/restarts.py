@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from sequitur.consumer import DataLoss
 from sequitur.errors import (
     DataLossError,
+    LogRangeError,
     SinkUnansweredError,
     TopicError,
     UnansweredError,
@@ -42,12 +43,10 @@ class Begin:
         topics: The input topics, and how many partitions each has.
         places: Where to begin where nothing is planned yet, -2 for a partition's first record; None
             for where the settings say.
-        row_bytes: Mean size of some rows that are not read yet; 0 where there are none.
     """
 
     topics: Mapping[str, int]
     places: Mapping[SourcePartition, int] | None
-    row_bytes: float
 
 
 class Query(Protocol):
@@ -88,7 +87,8 @@ class Restarts:
         if isinstance(error, StopRequestedError) or (self._passes(error) and self._stop.is_set()):
             return None
         try:
-            may_be_loss = isinstance(error, TopicError) or self._query.may_be_loss(error)
+            may_be_loss = isinstance(error, TopicError | LogRangeError)
+            may_be_loss = may_be_loss or self._query.may_be_loss(error)
             if not (may_be_loss and self._pass_over_lost(input_topics(self._job), error)):
                 if not self._passes(error):
                     raise error
@@ -141,10 +141,11 @@ class Restarts:
             self._pass_over_lost(topics, None)
         places = engine.input.begins(topics)
         engine.input.forget_unfinished()
-        row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
-        most_rows = job.settings.max_offsets_per_trigger
-        size = None if most_rows is None else BatchSize(most_rows, row_bytes)
-        return self._query.live(Begin(topics, places, row_bytes), size)
+        most_rows, size = job.settings.max_offsets_per_trigger, None
+        if most_rows is not None:
+            row_bytes = mean_row_bytes(job.kafka, engine.input.unread(topics))
+            size = BatchSize(most_rows, row_bytes)
+        return self._query.live(Begin(topics, places), size)
 
 
 def passes(error: Exception) -> bool:

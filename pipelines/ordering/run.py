@@ -53,9 +53,7 @@ class Runner(Protocol):
     def spark_folder(self, storage: Storage) -> SparkFolder:
         """Return the same folder as plans and commits are written there."""
 
-    def source(
-        self, kafka: KafkaSettings, settings: ReorderSettings, topics: KafkaTopics, outages: Outages
-    ) -> Source:
+    def source(self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages) -> Source:
         """Return what reads the rows of batches."""
 
     def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> Query:
@@ -124,7 +122,7 @@ def run_reorder(
             on_step=on_step,
             subscription=subscription,
             unfit=runner.unfit,
-            source=runner.source(kafka, settings, topics, outages),
+            source=runner.source(kafka, settings, outages),
             workers=workers,
             sink=TopicSink(workers, kafka, settings, checkpoint, outages),
         )

@@ -1,9 +1,8 @@
 """Sorted runs: one folder a batch, where rows wait until the frontier passes them.
 
-Spark reads the topics, moves rows to its Python tasks and runs these; what they do with the rows
-they do by themselves, a column at a time. A row then costs a third of what Spark's own plans for it
-cost, and nothing has to be planned, generated or compiled for a step: docs/adr/0008-arrow-tasks.md
-has the figures.
+Tasks read the topics and work at the rows a column at a time. So nothing has to be planned,
+generated or compiled for a step, whatever runs the tasks: docs/adr/0008-arrow-tasks.md has the
+figures.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ class SortedRuns:
 
     def stage(
         self,
-        rows: Any,
         step: int,
         spans: Spans,
         *,
@@ -121,9 +119,7 @@ class SortedRuns:
             dates_tombstones=tombstones != "quarantine",
             held=self._held(holding, clock.frontier_ms) if tombstones == "key" else None,
         )
-        found = self._job.source.stage(
-            rows, writer, step=step, spans=spans, partitions=self._partitions
-        )
+        found = self._job.source.stage(writer, step=step, spans=spans, partitions=self._partitions)
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, sorted(spans), files)
 

@@ -2,7 +2,7 @@
 
 Such a batch is planned, logged and committed as any other. What it is to read are ranges of
 offsets; here a reader of our own reads exactly these, and what is read is staged as a task would
-stage it. Spark never runs its DataFrame, and so counts no rows of it.
+stage it.
 
 How much may be read is settled before it is: by offsets, of which a range has at least as many as
 rows, and by the bytes of a row so far. What turns out larger all the same is not unpacked.

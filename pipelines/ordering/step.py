@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import uuid4
 
 from sequitur.consumer import EventClock, SourcePartition
@@ -450,7 +450,7 @@ class Steps:
         most_ahead = 0 if self._processing is None else self._processing.most_ahead
         return max(_MOST_WAITING, most_ahead)
 
-    def stage(self, rows: Any, batch_id: int) -> StagedStep:
+    def stage(self, batch_id: int) -> StagedStep:
         """Stage a micro-batch, and log that, with how far it moves the frontier.
 
         It needs nothing of the step before but its clocks, so that one may still be at work.
@@ -464,7 +464,6 @@ class Steps:
         name = self._job.checkpoint.new_name(step)
         try:
             found = self._runs.stage(
-                rows,
                 step,
                 self._spans(clock, planned, source),
                 name=name,

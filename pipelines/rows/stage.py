@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -45,7 +44,11 @@ RELEASE_ORDER: Final = ("event_time_ms", *SOURCE_ORDER)
 
 
 def outputs_of(partitioner: KeyPartitioner, keys: Sequence[bytes | None], numbers: Longs) -> Longs:
-    """Return the partition that each row goes to, as `spark_source.output_partition` does."""
+    """Return the partition that each row goes to: where Java's default partitioner sends its key.
+
+    So the output is partitioned as the input of a Java producer (or ours) on as many partitions.
+    Rows without a key go by their source partition, which keeps them together.
+    """
     if None not in keys:
         return partitioner.each(keys).astype(np.int64)  # type: ignore[arg-type] # as it says
     outputs: Longs = numbers.astype("int64") % partitioner.partitions
@@ -306,14 +309,11 @@ def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
     return numbers if factor == 1 else numbers // factor
 
 
-# Staging a batch in Spark's tasks: rows come as Arrow, and become one sorted Parquet file a task.
+# Staging a batch in tasks: rows come as Arrow, and become one sorted Parquet file a task.
 #
 # Which rows count as what says the late judge, `sequitur.consumer.lateness`.
 
 
-SUMMARY_SCHEMA: Final = "summary binary"
-LARGE_ROW_BYTES: Final = 16 << 10
-"""A row with more than that in key, value and headers is large: it goes to Python by its size."""
 _NO_REASON: Final = -1
 _REASONS: Final = (LATE, *QUARANTINE_REASONS)
 _LATE: Final = _REASONS.index(LATE)
@@ -348,8 +348,6 @@ class Summary:
     file: str | None = None  # name of the file it wrote; None when there were no rows
     size_bytes: int = 0
     read: int = 0
-    left_out: int = 0  # rows without a topic: large ones, which are read by themselves
-    large: int = 0  # rows that are large by their key and value
     reasons: dict[str, int] = field(default_factory=dict)  # rows of these by reason
     # smallest and greatest event time on time; None without any
     on_time_ms: tuple[int, int] | None = None
@@ -362,12 +360,11 @@ class Summary:
     skipped: int = 0  # rows that are in no file, since the subscription had acked them
     # how many rows each source partition gave, those included, and bytes of them
     counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
-    max_timestamp_ms: int = -1  # greatest Kafka timestamp of a row
 
 
 @dataclass(frozen=True, slots=True)
 class RunWriter:
-    """Writes the rows of a task as a part of a run; for `mapInArrow`.
+    """Writes the rows of a task as a part of a run.
 
     The rows have the columns of a run but for `event_time_ms` and `reason`.
     """
@@ -389,11 +386,6 @@ class RunWriter:
     held: HeldRows | None = None
     keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches; give one row with the `Summary`."""
-        summary = self.write(batches)
-        yield pa.RecordBatch.from_pydict({"summary": [pickle.dumps(summary)]})
-
     def write(self, batches: Iterator[pa.RecordBatch]) -> Summary:
         """Write batches into one file, each chunk of them sorted, and say what was in them.
 
@@ -404,7 +396,7 @@ class RunWriter:
         with PartFile(
             self.folder, RUN_ARROW_SCHEMA, self.limits.row_group_rows, keeps=self.keeps
         ) as file:
-            for chunk in tables_up_to(_with_topics(batches, summary), self.limits.chunk_bytes):
+            for chunk in tables_up_to(batches, self.limits.chunk_bytes):
                 if len(rows := self._not_acked(chunk, summary)):
                     for part in self._staged(rows, summary, newest):
                         file.write(part)
@@ -413,8 +405,6 @@ class RunWriter:
 
     def _not_acked(self, rows: pa.Table, summary: Summary) -> pa.Table:
         """Count rows by source partition; return those that are not acked."""
-        newest_ms = int(rows["timestamp_ms"].to_numpy().max())
-        summary.max_timestamp_ms = max(summary.max_timestamp_ms, newest_ms)
         sizes, offsets = payload_sizes(rows), rows["offset"].to_numpy()
         is_acked = np.zeros(len(rows), np.bool_)
         for source, place in sources(rows):
@@ -440,7 +430,6 @@ class RunWriter:
         if self.dates_tombstones:
             self._date_tombstones(rows, times, reasons, newest)
         sizes = payload_sizes(rows)
-        summary.large += int(np.count_nonzero(sizes > LARGE_ROW_BYTES))
         self._mark(rows, times, reasons, sizes)
         behind = reasons == _LATE
         usable = behind | (reasons == _NO_REASON)
@@ -617,14 +606,6 @@ def in_ranges(offsets: Longs, firsts: Longs, stops: Longs) -> Any:
     """Tell of each offset whether it is in one of some ranges, which are sorted and apart."""
     place = np.searchsorted(firsts, offsets, side="right") - 1
     return (place >= 0) & (offsets < stops[np.maximum(place, 0)])
-
-
-def _with_topics(batches: Iterator[pa.RecordBatch], summary: Summary) -> Iterator[pa.RecordBatch]:
-    """Return the rows of batches that have a topic; the others are counted."""
-    for batch in batches:
-        topics = batch["topic"]
-        summary.left_out += topics.null_count
-        yield batch.filter(topics.is_valid()) if topics.null_count else batch
 
 
 def tables_up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:

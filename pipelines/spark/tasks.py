@@ -31,14 +31,13 @@ from sequitur.errors import ReorderError, TopologyTaskError
 from sequitur.pipelines._stop import StopRequestedError, calling_at_stop
 from sequitur.pipelines.attempts import begin_attempt
 from sequitur.pipelines.python_path import SAFE_PATH, hand_on_path, hiding_module
-from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     T = TypeVar("T")
 
@@ -219,6 +218,7 @@ _QUALIFIED: Final = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _POOL: Final = "spark.scheduler.pool"
+_DESCRIPTION: Final = "spark.job.description"
 _GRACE_S: Final = 5.0
 """A commit takes less; one that a database holds up is repeated by the next start."""
 
@@ -276,15 +276,6 @@ def parallelism(spark: SparkSession) -> int:
     return spark.sparkContext.defaultParallelism
 
 
-def in_few_tasks(rows: DataFrame, partitions: int) -> DataFrame:
-    """Have tasks read several partitions of Kafka's each, where there are more than few a core.
-
-    Spark has a task for each of them, and a task costs more than a partition with few rows.
-    """
-    tasks = len(blocks_of(partitions, parallelism(rows.sparkSession)))
-    return rows.coalesce(tasks) if tasks < partitions else rows
-
-
 class SparkWorkers:
     """The tasks of a session; see `Workers`."""
 
@@ -301,10 +292,24 @@ class SparkWorkers:
         """See `Workers`."""
         return str(self._spark.sparkContext.master)
 
-    def run(self, tasks: Sequence[Callable[[], T]], *, retries: bool = True) -> list[T]:
+    def run(
+        self, tasks: Sequence[Callable[[], T]], *, retries: bool = True, title: str | None = None
+    ) -> list[T]:
         """See `Workers`."""
         del retries  # `spark.task.maxFailures` is the session's
-        return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
+        with contextlib.nullcontext() if title is None else self._titled(title):
+            return each_partition(self._spark, lambda number: tasks[number](), len(tasks))
+
+    @contextlib.contextmanager
+    def _titled(self, title: str) -> Iterator[None]:
+        """While the block runs, have Spark's pages show a title beside the jobs of this thread."""
+        context = self._spark.sparkContext
+        before: Any = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, title)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)
 
     def reason_of(self, error: Exception) -> str | None:
         """See `Workers`."""

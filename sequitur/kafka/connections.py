@@ -20,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sequitur.base.settings import SettingsError
 from sequitur.errors import (
@@ -65,6 +65,14 @@ _REQUEST_BYTES: Final = 4 << 20
 """Of a request, where its batches are not larger: brokers limit it (`socket.request.max.bytes`)."""
 
 
+class _Asked(NamedTuple):
+    """Who is asked for records."""
+
+    node: int
+    rack: str
+    is_replica: bool = False
+
+
 class Leaders:
     """Asks the leaders of partitions.
 
@@ -76,6 +84,9 @@ class Leaders:
         self._wire = wire
         self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
         self._requests: set[asyncio.Task[None]] = set()
+        # replicas that leaders have named for this machine's rack, and until when they count; None
+        # where the one that was named has failed
+        self._replicas: dict[SourcePartition, tuple[int | None, float]] = {}
 
     async def close(self) -> None:
         """Let go of answers that nobody waits for any more, once the connections are closed."""
@@ -132,25 +143,66 @@ class Leaders:
         return await self._told(functools.partial(log_ends, time_ms=time_ms), partitions)
 
     async def fetch(
-        self, places: Mapping[SourcePartition, int], limit_s: float | None = None, **how: Any
+        self,
+        places: Mapping[SourcePartition, int],
+        limit_s: float | None = None,
+        *,
+        rack: str = "",
+        **how: Any,
     ) -> dict[SourcePartition, Fetched]:
-        """Return what leaders send from places on, of those that answer now; see `fetch`.
+        """Return what brokers send from places on, of those that answer now; see `fetch`.
 
-        One that has not answered after `limit_s` costs no other its answer.
+        Leaders are asked; with a rack, replicas there that they have named. A broker that has not
+        answered after `limit_s` costs no other its answer.
         """
 
-        async def one(node: int, led: Mapping[str, list[int]]) -> dict[SourcePartition, Fetched]:
-            own = {(topic, number) for topic, numbers in led.items() for number in numbers}
-            some = {where: offset for where, offset in places.items() if where in own}
+        async def one(asked: _Asked, some: Mapping[SourcePartition, int]) -> list[Fetched]:
             try:
                 async with asyncio.timeout(limit_s):
-                    return await fetch(functools.partial(self._wire.ask, node), some, **how)
+                    ask = functools.partial(self._wire.ask, asked.node)
+                    told = await fetch(ask, some, rack=asked.rack, **how)
             except (RetriableError, TimeoutError):
-                return {}
+                told = {}
+            return self._heard(asked, some, told)
 
-        by_leader = self.by_leader(OutputPartition(*where) for where in places)
-        told = await asyncio.gather(*(one(node, led) for node, led in by_leader.items()))
-        return {where: one for several in told for where, one in several.items()}
+        by_node: dict[_Asked, dict[SourcePartition, int]] = {}
+        for where, offset in places.items():
+            if (asked := self._asked(where, rack)) is not None:
+                by_node.setdefault(asked, {})[where] = offset
+        answers = await asyncio.gather(*(one(asked, some) for asked, some in by_node.items()))
+        return {one.where: one for several in answers for one in several}
+
+    def _asked(self, where: SourcePartition, rack: str) -> _Asked | None:
+        """Return who is to be asked for records; None where no leader is known."""
+        leader = self._wire.leader(*where)
+        replica, until_s = self._replicas.get(where, (None, 0.0))
+        if rack and time.monotonic() < until_s:
+            # A leader that is told the rack would name the replica again that has failed.
+            if replica is not None:
+                return _Asked(replica, rack, is_replica=True)
+            rack = ""
+        return None if leader is None else _Asked(leader, rack)
+
+    def _heard(
+        self,
+        asked: _Asked,
+        places: Iterable[SourcePartition],
+        told: Mapping[SourcePartition, Fetched],
+    ) -> list[Fetched]:
+        """Take note of which replicas are to be asked, and return the answers that count.
+
+        Where a replica gives none, or an error, its leader is asked: the replica may be behind.
+        """
+        found, until_s = [], time.monotonic() + _REPLICA_FOR_S
+        for where in places:
+            one = told.get(where)
+            if asked.is_replica and (one is None or one.code):
+                self._replicas[where] = None, until_s
+            elif one is not None:
+                found.append(one)
+                if one.replica is not None:
+                    self._replicas[where] = one.replica, until_s
+        return found
 
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
@@ -299,6 +351,8 @@ _REQUEST_TIMEOUT: Final = timedelta(seconds=10)
 """A broker that hangs is asked again after that, by another connection."""
 _RELIED_ON_S: Final = 60.0
 _KNOWN_FOR_S: Final = 60.0
+_REPLICA_FOR_S: Final = 60.0
+"""So long a replica of this machine's rack is read from, or is not, before its leader is asked."""
 _BATCH_BYTES: Final = 256 << 10
 """Of a batch, whatever its topic takes."""
 _BATCH_OVERHEAD: Final = 128

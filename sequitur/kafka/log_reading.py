@@ -22,7 +22,7 @@ from sequitur.kafka.error_codes import NO_ERROR, Action, Request, action_of, mea
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_format import following
 from sequitur.kafka.records import EVENT_ID_HEADER
-from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_of, seen
+from sequitur.kafka.stored_batches import MOST_BYTES, batches_in, columns_in_pieces, seen
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -116,6 +116,7 @@ class Fetched:
     last_stable: int  # where open transactions begin
     code: int = NO_ERROR
     sizes: Sequence[int] = ()  # bytes of all batches that were sent as a whole, seen or not
+    replica: int | None = None  # the broker of this machine's rack that is to be asked instead
 
     @property
     def is_all(self) -> bool:
@@ -140,9 +141,15 @@ class Fetched:
         batches = self.batches[: len(whole) + 1]  # the one behind them may begin before it
         return replace(self, next_offset=stop, batches=batches)
 
-    def columns(self, most_bytes: int = MOST_BYTES) -> RecordColumns:
-        """Return the records in columns, of at most so many bytes once unpacked."""
-        return columns_of(self.batches, most_bytes).between(self.offset, self.next_offset)
+    def columns(
+        self, most_bytes: int | None = None, piece_bytes: int = MOST_BYTES
+    ) -> Iterator[RecordColumns]:
+        """Yield the records in columns, of at most so many bytes once unpacked.
+
+        A piece that has `piece_bytes` is given before more is unpacked.
+        """
+        for some in columns_in_pieces(self.batches, most_bytes, piece_bytes):
+            yield some.between(self.offset, self.next_offset)
 
     def rows(self) -> Iterator[Record]:
         """Yield the records one by one."""
@@ -160,8 +167,11 @@ async def fetch(
     partition_bytes: int | Mapping[SourcePartition, int] = _FETCH_BYTES,
     most_bytes: int = _FETCH_BYTES,
     is_committed: bool = True,
+    rack: str = "",
 ) -> dict[SourcePartition, Fetched]:
-    """Return what the leader of partitions sends of each, from an offset on.
+    """Return what a broker sends of each partition, from an offset on.
+
+    A leader that is told a rack may name a replica there, and sends nothing then (KIP-392).
 
     Sizes are as in the log, packed; a leader sends a batch at least, of the first that has any.
     Where it has nothing for any partition, it waits a moment for more.
@@ -171,15 +181,17 @@ async def fetch(
         most = partition_bytes if isinstance(partition_bytes, int) else partition_bytes[where]
         topics.setdefault(where.topic, []).append((where.partition, offset, most))
     level = _READ_COMMITTED if is_committed else _READ_UNCOMMITTED
-    answer = await ask(FetchRequest(wait_ms, 1, most_bytes, level, list(topics.items())))
+    answer = await ask(FetchRequest(wait_ms, 1, most_bytes, level, list(topics.items()), rack))
     found = {}
     for topic, partitions in answer.topics:
         for partition, code, high_watermark, last_stable, *others, data in partitions:
             where = SourcePartition(topic, partition)
             if code != NO_ERROR:
                 _passes(code, topic, partition)
-            # Version 11 names a replica to read from between these.
-            aborted = others[-2] if answer.API_VERSION >= _NAMES_A_REPLICA else others[-1]
+            # Version 11 names a replica to read from between these; -1 is none.
+            aborted, replica = others[-1], -1
+            if answer.API_VERSION >= _NAMES_A_REPLICA:
+                aborted, replica = others[-2:]
             batches = list(batches_in(bytes(data or b"")))
             offset = places[where]
             found[where] = Fetched(
@@ -191,6 +203,7 @@ async def fetch(
                 last_stable,
                 code,
                 [len(batch.raw) for batch in batches],
+                None if replica < 0 else replica,
             )
     return found
 

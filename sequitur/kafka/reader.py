@@ -11,6 +11,7 @@ for commands that are to see what any consumer sees (`topic_reader`).
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,6 @@ from sequitur.errors import (
 from sequitur.kafka.connections import Bound, kept_connections
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.stored_batches import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Spans = Mapping[SourcePartition, tuple[int, int]]
     """First offset of each partition, and the one behind the last."""
 
+RACK: Final = "SEQUITUR_RACK"
+"""Variable with the rack of this machine, by the name that brokers have for it (`broker.rack`)."""
 _PATIENCE_S: Final = 60.0
 """For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
 seconds that ends such ones."""
@@ -46,6 +48,8 @@ _BACKOFF: Final = Backoff(initial_ms=20, maximum_ms=200, jitter=0)
 _WAIT_MS: Final = 50
 _PARTITION_BYTES: Final = 1 << 20
 _REQUEST_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 16 << 20
+"""Of batches that are unpacked at once."""
 _FIRST_BYTES: Final = 64 << 10
 """Of a partition whose records' sizes are not known."""
 _MORE: Final = 1.25
@@ -88,17 +92,18 @@ class Reader:
     ) -> Iterator[tuple[SourcePartition, RecordColumns]]:
         """Yield the records of ranges as they come, of at most so many bytes once unpacked in all.
 
-        Those of a partition are in order, in one or more pieces.
+        Those of a partition are in order, in one or more pieces. What is unpacked at once is a
+        batch, and some MiB of smaller ones before it.
 
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
         """
-        left = MOST_BYTES if most_bytes is None else most_bytes
+        left = most_bytes
         for some in self._read(spans):
-            columns = some.columns(left)
-            if most_bytes is not None:
-                left -= columns.size_bytes
-            yield some.where, columns
+            for columns in some.columns(left, _PIECE_BYTES):
+                if left is not None:
+                    left -= columns.size_bytes
+                yield some.where, columns
 
     def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """Return where open transactions begin, or logs end, behind a place of each partition.
@@ -190,16 +195,23 @@ class Reader:
                 partition_bytes=portions,
                 most_bytes=_REQUEST_BYTES,
                 is_committed=self.is_committed,
+                rack=os.environ.get(RACK, ""),
             ),
             bound,
         )
         cut = [OutputPartition(*where) for where, one in told.items() if one.is_out_of_range]
+        if not cut:
+            return [*told.values()]
+        ends = connections.run(leaders.ends(cut), bound)
         for where, begins in connections.run(leaders.offsets(cut, EARLIEST), bound).items():
             source = SourcePartition(*where)
             if begins > (wanted := places[source]):
                 if not self.passes_deleted:
                     raise LogRangeError(f"{where} begins at offset {begins}, and not at {wanted}")
                 told[source] = replace(told[source], next_offset=begins)
+            elif (end := ends.get(where, wanted)) < wanted:
+                # What was replicated stays through a change of leaders, but for an unclean one.
+                raise LogRangeError(f"{where} ends at offset {end}, before {wanted}")
         return list(told.values())
 
 

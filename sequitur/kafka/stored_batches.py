@@ -128,6 +128,11 @@ class StoredBatch:
         return self.raw[HEADER_SIZE:] if self.magic >= MAGIC else self.raw
 
     @property
+    def hides_its_size(self) -> bool:
+        """Whether it is compressed and of before version 2: rows alone can be unpacked of it."""
+        return self.magic < MAGIC and bool(self.raw[_LEGACY_ATTRIBUTES_OFFSET] & _CODEC)
+
+    @property
     def is_control(self) -> bool:
         """Whether it is a transaction's marker, or one of those that Kafka has for itself."""
         return bool(self.attributes & _CONTROL)
@@ -336,19 +341,45 @@ def java_text(raw: bytes) -> str:
         return _SURROGATES.sub(_REPLACED, raw).decode(errors="replace")
 
 
-def columns_of(batches: Sequence[StoredBatch], most_bytes: int = MOST_BYTES) -> RecordColumns:
+def columns_of(batches: Sequence[StoredBatch], most_bytes: int | None = None) -> RecordColumns:
     """Return the records of batches in columns; of at most so many bytes once unpacked.
 
     Raises:
         ReadTooLargeError: There are more; or one of before version 2, which does not say its size,
-            is compressed, and less than `MOST_BYTES` is taken.
+            is compressed, and there is a limit.
         RetriableError: What the broker has sent is damaged.
     """
+    return next(columns_in_pieces(batches, most_bytes, MOST_BYTES))
+
+
+def columns_in_pieces(
+    batches: Sequence[StoredBatch], most_bytes: int | None, piece_bytes: int
+) -> Iterator[RecordColumns]:
+    """Yield the records of batches in columns, some batches at once; see `columns_of`.
+
+    A piece ends with the batch by which it has so many bytes. The batches behind it are not
+    unpacked before the next piece is asked for. Without batches there is one piece, and it is
+    empty.
+    """
+    some: list[StoredBatch] = []
     unpacked: list[Buffer] = []
-    left = most_bytes
+    left, size = most_bytes, 0
     for batch in batches:
-        unpacked.append(unpacked_records(batch, left))
-        left -= len(unpacked[-1])
+        if left is not None and batch.hides_its_size:
+            raise ReadTooLargeError(left)
+        some.append(batch)
+        unpacked.append(unpacked_records(batch, MOST_BYTES - size if left is None else left))
+        size += len(unpacked[-1])
+        if left is not None:
+            left -= len(unpacked[-1])
+        if size >= piece_bytes:
+            yield _of_batches(some, unpacked)
+            some, unpacked, size = [], [], 0
+    if some or not batches:
+        yield _of_batches(some, unpacked)
+
+
+def _of_batches(batches: Sequence[StoredBatch], unpacked: Sequence[Buffer]) -> RecordColumns:
     if any(batch.magic < MAGIC for batch in batches):
         return _of_rows([row for batch in batches for row in batch.rows()])
     try:
@@ -361,8 +392,6 @@ def columns_of(batches: Sequence[StoredBatch], most_bytes: int = MOST_BYTES) -> 
 def unpacked_records(batch: StoredBatch, most_bytes: int = MOST_BYTES) -> Buffer:
     """Return a batch's records, unpacked into at most so many bytes."""
     data = batch.data
-    if batch.magic < MAGIC and data[_LEGACY_ATTRIBUTES_OFFSET] & _CODEC and most_bytes < MOST_BYTES:
-        raise ReadTooLargeError(most_bytes)
     try:
         match batch.attributes & _CODEC:
             case 0:

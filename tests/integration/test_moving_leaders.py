@@ -13,15 +13,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.protocol.fetch import FetchRequest
 
 from sequitur.kafka.connections import Leaders
-from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.producer_ids import ProducerState
+from sequitur.kafka.reader import RACK, Reader
 from sequitur.kafka.wire import Wire
 from sequitur.pipelines.sink import sink as block_writer
 from sequitur.pipelines.sink.sink import PartitionSender
 from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted
 from tests.support.daemon_process import read_partitions
+from tests.support.events import Event, send
 from tests.support.job_output import JobOutput, expected, laid_out, numbered, records_of
 from tests.support.three_brokers import ThreeBrokers
 
@@ -198,6 +201,33 @@ async def _die_when_the_leader_has_all(
         await asyncio.sleep(_POLL_S)
     assert (await watching.ends([where]))[where] == 20
     sending.cancel()
+
+
+@pytest.mark.test_all
+@pytest.mark.promise("order-rack")
+def test_the_replica_of_this_machines_rack_is_read(
+    brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the broker's own choice; the leader is asked once, and then that replica alone."""
+    topic, leader, follower = "racks", 2, 3
+    brokers.make_topic_of(topic, leader, follower)
+    kafka = KafkaSettings(bootstrap_servers=brokers.bootstrap_servers)
+    send(kafka, topic, (Event(value=b"%d" % number, partition=0) for number in range(1_000)))
+    asked: list[int] = []
+    ask = Wire.ask
+
+    async def noting(wire: Wire, node: int, request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            asked.append(node)
+        return await ask(wire, node, request)
+
+    monkeypatch.setattr(Wire, "ask", noting)
+    monkeypatch.setenv(RACK, f"rack-{follower}")
+    reader = Reader(kafka=kafka, partition_bytes=1_000)
+    found = [record.value for _, record in reader.rows({SourcePartition(topic, 0): (0, 1_000)})]
+    assert found == [b"%d" % number for number in range(1_000)]
+    assert asked[0] == leader
+    assert set(asked[1:]) == {follower}
 
 
 @contextlib.asynccontextmanager

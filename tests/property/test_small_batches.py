@@ -67,6 +67,7 @@ class _Brokers:
 
     logs: Mapping[SourcePartition, PartitionLog]
     at_once: int
+    piece_bytes: int
 
     def columns(self, spans: Spans, most_bytes: int) -> list[tuple[SourcePartition, RecordColumns]]:
         found = []
@@ -76,9 +77,9 @@ class _Brokers:
             for at in range(0, len(batches), self.at_once):
                 some = batches[at : at + self.at_once]
                 one = Fetched(where, first, stop, some, stop, stop)
-                columns = one.columns(most_bytes)
-                most_bytes -= columns.size_bytes
-                found.append((where, columns))
+                for columns in one.columns(most_bytes, self.piece_bytes):
+                    most_bytes -= columns.size_bytes
+                    found.append((where, columns))
         return found
 
 
@@ -88,7 +89,7 @@ class _ByTheDriver:
     told: list[str] = field(default_factory=list)
 
     def stage(
-        self, _rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         reader: Any = self.brokers
@@ -106,13 +107,13 @@ class _ByTasks:
     batch_rows: int
 
     def stage(
-        self, _rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         found = []
         for where, (first, stop) in spans.items():
             rows = [
-                _as_spark_gives_it(where, offset, record, partitions)
+                _as_it_is_read(where, offset, record, partitions)
                 for offset, record in self.logs[where].rows.items()
                 if first <= offset < stop
             ]
@@ -121,7 +122,7 @@ class _ByTasks:
         return found
 
 
-def _as_spark_gives_it(
+def _as_it_is_read(
     where: SourcePartition, offset: int, record: Any, partitions: int
 ) -> dict[str, Any]:
     timestamp_ms, key, value, headers = record
@@ -163,7 +164,6 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     clocks = {where: PartitionClock(_BASE_MS + 9, 0, 0, 0) for where in spans}
     offsets = np.array(sorted(acked), np.int64)
     found = SortedRuns(job, outputs, partitions, releases=True).stage(
-        None,
         3,
         spans,
         name="run",
@@ -199,7 +199,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     partitions=st.sampled_from([1, 3, 5]),
     frontier=st.integers(-1, 21),
     acked=st.sets(st.integers(0, 30)),
-    sizes=st.tuples(st.integers(1, 3), st.integers(1, 5)),
+    sizes=st.tuples(st.integers(1, 3), st.sampled_from([1, 60, 1 << 20]), st.integers(1, 5)),
 )
 def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names them all
     logs: Mapping[SourcePartition, PartitionLog],
@@ -207,7 +207,7 @@ def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names
     partitions: int,
     frontier: int,
     acked: set[int],
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
 ) -> None:
     """All that is known of the batch, and all columns of its rows, in the order of the run."""
     spans = {}
@@ -215,7 +215,7 @@ def test_the_driver_stages_what_tasks_stage(  # noqa: PLR0917 - Hypothesis names
         first, stop = sorted(round(share * log.end) for share in shares[where])
         spans[where] = first, stop
     with tempfile.TemporaryDirectory() as folder:
-        ways = [_ByTasks(logs, sizes[1]), _ByTheDriver(_Brokers(logs, sizes[0]))]
+        ways = [_ByTasks(logs, sizes[2]), _ByTheDriver(_Brokers(logs, *sizes[:2]))]
         by_tasks, by_driver = (
             _staged(Path(folder) / str(number), way, spans, partitions, frontier, acked)
             for number, way in enumerate(ways)

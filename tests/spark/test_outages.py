@@ -18,7 +18,7 @@ from sequitur.errors import SinkUnansweredError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.small_batches import KafkaRanges
-from sequitur.pipelines.ordering.spark_source import SparkSource
+from sequitur.pipelines.ordering.source import KafkaSource
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.sink import sink
 from sequitur.pipelines.sink.sink import TopicSink
@@ -262,7 +262,7 @@ def test_a_broker_that_hangs_keeps_no_job_from_ending(
     kind, name = {
         "a look": (KafkaTopics, "high_watermarks"),
         "the driver": (KafkaRanges, "read"),
-        "tasks": (SparkSource, "_by_spark"),
+        "tasks": (KafkaSource, "_by_tasks"),
         "a send": (TopicSink, "_here"),
         "a send by tasks": (TopicSink, "_by_tasks"),
     }[where]

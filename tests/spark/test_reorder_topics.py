@@ -13,6 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
+from sequitur.pipelines.spark import tasks
 from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, event, time_of
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -115,7 +116,6 @@ class _Progress(StreamingQueryListener):
     def __init__(self) -> None:
         self.event_times: list[dict[str, str]] = []
         self.input_rows = 0
-        self.has_state = False
         self.ended = False
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
@@ -125,44 +125,46 @@ class _Progress(StreamingQueryListener):
         progress: Any = event.progress
         self.event_times.append(dict(progress.eventTime))
         self.input_rows += progress.numInputRows
-        self.has_state |= bool(progress.stateOperators)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: ARG002, N802
         self.ended = True
 
 
-@pytest.mark.promise("order-spark-watermark-overtakes")
-def test_watermark_shows_in_sparks_own_progress_and_drops_nothing(
-    job: Job, spark: SparkSession
-) -> None:
-    """Spark reports event times and watermark; rows behind its watermark come out nevertheless."""
+@pytest.fixture
+def titles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark's pages show beside the jobs of our tasks."""
+    found: list[str] = []
+    each = tasks.each_partition
+
+    def noting(spark: SparkSession, *given: Any) -> Any:
+        title: Any = spark.sparkContext.getLocalProperty("spark.job.description")
+        found.append(title)
+        return each(spark, *given)
+
+    monkeypatch.setattr(tasks, "each_partition", noting)
+    return found
+
+
+@pytest.mark.promise("order-sparks-own-progress")
+def test_spark_plans_and_reads_no_rows(job: Job, spark: SparkSession, titles: list[str]) -> None:
+    """It counts none, and has no watermark. Tasks and the driver read; the tasks' jobs say what."""
     ahead = [event(T0 + 60_000 + n, partition=0) for n in range(50)]
     behind = [event(T0 + 10 * n, partition=1) for n in range(300)]
     other = [event(T0 + 60_000, partition=p) for p in (2, 3)]
     job.produce([*ahead, *other, *behind])
-    job = job.with_settings(max_offsets_per_trigger=80, **BY_TASKS)
-    progress = _Progress()
-    spark.streams.addListener(progress)
-    try:
-        report = job.run(drain=True)
-        wait_until(lambda: progress.ended)
-    finally:
-        spark.streams.removeListener(progress)
-    # Spark's watermark is beyond the second partition long before that is read through.
-    watermarks = [shown["watermark"] for shown in progress.event_times if "watermark" in shown]
-    assert max(watermarks) >= "2023-11-14T22:14:19"
-    assert max(shown.get("max", "") for shown in progress.event_times) >= "2023-11-14T22:14:20"
-    assert not progress.has_state
-    assert progress.input_rows == 352 == report.totals.read
-    assert (report.totals.released, report.totals.late) == (352, 0)
+    for most, way, read in ((80, BY_TASKS, 352), (10_000, BY_DRIVER, 354)):
+        progress = _Progress()
+        spark.streams.addListener(progress)
+        try:
+            report = job.with_settings(max_offsets_per_trigger=most, **way).run(drain=True)
+            wait_until(lambda shown=progress: shown.ended)  # type: ignore[misc]
+        finally:
+            spark.streams.removeListener(progress)
+        assert progress.event_times
+        assert not any("watermark" in shown for shown in progress.event_times)
+        assert progress.input_rows == 0
+        assert (report.totals.read, report.totals.released) == (read, 352)
+        job.produce(other)
+    assert any(f"offsets in 4 ranges of {job.topic}" in str(shown) for shown in titles)
     released = sorted(time_of(record) for record in job.released())
     assert released[:300] == [T0 + 10 * n for n in range(300)]
-    job.produce(other)
-    progress = _Progress()
-    spark.streams.addListener(progress)
-    try:
-        report = job.with_settings(**BY_DRIVER).run(drain=True)
-        wait_until(lambda: progress.ended)
-    finally:
-        spark.streams.removeListener(progress)
-    assert (report.totals.read, progress.input_rows) == (354, 0)  # the driver has read them

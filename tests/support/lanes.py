@@ -82,6 +82,7 @@ LANES: Final = {
         "property/*",
         "integration/test_block_writer.py",
         "integration/test_compacted_ranges.py",
+        "integration/test_read_as_others_read.py",
         "integration/local/*",
         "integration/test_data_loss.py",
         "integration/test_forgotten_rows.py",

@@ -95,7 +95,7 @@ class LocalTester(ReorderTester):
 
     def _live(self, engine: ReorderEngine) -> Exception | None:
         stop = self.stop = threading.Event()
-        begin = Begin(self._topics.counts, engine.input.begins(self._topics.counts), 0.0)
+        begin = Begin(self._topics.counts, engine.input.begins(self._topics.counts))
         engine.input.forget_unfinished()
 
         @contextlib.contextmanager

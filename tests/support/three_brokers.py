@@ -128,6 +128,8 @@ def _options(node: int, port: int, controller: int) -> dict[str, str]:
         "controller.quorum.voters": f"{_NODES[0]}@{_ports.HOST}:{controller}",
         "leader.imbalance.check.interval.seconds": "1",
         "leader.imbalance.per.broker.percentage": "0",
+        "broker.rack": f"rack-{node}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     }
 
 

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from aiokafka.protocol.fetch import FetchRequest
 
-from sequitur.errors import LogRangeError, ReadTooLargeError, TopicError, UnansweredError
+from sequitur.errors import (
+    LogRangeError,
+    ReadTooLargeError,
+    RetriableError,
+    TopicError,
+    UnansweredError,
+)
 from sequitur.kafka import connections
 from sequitur.kafka.partition import OutputPartition, SourcePartition
-from sequitur.kafka.reader import Reader
+from sequitur.kafka.reader import RACK, Reader
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings
 from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
@@ -29,6 +35,7 @@ _BATCHES: Final = 3
 _ROWS: Final = 4
 _ALL: Final = _BATCHES * _ROWS
 _FORBIDDEN: Final = 29
+_OUT_OF_RANGE: Final = 1
 _KAFKA: Final = KafkaSettings(bootstrap_servers="unused:1")
 
 
@@ -144,6 +151,17 @@ def test_records_that_are_deleted_are_told_of(wire: _Wire) -> None:
     ] == [*_values(1, 0, 1), *_values(0, 6, 10)]  # fmt: skip
 
 
+def test_a_log_that_ends_before_a_range_is_told_of_at_once(wire: _Wire) -> None:
+    """As of a topic that was made anew, or that a leader has which lacks what others had."""
+    spans = {SourcePartition("t", 0): (_ALL + 2, _ALL + 9)}
+    told = f"partition 0 of 't' ends at offset {_ALL}, before {_ALL + 2}"
+    for passes_deleted in (False, True):
+        reader = Reader(kafka=_KAFKA, patience_s=600, passes_deleted=passes_deleted)
+        with pytest.raises(LogRangeError, match=told):
+            list(reader.rows(spans))
+    assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
+
+
 def test_a_range_that_does_not_end_is_told_of(wire: _Wire) -> None:
     wire.cluster.partitions[OutputPartition("t", 0)].shown = _ROWS
     reader = Reader(kafka=_KAFKA, patience_s=0.3)
@@ -169,6 +187,62 @@ async def test_a_notebook_reads_too(wire: _Wire) -> None:
     """It runs all it does in an event loop."""
     assert _read(Reader(kafka=_KAFKA), {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
     assert wire.leader("t", 0) == 0
+
+
+class _InRacks(_Wire):
+    """Brokers of Kafka 2.4 and later: the leader of partition 0 names node 1 to rack `b`."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.read: list[int] = []
+        self.lacks: set[int] = set()  # replicas that do not have the records
+        self.is_down = False
+
+    async def _answer(self, node: int, request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return await super()._answer(node, request)
+        if node == 1 and self.is_down:
+            raise RetriableError("the connection broke")
+        found: list[Any] = []
+        for number, offset, _ in request.topics[0][1]:
+            self.read.append(node)
+            partition, leader = self.cluster.partitions[OutputPartition("t", number)], number
+            _, code, high, stable, _, data = self._fetched(leader, "t", number, offset)
+            is_named = node == leader == 0 and request._rack_id == "b"
+            if is_named or node in self.lacks:
+                code, data = (0, b"") if is_named else (_OUT_OF_RANGE, b"")
+            replica = 1 if is_named else -1
+            found.append((number, code, high, stable, partition.start, [], replica, data))
+        return SimpleNamespace(API_VERSION=11, topics=[("t", found)])
+
+
+@pytest.mark.promise("order-rack")
+@pytest.mark.parametrize("fails", ["", "it lacks records", "it is down"])
+def test_the_replica_of_this_machines_rack_is_read(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The leader is asked where that replica fails, before rows count as lost; and for ends."""
+    brokers = _InRacks(wire.cluster)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: brokers)
+    reader = Reader(kafka=_KAFKA)
+    assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert set(brokers.read) == {0}
+    monkeypatch.setenv(RACK, "b")
+    brokers.read.clear()
+    assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert brokers.read == [0, *[1] * (len(brokers.read) - 1)]
+    brokers.read.clear()
+    assert reader.stable_ends({SourcePartition("t", 0): 0}) == {SourcePartition("t", 0): _ALL}
+    assert brokers.read == [0]
+    if fails == "it is down":
+        brokers.is_down = True
+    elif fails:
+        brokers.lacks.add(1)
+    assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert brokers.read[-1] == (0 if fails else 1)
+    wire.cluster.partitions[OutputPartition("t", 0)].start = 6
+    with pytest.raises(LogRangeError, match="begins at offset 6, and not at 2"):
+        list(reader.rows({SourcePartition("t", 0): (2, 10)}))
 
 
 class _Hanging(_Wire):

@@ -19,6 +19,7 @@ from sequitur.kafka.stored_batches import (
     LogRecord,
     Record,
     batches_in,
+    columns_in_pieces,
     columns_of,
     java_text,
     seen,
@@ -199,6 +200,24 @@ def test_what_is_unpacked_is_bounded_before_it_is_there(codec: Compression) -> N
         columns_of(batches, 1 << 20)
 
 
+def test_records_begin_behind_lengths_of_one_two_and_three_bytes() -> None:
+    sizes = [*range(40, 80), *range(8_170, 8_200), 20_000]
+    values = [b"v" * size for size in sizes]
+    assert _values(batch([_value(value) for value in values])) == values
+
+
+@pytest.mark.parametrize(("piece_bytes", "pieces"), [(1, 6), (9_000, 2), (1 << 20, 1)])
+def test_batches_are_unpacked_in_pieces(piece_bytes: int, pieces: int) -> None:
+    """However well they are packed; what is behind a piece is unpacked once that is asked for."""
+    log = b"".join(batch([_value(bytes(4_000), 7)], base=base) for base in range(6))
+    some = columns_in_pieces(list(batches_in(log)), None, piece_bytes)
+    assert [one.offsets.tolist() for one in some] == [
+        list(range(at, at + 6 // pieces)) for at in range(0, 6, 6 // pieces)
+    ]
+    (nothing,) = columns_in_pieces([], None, piece_bytes)
+    assert not len(nothing)
+
+
 def test_blocks_of_other_writers_are_unpacked() -> None:
     """Java writes snappy in blocks, and others do not; gzip may have several members."""
     import zlib  # noqa: PLC0415 - of this test alone
@@ -222,10 +241,13 @@ def test_blocks_of_other_writers_are_unpacked() -> None:
 @pytest.mark.parametrize("codec", [0, 1, 2])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_batches_of_old_brokers_are_read(magic: Any, codec: int) -> None:
-    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 16)
-    for number in range(3):
-        builder.append(number, 1_000 + number, b"key" if number else None, b"value%d" % number)
-    log = bytes(builder.build()) + batch([_value(b"new", 7)], base=3)
+    log = b""
+    for numbers in (range(2), range(2, 3)):
+        builder = LegacyRecordBatchBuilder(magic, codec, 1 << 16)
+        for number in numbers:
+            builder.append(number, 1_000 + number, b"key" if number else None, b"value%d" % number)
+        log += bytes(builder.build())
+    log += batch([_value(b"new", 7)], base=3)
     time_ms, kind = (1_000, CREATE_TIME) if magic else (NO_TIME, NO_TIME)
     assert _rows(log) == [
         LogRecord(0, time_ms, None, b"value0", (), kind),

@@ -106,7 +106,7 @@ class _Life:
             is_bounded=self.is_bounded,
         )
         topics = {one: n for one, n in self.kafka.counts().items() if one != "other"}
-        begin = Begin(topics, self.places, 0.0)
+        begin = Begin(topics, self.places)
         return Planner(job, self.log, self.kafka, begin, self.size, steady_s=lambda: self.now_s)
 
     def batch(self, planner: Planner) -> tuple[int, Mapping[SourcePartition, int]] | None:

@@ -133,7 +133,7 @@ def test_what_is_small_is_done_in_the_driver_and_what_is_large_in_processes(
     counts: list[int] = []
     run = shared.run
 
-    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+    def counted(tasks: Sequence[Callable[[], Any]], **how: Any) -> list[Any]:
         counts.append(len(tasks))
         return run(tasks, **how)
 
@@ -164,7 +164,7 @@ def test_step_whose_tasks_a_stop_has_ended_is_finished_by_the_next_start(
     run = shared.run
     left = ended = 0
 
-    def counted(tasks: Sequence[Callable[[], Any]], **how: bool) -> list[Any]:
+    def counted(tasks: Sequence[Callable[[], Any]], **how: Any) -> list[Any]:
         nonlocal left
         left -= 1
         if not left:

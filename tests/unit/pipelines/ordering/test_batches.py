@@ -21,7 +21,7 @@ def test_first_batch_waits_for_its_query(monkeypatch: pytest.MonkeyPatch) -> Non
     limits: list[tuple[object, int]] = []
     monkeypatch.setattr(query, "limit_batches", lambda _, of, rows: limits.append((of, rows)))
     staged = SimpleNamespace(staged=SimpleNamespace(read=10), run=SimpleNamespace(size_bytes=10))
-    engine: Any = SimpleNamespace(run_batch=lambda _rows, _batch_id: staged)
+    engine: Any = SimpleNamespace(run_batch=lambda _batch_id: staged)
     batches = Batches(engine, BatchSize(50, 0.0))
     assert batches.first_rows == 50
     rows: Any = SimpleNamespace(sparkSession=Mock())

@@ -60,7 +60,7 @@ def test_nothing_is_logged_behind_a_step_that_is_not_done(
         plan = tester._plan(engine, PlanLog.of(tester._checkpoint, engine.input.source))
         assert plan is not None
         with pytest.raises(type(error)):
-            engine.run_batch(None, plan.batch_id)
+            engine.run_batch(plan.batch_id)
         tester.restart()
         tester.run()
         tester.drain()

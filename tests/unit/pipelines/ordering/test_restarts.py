@@ -44,7 +44,7 @@ class _Query:
         return isinstance(error, TimeoutError)
 
     def may_be_loss(self, error: Exception) -> bool:
-        return isinstance(error, LogRangeError)
+        return isinstance(error, LookupError)
 
 
 class _Input:
@@ -118,7 +118,7 @@ def test_what_passes_by_itself_restarts_the_query(error: Exception) -> None:
     case.restarts.run()
     assert (len(case.query.begun), case.opened) == (3, 2)
     begin, size = case.query.begun[0]
-    assert begin == Begin({"in": 1}, None, 0.0)
+    assert begin == Begin({"in": 1}, None)
     assert size is not None
     assert size.rows == 200_000
 
@@ -157,7 +157,7 @@ def test_who_has_lost_the_checkpoint_is_told_that_whatever_else_went_wrong() -> 
 
 
 @pytest.mark.promise("order-rows-deleted-read")
-@pytest.mark.parametrize("error", [LogRangeError("x"), TopicError("x")])
+@pytest.mark.parametrize("error", [LogRangeError("x"), TopicError("x"), LookupError("x")])
 def test_lost_rows_are_counted_or_end_the_job(error: Exception) -> None:
     lost = {_WHERE: (3, 7)}
     case = _Case(_Query(error), lost=lost)

@@ -53,9 +53,8 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, 3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
-    rows: Any = None
     with pytest.raises(OSError, match="No space"):
-        steps.stage(rows, 0)
+        steps.stage(0)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [other]
     checkpoint.close()
 

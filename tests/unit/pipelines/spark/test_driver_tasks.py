@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
 
 from sequitur.errors import FencedError, ReorderError
-from sequitur.pipelines.spark.tasks import errors_in_utf8, in_few_tasks, reason_of
+from sequitur.pipelines.spark.tasks import errors_in_utf8, reason_of
 from sequitur.pipelines.workers import in_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspark.sql import DataFrame
 
     from sequitur.pipelines.workers import Workers
 
@@ -26,26 +23,6 @@ _NOBODY = cast("Workers", None)
 def test_small_work_is_one_block() -> None:
     """No round of Spark's tasks is needed for it."""
     assert in_blocks(_NOBODY, list, 3, reads=1000) == [[0, 1, 2]]
-
-
-class _Rows:
-    """Stand for rows that Spark reads from so many partitions, on two cores."""
-
-    sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))  # noqa: N815 - Spark's name
-
-    def __init__(self, partitions: int) -> None:
-        self.tasks = partitions
-
-    def coalesce(self, tasks: int) -> _Rows:
-        return _Rows(tasks)
-
-
-@pytest.mark.promise("order-input-partitions-rows")
-@pytest.mark.parametrize(("partitions", "tasks"), [(0, 0), (4, 4), (14, 14), (16, 8), (1000, 8)])
-def test_rows_of_many_partitions_are_read_by_few_tasks(partitions: int, tasks: int) -> None:
-    """Spark has one for each, and a thousand of them take minutes."""
-    rows: Any = in_few_tasks(cast("DataFrame", _Rows(partitions)), partitions)
-    assert rows.tasks == tasks
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
-"""The rows of a job by our own reader: small batches in the driver, large ones in workers."""
+"""The rows of a job, by our own reader: small batches in the driver, large ones in tasks.
+
+Who plans a batch says which offsets it has. These ranges go to tasks as data. A task reads its own
+from the brokers, by the settings that the driver has, and writes a part of the run. So Spark plans,
+logs and commits a batch, and never runs its DataFrame.
+"""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sequitur.base.retry import any_of
 from sequitur.errors import LogRangeError, TopicError, UnansweredError
 from sequitur.kafka.reader import Reader
-from sequitur.pipelines.ordering.preflight import SAME_IN_JAVA
 from sequitur.pipelines.ordering.small_batches import PATIENCE_S, KafkaRanges, SmallBatches
 
 if TYPE_CHECKING:
@@ -24,17 +27,36 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 3.0
 """So long tasks may read once the job is to stop; the next start reads what they did not stage."""
+_LEAST_OFFSETS: Final = 5_000
+"""Of a task, where there are more tasks than partitions: each writes a file of its own."""
+
+_packed: Final[dict[KafkaSettings, dict[str, tuple[float, int]]]] = {}
+"""What tasks of this process have learnt of how topics are packed; see `Reader`."""
 
 
-class LocalSource:
-    """The input topics; see `Source`."""
+class KafkaSource:
+    """The input topics; see `Source`.
+
+    Args:
+        kafka: How to reach the brokers.
+        settings: The job's settings.
+        workers: Where large batches are read.
+        outages: How long brokers are waited for.
+        compiled: Returns what tells whether a topic's name matches a pattern.
+    """
 
     def __init__(
-        self, kafka: KafkaSettings, settings: ReorderSettings, workers: Workers, outages: Outages
+        self,
+        kafka: KafkaSettings,
+        settings: ReorderSettings,
+        workers: Workers,
+        outages: Outages,
+        compiled: Callable[[str], Callable[[str], bool]],
     ) -> None:
         self._kafka = kafka
         self._workers = workers
         self._outages = outages
+        self._compiled = compiled
         self._small = SmallBatches(
             KafkaRanges(Reader(kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping)),
             settings,
@@ -43,31 +65,32 @@ class LocalSource:
         )
 
     def stage(
-        self, rows: Any, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """See `Source`; the rows are those of the spans."""
-        del rows, step
+        """See `Source`."""
         here = self._small.stage(writer, spans, partitions)
-        found = self._by_tasks(writer, spans, partitions) if here is None else [here]
+        found = [here] if here is not None else self._by_tasks(writer, step, spans, partitions)
         self._small.learn(found)
         return found
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
         """See `Source`."""
-        compiled = re.compile(checked_pattern(pattern))
-        return lambda topic: compiled.fullmatch(topic) is not None
+        return self._compiled(pattern)
 
     def _is_stopping(self) -> bool:
         return self._outages.is_over
 
-    def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
+    def _by_tasks(
+        self, writer: RunWriter, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
         # What a row's lateness and a tombstone's time are, depends on the rows before it.
         is_whole = writer.clock is not None or writer.dates_tombstones
         parts = parts_of(spans, self._workers.parallelism, is_whole=is_whole)
         tasks = [_Reading(self._kafka, part, partitions, writer) for part in parts]
+        title = f"step {step} reads {_in_words(spans)}"
 
         def run() -> list[Summary]:
-            answers = self._workers.run(tasks)
+            answers = self._workers.run(tasks, title=title)
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
@@ -92,26 +115,18 @@ class _Reading:
     writer: RunWriter
 
     def __call__(self) -> Summary | LogRangeError | TopicError:
-        ranges = KafkaRanges(Reader(kafka=self.kafka))
+        packed = _packed.setdefault(self.kafka, {})
+        ranges = KafkaRanges(Reader(kafka=self.kafka, packed=packed))
         try:
             return self.writer.write(ranges.each(self.spans, self.partitions))
         except (LogRangeError, TopicError) as error:
             return error
 
 
-def checked_pattern(pattern: str) -> str:
-    """Return an `input_pattern` that means the same to Python and to Java, so to Spark."""
-    if SAME_IN_JAVA.fullmatch(pattern) is None:
-        raise TopicError(
-            f"input_pattern {pattern!r}: Java may read it otherwise than the local runner. Use "
-            r"letters, digits and _ . * + ? | ( ) - and \. alone, or give runner = "
-            '"spark"'
-        )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise TopicError(f"input_pattern {pattern!r}: {error}") from error
-    return pattern
+def _in_words(spans: Spans) -> str:
+    rows = [stop - first for first, stop in spans.values() if first < stop]
+    topics = ", ".join(sorted({where.topic for where in spans}))
+    return f"{sum(rows)} offsets in {len(rows)} ranges of {topics}"
 
 
 def parts_of(spans: Spans, tasks: int, *, is_whole: bool) -> list[Spans]:
@@ -123,6 +138,7 @@ def parts_of(spans: Spans, tasks: int, *, is_whole: bool) -> list[Spans]:
         is_whole: Whether a partition's rows are all read by one task.
     """
     rows = {where: stop - first for where, (first, stop) in spans.items() if first < stop}
+    tasks = max(1, min(tasks, max(len(rows), sum(rows.values()) // _LEAST_OFFSETS)))
     parts: list[dict[SourcePartition, tuple[int, int]]] = [{} for _ in range(tasks)]
     if is_whole:
         load = [0] * tasks

@@ -24,8 +24,8 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.attempts import attempt_number
-from sequitur.pipelines.local.source import LocalSource, parts_of
 from sequitur.pipelines.local.workers import ProcessWorkers
+from sequitur.pipelines.ordering.source import KafkaSource, parts_of
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.workers import ThisProcess
 from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.workers import Workers
 
 # Else each process imports this module, and pytest.
@@ -69,6 +70,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     connections.close_own()
 
 
+def _no_pattern(pattern: str) -> Any:
+    raise AssertionError(pattern)
+
+
 class _Case:
     def __init__(self, folder: Path, workers: Workers | None = None, **settings: Any) -> None:
         self.folder = folder
@@ -90,11 +95,12 @@ class _Case:
             bounds=self.settings.bounds(_T0),
         )
         self.outages = Outages(60.0, 0, wait=self.wait, tell=self.told.append)
-        self.source = LocalSource(
+        self.source = KafkaSource(
             KafkaSettings(bootstrap_servers="unused:1"),
             self.settings,
             workers or ThisProcess(lambda task: task, parallelism=2),
             self.outages,
+            _no_pattern,
         )
 
     def wait(self, seconds: float) -> bool:
@@ -102,7 +108,7 @@ class _Case:
         return False
 
     def stage(self) -> int:
-        found = self.source.stage(None, self.writer, step=0, spans=_SPANS, partitions=3)
+        found = self.source.stage(self.writer, step=0, spans=_SPANS, partitions=3)
         return sum(one.read for one in found)
 
 
@@ -133,7 +139,9 @@ def test_tasks_wait_for_brokers_as_long_as_patience_goes(
     run = case.source._workers.run
     failures = [UnansweredError("no leader answers")] * 3
     monkeypatch.setattr(
-        case.source._workers, "run", lambda tasks: [failures.pop()] if failures else run(tasks)
+        case.source._workers,
+        "run",
+        lambda tasks, **how: [failures.pop()] if failures else run(tasks, **how),
     )
     assert case.stage() == _READ
     assert case.waits == 3
@@ -147,11 +155,13 @@ class _Processes(ProcessWorkers):
     dies = False
     pids: frozenset[int] = frozenset()
 
-    def run(self, tasks: Sequence[Callable[[], Any]], *, retries: bool = True) -> list[Any]:
+    def run(
+        self, tasks: Sequence[Callable[[], Any]], *, retries: bool = True, title: str | None = None
+    ) -> list[Any]:
         on_cluster = [
             functools.partial(_on_cluster, self.cluster, task, dies=self.dies) for task in tasks
         ]
-        found = super().run(on_cluster, retries=retries)
+        found = super().run(on_cluster, retries=retries, title=title)
         self.pids = frozenset(pid for _, pid in found)
         return [answer for answer, _ in found]
 
@@ -189,7 +199,7 @@ def test_large_batches_are_read_by_ranges_in_processes(
     """Each row once; files of an attempt that has died are named by nobody."""
     processes.dies = dies
     case = _Case(tmp_path, processes, small_batch_rows=0)
-    found = case.source.stage(None, case.writer, step=0, spans=_SPANS, partitions=3)
+    found = case.source.stage(case.writer, step=0, spans=_SPANS, partitions=3)
     assert len(found) == 2
     assert os.getpid() not in processes.pids
     named = [tmp_path / str(one.file) for one in found]
@@ -208,6 +218,7 @@ def test_what_is_deleted_is_told_by_its_kind_from_a_process(
         _Case(tmp_path, processes, small_batch_rows=0).stage()
 
 
+@pytest.mark.promise("order-input-partitions-rows")
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6),
     st.integers(1, 5),
@@ -233,5 +244,26 @@ def test_each_offset_is_read_by_one_task(
     if is_whole:
         assert len([where for part in parts for where in part]) == len({w for w, _ in wanted})
     elif parts:
-        sizes = [sum(stop - first for first, stop in part.values()) for part in parts]
-        assert max(sizes) == -(-len(wanted) // tasks)
+        tasks = min(tasks, len({where for where, _ in wanted}))
+        assert max(map(_offsets, parts)) == -(-len(wanted) // tasks)
+
+
+def _offsets(part: Spans) -> int:
+    return sum(stop - first for first, stop in part.values())
+
+
+@pytest.mark.promise("order-input-one-partition")
+@pytest.mark.parametrize(
+    ("rows", "is_whole", "sizes"),
+    [
+        (40_000, False, [10_000] * 4),
+        (12_000, False, [6_000, 6_000]),
+        (9_000, False, [9_000]),
+        (40_000, True, [40_000]),
+    ],
+)
+def test_one_partition_is_read_by_as_many_tasks_as_are_worth_it(
+    rows: int, is_whole: bool, sizes: list[int]
+) -> None:
+    parts = parts_of({_WHERE[0]: (7, 7 + rows)}, 4, is_whole=is_whole)
+    assert [*map(_offsets, parts)] == sizes
