@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import tempfile
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
@@ -40,8 +42,9 @@ class JobProcess:
             text=True,
             start_new_session=True,  # a process group of its own, as a terminal gives it
         )
-        assert self.process.stdout is not None
-        self._stdout = self.process.stdout
+        # Read at once: a job that nobody reads waits once the pipe is full.
+        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +63,7 @@ class JobProcess:
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """What it says of each step, as it says it; at its end, the report."""
-        yield from map(json.loads, self._stdout)
+        yield from map(json.loads, self._lines())
 
     def complaints(self) -> str:
         """What it said so far beside its steps."""
@@ -69,17 +72,28 @@ class JobProcess:
 
     def end(self, status: int = 0) -> str:
         """Wait until it has ended with this status; the rest of its standard output."""
-        output, _ = self.process.communicate(timeout=_EXIT_TIMEOUT_S)
+        self.process.wait(timeout=_EXIT_TIMEOUT_S)
         assert self.process.returncode == status, self.complaints()
-        return output
+        return "".join(self._lines())
 
     def kill(self) -> None:
         """SIGKILL to the whole group, if it still lives."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
-        self._stdout.close()
         self._complaints.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._said.put(line)
+        self._said.put(None)
+
+    def _lines(self) -> Iterator[str]:
+        while (line := self._said.get()) is not None:
+            yield line
+        self._said.put(None)  # for who asks again
 
 
 def _group_of(process: int) -> int | None:
