@@ -442,7 +442,15 @@ class KafkaTopics:
             return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
 
         is_new = self._told(Request.TOPIC_OF_JOB, f"topic {topic!r} cannot be created", create)
-        return partitions if is_new else self.require(topic)
+        # The broker that is asked may learn of it a little later than the one that has answered.
+        until_s = time.monotonic() + _LEARNS_IN_S
+        while (there := self.partitions(topic)) is None and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        if there is None and not is_new:
+            raise TopicError(
+                f"topic {topic!r} exists, but the brokers do not list it yet: try again"
+            )
+        return partitions if there is None else there
 
     def record_limit(self, topic: str) -> RecordLimit:
         """Return what a topic takes of one record; a broker's default without the right to ask.

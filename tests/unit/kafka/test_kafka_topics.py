@@ -59,6 +59,29 @@ def test_no_answer_is_an_error_that_says_so(
         ask(topics)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_topic_that_was_just_created_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
+) -> None:
+    """Another broker may answer that it is not there, also where another client has created it."""
+    monkeypatch.setattr(kafka_topics, "_LOOK_S", 0)
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    created: Future[None] = Future()
+    if is_ours:
+        created.set_result(None)
+    else:
+        created.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
+    found = SimpleNamespace(partitions={0: None, 1: None}, error=None)
+    answers = [{}, {}, {"t": found}]
+    admin = SimpleNamespace(
+        list_topics=lambda **_: SimpleNamespace(topics=answers.pop(0)),
+        create_topics=lambda _topics, **_: {"t": created},
+    )
+    monkeypatch.setattr(topics, "_admin", admin)
+    assert topics.ensure("t", partitions=2, replication_factor=1) == 2
+    assert not answers
+
+
 @pytest.mark.promise("order-broker-hangs")
 @pytest.mark.parametrize(
     "ask",
