@@ -40,11 +40,10 @@ from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 from sequitur.pipelines.store.documents import NO_FORMER_JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
-    from sequitur.consumer import LearnedDelays
     from sequitur.consumer.lateness import Run
     from sequitur.consumer.step_log import Step, StepDone
     from sequitur.pipelines.ordering.context import JobContext
@@ -490,7 +489,7 @@ class Steps:
             kind=StepKind.BATCH,
             batch_id=batch_id,
             previous_frontier_ms=clock.frontier_ms,
-            clock=self._advanced(after, learned, now_ms, (*self._log.holding, found.run)),
+            clock=self._frontier.advance(after, learned, now_ms, (*self._log.holding, found.run)),
             staged=found.totals,
             run=found.run,
             first_behind_ms=found.first_behind_ms,
@@ -719,7 +718,7 @@ class Steps:
         entry = self._log.settled()
         if entry is None or not entry.live_runs:
             return False
-        clock = self.drained(entry)
+        clock = entry.clock.drain()
         if clock.frontier_ms == entry.frontier_ms:
             return False
         return self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
@@ -762,20 +761,7 @@ class Steps:
         ends = self._ends(positions)
         clock = self._frontier.looked_at(clock, positions, ends, now_ms)
         self._ticked = before.step, clock
-        return self._advanced(clock, before.learned, now_ms, before.runs)
-
-    def drained(self, before: StepEntry) -> EventClock:
-        """Return the clocks of a step that releases what is held."""
-        return before.clock.drain()
-
-    def _advanced(
-        self,
-        clock: EventClock,
-        learned: LearnedDelays | None,
-        now_ms: int,
-        runs: Sequence[Run],
-    ) -> EventClock:
-        return self._frontier.advance(clock, learned, now_ms, runs)
+        return self._frontier.advance(clock, before.learned, now_ms, before.runs)
 
     def is_look_due(self) -> bool:
         """Tell whether the input has not been looked at for as long as a tick may take.

@@ -151,6 +151,10 @@ def test_look_counts_while_nobody_can_have_taken_the_owner_for_dead(
     assert looks(monkeypatch)
     beats(25)
     assert not looks(monkeypatch)
+    # Its heartbeats are not answered, though its looks are.
+    now_s[0] = 27.5
+    older._look()
+    assert looks(monkeypatch)
     newer = Ownership(storage, beat_s=60)
     newer.take()
     with pytest.raises(OwnershipError, match="has taken this checkpoint over"):
