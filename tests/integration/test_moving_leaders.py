@@ -245,7 +245,10 @@ async def _leaders(kafka: KafkaSettings, topic: str) -> AsyncIterator[Leaders]:
     await wire.start()
     try:
         leaders = Leaders(wire)
-        await leaders.refresh([topic])
+        # A broker that has not learned of the topic yet knows no leader. Who asked again later
+        # might ask the broker that stands still.
+        while wire.leader(topic, 0) is None:
+            await leaders.refresh([topic])
         yield leaders
     finally:
         await wire.close()
