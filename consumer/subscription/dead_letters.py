@@ -114,6 +114,8 @@ _REASONS: Final = {
 _WRITE_S: Final = 0.25
 """So long letters are waited for at a time: acks are stored by the same thread."""
 _ANSWER_MS: Final = 30_000
+_GIVEN_UP_S: Final = 60.0
+"""A client that has told nothing of a letter for so long has lost it: another client writes it."""
 _AGAIN: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
 _TOLD_EACH_S: Final = 60.0
 
@@ -136,7 +138,8 @@ class DeadLetters:
         self._open_copies = open_copies
         self._now_s = now_s
         self._copies: MessageCopies | None = None
-        self._under_way: set[Place] = set()
+        self._under_way: dict[Place, float] = {}
+        """Since when letters are with the client, which has not told of them yet."""
         self._written: list[Place] = []
         self._refused: dict[Place, tuple[int, float]] = {}
         """How often a letter could not be written, and from when on it is tried again."""
@@ -152,9 +155,9 @@ class DeadLetters:
 
     def write(self, dead: Iterable[DeadMessage[Message]]) -> list[Place]:
         """Write letters of messages, unless that is under way."""
-        if self._is_over:
-            self.close()
         now_s = self._now_s()
+        if self._is_over or self._has_lost_one(now_s):
+            self.close()
         for one in dead:
             place = one.where, one.offset
             _, due_s = self._refused.get(place, (0, now_s))
@@ -164,9 +167,12 @@ class DeadLetters:
             self._copies.settle(_WRITE_S)
         written, self._written = self._written, []
         for place in written:
-            self._under_way.discard(place)
+            self._under_way.pop(place, None)
             self._refused.pop(place, None)
         return written
+
+    def _has_lost_one(self, now_s: float) -> bool:
+        return any(now_s - since_s > _GIVEN_UP_S for since_s in self._under_way.values())
 
     def close(self) -> None:
         """Give up what is under way: its messages are not acked."""
@@ -197,14 +203,14 @@ class DeadLetters:
         except KafkaException as error:
             self._settled(place, error.args[0])
             return False
-        self._under_way.add(place)
+        self._under_way[place] = self._now_s()
         return True
 
     def _settled(self, place: Place, error: KafkaError | None) -> None:
         if error is None:
             self._written.append(place)
             return
-        self._under_way.discard(place)
+        self._under_way.pop(place, None)
         # In what is told of a message its code alone says so, and never `fatal()`.
         self._is_over |= error.fatal() or ends_client(error.code())
         now_s = self._now_s()

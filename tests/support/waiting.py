@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +18,14 @@ _POLL_S = 0.05
 
 
 def wait_until(holds: Callable[[], object]) -> None:
-    """Wait for a condition, and fail when it does not come about."""
+    """Wait for a condition; when it does not come about, fail, and tell where all threads are."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         begun_s = time.monotonic()
         if holds():
             return
         if time.monotonic() > deadline_s:
+            faulthandler.dump_traceback(sys.__stderr__)
             raise TimeoutError(f"not within {PATIENCE_S:g} s")
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(_POLL_S, 2 * (time.monotonic() - begun_s)))

@@ -119,6 +119,21 @@ def test_what_is_under_way_is_not_written_twice(letters: DeadLetters, topic: _To
 
 
 @pytest.mark.promise("sub-dead-letters-subscription")
+def test_a_letter_that_its_client_does_not_tell_of_is_written_by_another(
+    letters: DeadLetters, topic: _Topic
+) -> None:
+    """After a minute; a client tells of each within half of it."""
+    topic.answers = False
+    assert letters.write(_dead(1)) == []
+    topic.now_s = 60
+    assert letters.write(_dead(1)) == []
+    assert topic.opened == 1
+    topic.answers, topic.now_s = True, 61
+    assert letters.write(_dead(1)) == [(WHERE, 1)]
+    assert topic.opened == 2
+
+
+@pytest.mark.promise("sub-dead-letters-subscription")
 def test_one_that_is_refused_holds_no_other(
     letters: DeadLetters, topic: _Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
