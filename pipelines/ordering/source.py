@@ -64,6 +64,10 @@ class KafkaSource:
             is_stopping=self._is_stopping,
         )
 
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        """See `Source`."""
+        return self._small.read_ahead(spans, partitions)
+
     def stage(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:

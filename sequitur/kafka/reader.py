@@ -88,12 +88,16 @@ class Reader:
                 yield some.where, record
 
     def columns(
-        self, spans: Spans, most_bytes: int | None = None
+        self,
+        spans: Spans,
+        most_bytes: int | None = None,
+        reached: dict[SourcePartition, int] | None = None,
     ) -> Iterator[tuple[SourcePartition, RecordColumns]]:
         """Yield the records of ranges as they come, of at most so many bytes once unpacked in all.
 
         Those of a partition are in order, in one or more pieces. What is unpacked at once is a
-        batch, and some MiB of smaller ones before it.
+        batch, and some MiB of smaller ones before it. `reached` is told how far partitions are
+        read: where one does not answer, what has come of all is given before the error.
 
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
@@ -104,6 +108,8 @@ class Reader:
                 if left is not None:
                     left -= columns.size_bytes
                 yield some.where, columns
+            if reached is not None:
+                reached[some.where] = some.next_offset
 
     def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """Return where open transactions begin, or logs end, behind a place of each partition.
@@ -163,8 +169,8 @@ class Reader:
             if some:
                 silence.ended(one.where for one in told)
                 attempts.succeed()
-            silence.check(stops, why, is_over=not some and self.is_stopping())
-            if not some:
+            silence.look(stops, why, is_over=not some and self.is_stopping())
+            if not some and silence.failed is None:
                 attempts.sleep(UnansweredError(why))
             begun_s = time.monotonic()
             for one in some:
@@ -175,7 +181,7 @@ class Reader:
                     yield one
                 else:
                     yield one.before(stops.pop(one.where))
-            silence.leave_out(time.monotonic() - begun_s)
+            silence.end_round(time.monotonic() - begun_s)
 
     def _fetched(
         self,
@@ -260,6 +266,7 @@ class _Silence:
     def __init__(self, reader: Reader, partitions: Iterable[SourcePartition]) -> None:
         self._reader = reader
         self._since_s = dict.fromkeys(partitions, time.monotonic())
+        self.failed: UnansweredError | None = None
 
     def bound(self, left: Iterable[SourcePartition]) -> Bound:
         """Return how long questions of partitions may take now."""
@@ -270,18 +277,24 @@ class _Silence:
         """Take note that something came from the leaders of these."""
         self._since_s |= dict.fromkeys(partitions, time.monotonic())
 
-    def leave_out(self, seconds: float) -> None:
-        """Take note that nobody asked for so long: what had come was taken."""
-        self._since_s = {where: since_s + seconds for where, since_s in self._since_s.items()}
-
-    def check(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
-        """Check that patience is not over for any, nor for all."""
+    def look(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
+        """Look whether patience is over for any, or for all."""
         longest_s = self._reader.patience_s
         until_s = time.monotonic() - longest_s
         silent = [where for where in left if self._since_s[where] <= until_s]
         if silent or is_over:
             unread = f"not all of {_named(silent or left)} is read in {longest_s:g} s"
-            raise UnansweredError(f"{unread}: {why}")
+            self.failed = UnansweredError(f"{unread}: {why}")
+
+    def end_round(self, seconds: float) -> None:
+        """Take note that what had come was taken, and nobody asked for so long meanwhile.
+
+        Raises:
+            UnansweredError: Patience was over for some before that.
+        """
+        if self.failed is not None:
+            raise self.failed
+        self._since_s = {where: since_s + seconds for where, since_s in self._since_s.items()}
 
 
 def _named(partitions: Collection[SourcePartition]) -> str:

@@ -271,6 +271,13 @@ def test_a_leader_that_hangs_is_waited_for_no_longer_than_patience_goes(
     with pytest.raises(UnansweredError, match="not all of t-0 is read"):
         _read(reader, {0: (0, _ALL), 1: (0, rows), 2: (0, rows)})
     assert time.monotonic() - begun_s < 20
+    wanted = {SourcePartition("t", one): (0, _ALL if one == 0 else rows) for one in range(3)}
+    came: list[Any] = []
+    reached: dict[SourcePartition, int] = {}
+    with pytest.raises(UnansweredError, match="not all of t-0 is read"):
+        came.extend(reader.columns(wanted, 1 << 20, reached))
+    assert {where.partition for where, _ in came} == ({1, 2} if rows else set())
+    assert sum(len(columns) for _, columns in came) == sum(reached.values())
     assert _read(reader, {1: (0, _ALL)}) == {1: _values(1, 0, _ALL)}
     with pytest.raises(UnansweredError):
         reader.stable_ends({SourcePartition("t", 0): 0})
