@@ -52,6 +52,8 @@ _PIECE_BYTES: Final = 16 << 20
 """Of batches that are unpacked at once."""
 _FIRST_BYTES: Final = 64 << 10
 """Of a partition whose records' sizes are not known."""
+_BEHIND_BYTES: Final = 16 << 20
+"""Of answers whose ends are kept, in all."""
 _MORE: Final = 1.25
 """Of what a range has by the mean."""
 _MOST_DOUBLINGS: Final = 16
@@ -74,6 +76,9 @@ class Reader:
     partition_bytes: int = _PARTITION_BYTES
     # of topics that were read, mean bytes of an offset and those of the largest batch, packed
     packed: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
+    # what leaders have sent behind ranges, for the next ones; None to let go of it. Whoever keeps
+    # it has to look whether topics are still the same
+    behind: dict[SourcePartition, Fetched] | None = field(default=None, repr=False, compare=False)
 
     def rows(self, spans: Spans) -> Iterator[tuple[SourcePartition, Record]]:
         """Yield the records of ranges one by one; those of a partition in order.
@@ -142,6 +147,7 @@ class Reader:
         stops = {where: stop for where, (first, stop) in spans.items() if first < stop}
         places = {where: spans[where][0] for where in stops}
         topics = {where.topic for where in stops}
+        yield from self._taken(self._kept(places), places, stops)
         attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
         silence, portions = _Silence(self, stops), _Portions(self, stops)
         is_known = False  # whether the brokers are known that lead now
@@ -173,15 +179,39 @@ class Reader:
             if not some and silence.failed is None:
                 attempts.sleep(UnansweredError(why))
             begun_s = time.monotonic()
-            for one in some:
-                # Behind those that wait for their turn: a leader cuts what is too much for one.
-                del places[one.where]
-                if one.next_offset < stops[one.where]:
-                    places[one.where] = one.next_offset
-                    yield one
-                else:
-                    yield one.before(stops.pop(one.where))
+            yield from self._taken(some, places, stops)
             silence.end_round(time.monotonic() - begun_s)
+
+    def _taken(
+        self,
+        told: Iterable[Fetched],
+        places: dict[SourcePartition, int],
+        stops: dict[SourcePartition, int],
+    ) -> Iterator[Fetched]:
+        """Yield what was sent of ranges, and take note of where these go on."""
+        for one in told:
+            # Behind those that wait for their turn: a leader cuts what is too much for one.
+            del places[one.where]
+            if one.next_offset < stops[one.where]:
+                places[one.where] = one.next_offset
+                yield one
+            else:
+                stop = stops.pop(one.where)
+                self._keep(one, stop)
+                yield one.before(stop)
+
+    def _kept(self, places: Mapping[SourcePartition, int]) -> list[Fetched]:
+        """Return what was sent before of ranges; where one begins elsewhere, that is let go of."""
+        behind = self.behind or {}
+        known = [behind.pop(where) for where in places if where in behind]
+        return [one for one in known if one.offset == places[one.where]]
+
+    def _keep(self, one: Fetched, stop: int) -> None:
+        """Keep what was sent behind a range, as long as that is not too much of all."""
+        if self.behind is not None and one.next_offset > stop:
+            kept = sum(sum(other.sizes) for other in self.behind.values())
+            if kept + sum(one.sizes) <= _BEHIND_BYTES:
+                self.behind[one.where] = one.behind(stop)
 
     def _fetched(
         self,
@@ -224,7 +254,7 @@ class Reader:
 class _Portions:
     """How many bytes are asked of partitions: about as many as their ranges have.
 
-    What a leader sends behind a range is thrown away, and is sent again for the next one.
+    What a leader sends behind a range is sent again for the next one, unless it is kept.
     """
 
     def __init__(self, reader: Reader, stops: Mapping[SourcePartition, int]) -> None:
