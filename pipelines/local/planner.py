@@ -3,6 +3,9 @@
 A batch has what is there when the one before it is staged, up to a number of rows that grows with
 the backlog. It ends at a place in every partition of every topic. New partitions are read from
 offset 0, and one that begins behind it has lost rows; so has a partition that is gone.
+
+Small batches are read before they are planned, and a plan has what was read of them. So the rows of
+a leader that hangs wait for it, and those of others do not.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from sequitur.consumer import SourcePartition
     from sequitur.pipelines.local.plan_log import Plan, PlanLog
     from sequitur.pipelines.ordering.batch_size import BatchSize
-    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.restarts import Begin
 
     T = TypeVar("T")
@@ -57,12 +60,14 @@ class Planner:
         begin: Begin,
         size: BatchSize | None,
         *,
+        read_ahead: Callable[[Spans], Spans | None],
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._log = log
         self._ends = ends
         self._size = size
+        self._read_ahead = read_ahead
         self._steady_s = steady_s
         self._looked_s = steady_s()
         if log.newest is None:
@@ -88,9 +93,27 @@ class Planner:
         if not self._has_more():
             return None
         most = math.inf if self._size is None else self._size.rows
-        plan = self._log.plan({**self._places, **shares(self._places, self._known, most)})
+        ends: Places = {**self._places, **shares(self._places, self._known, most)}
+        if not self._job.is_bounded:
+            ends = self._read(ends)
+            if ends == (self._places if newest is None else newest.ends):
+                return None
+        plan = self._log.plan(ends)
         self._places = dict(plan.ends)
         return plan
+
+    def _read(self, ends: Places) -> Places:
+        """Read a batch if it is small; return where it ends by what leaders have sent.
+
+        What they have not is read once they tell of it again: see `Ends.later`.
+        """
+        spans = {where: (self._places[where], end) for where, end in ends.items()}
+        read = self._read_ahead(spans)
+        if read is None:
+            return ends
+        got = {where: end for where, (_, end) in read.items()}
+        self._known |= {where: end for where, end in got.items() if end < ends[where]}
+        return got
 
     @property
     def is_behind(self) -> bool:

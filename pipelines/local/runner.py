@@ -151,7 +151,8 @@ class LocalQuery:
 
     def _read(self, begin: Begin, size: BatchSize | None, ends: Ends) -> None:
         log = PlanLog.of(self._job.checkpoint, self._engine.input.source)
-        planner = Planner(self._job, log, ends, begin, size)
+        read_ahead = self._engine.read_ahead
+        planner = Planner(self._job, log, ends, begin, size, read_ahead=read_ahead)
         ticks = Ticks(self._job, self._engine)
         pace = Pace(self._job.settings.trigger_interval)
         while self._goes_on():
@@ -176,6 +177,7 @@ class LocalQuery:
         """Wait until the next batch may begin, or a tick; a bounded run waits for neither."""
         left_s = 0.0 if self._job.is_bounded else pace.left_s
         if left_s <= 0:
+            pace.is_due()
             return True
         self._stop.wait(min(left_s, ticks.left_s))
         return False
@@ -194,13 +196,17 @@ class Pace:
     def __init__(self, interval: timedelta | None) -> None:
         self._interval_s = None if interval is None else milliseconds(interval) / 1000
         self._begun_s = -math.inf
-        self._used_s = 0.0
+        self._used_s = self._used_before_s = time.process_time()
+
+    def is_due(self) -> None:
+        """Take note that what is computed from now on is of the next batch: it is read first."""
+        self._used_before_s = time.process_time()
 
     def begin(self, *, is_behind: bool) -> None:
         """Take note that a batch begins; `is_behind` says whether it leaves rows that are there."""
         is_free = is_behind and self._interval_s is None
         self._begun_s = -math.inf if is_free else time.monotonic()
-        self._used_s = time.process_time()
+        self._used_s = self._used_before_s
 
     @property
     def left_s(self) -> float:

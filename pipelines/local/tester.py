@@ -32,7 +32,7 @@ from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
-from sequitur.pipelines.ordering.small_batches import SmallBatches
+from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
 from sequitur.pipelines.rows.stage import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
@@ -422,7 +422,10 @@ class _ListTopics:
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: topic for topic in topics}
 
-    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
+    def high_watermarks(
+        self, partitions: Iterable[SourcePartition], *, of_some: bool = False
+    ) -> dict[SourcePartition, int]:
+        del of_some
         return {where: len(self.rows[where]) for where in partitions}
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
@@ -439,6 +442,9 @@ class _ListSource:
         self._workers = workers
         self._small = SmallBatches(self, settings, _refuse)
 
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        return self._small.read_ahead(spans, partitions)
+
     def stage(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
@@ -448,12 +454,12 @@ class _ListSource:
         self._small.learn(found)
         return found
 
-    def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
+    def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         """See `RangeReader`."""
         tables = self._tables(spans, partitions)
         if sum(table.nbytes for table in tables) > most_bytes:
             raise ReadTooLargeError(most_bytes)
-        return [some for table in tables for some in table.to_batches()]
+        return RowsRead([some for table in tables for some in table.to_batches()], spans)
 
     def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
         return self._workers.run(

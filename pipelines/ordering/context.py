@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """What reads the rows of batches."""
 
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        """Read ranges that are not planned yet, and keep their rows until they are staged.
+
+        Returns what was read, which is less where a leader does not answer. None where nothing was:
+        they are read once they are planned.
+        """
+
     def stage(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
@@ -98,8 +105,10 @@ class Topics(Protocol):
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of topics."""
 
-    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return where partitions end."""
+    def high_watermarks(
+        self, partitions: Iterable[SourcePartition], *, of_some: bool = False
+    ) -> dict[SourcePartition, int]:
+        """Return where partitions end; `of_some` says whether one that tells is enough."""
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
         """Return where partitions begin."""

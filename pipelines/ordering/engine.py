@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sequitur.consumer.step_log import StagedStep, Totals
-    from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
@@ -72,6 +72,7 @@ class ReorderEngine:
         self._job = job
         self._processing = processing
         self._log = log
+        self._partitions = partitions
         self.empty_partitions = empty
         runs = SortedRuns(job, outputs, partitions, releases=processing is None)
         self._steps = Steps(job, log, runs, outputs, partitions, processing=processing)
@@ -142,6 +143,10 @@ class ReorderEngine:
         self.recover()
         self._finisher.error = None
         self._stopping.clear()
+
+    def read_ahead(self, spans: Spans) -> Spans | None:
+        """Read a batch that is not planned yet; see `Source`."""
+        return self._job.source.read_ahead(spans, self._partitions)
 
     def run_batch(self, batch_id: int) -> StagedStep | None:
         """Stage one micro-batch, new or repeated; to be called by `foreachBatch`.

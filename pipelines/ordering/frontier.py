@@ -54,9 +54,19 @@ class Frontier:
         now_ms: int,
         maxima: Mapping[SourcePartition, int | None] | None = None,
     ) -> EventClock:
-        """Return the clocks once partitions were looked at, not advanced yet."""
+        """Return the clocks once partitions were looked at, not advanced yet.
+
+        One whose end is not known was not looked at, if nothing was read of it, either.
+        """
         times = maxima or {}
-        looks = {at: Look(read, ends[at], times.get(at)) for at, read in positions.items()}
+        looks: dict[SourcePartition, Look] = {}
+        for at, read in positions.items():
+            known = clock.partitions.get(at)
+            if at in ends:
+                looks[at] = Look(read, ends[at], times.get(at))
+            elif known is None or read > known.position:
+                end = read if known is None else max(read, known.high_watermark)
+                looks[at] = Look(read, end, times.get(at))
         longest_ms, self._longest_ms = self._longest_ms, self._watched_ms
         return clock.looked_at(
             looks, now_ms=now_ms, longest_ms=longest_ms, is_bounded=self._is_bounded

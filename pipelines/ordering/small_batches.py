@@ -4,6 +4,9 @@ Such a batch is planned, logged and committed as any other. What it is to read a
 offsets; here a reader of our own reads exactly these, and what is read is staged as a task would
 stage it.
 
+Who plans batches by itself, as the local runner does, has them read first, and then plans what was
+read. So a leader that hangs keeps back no rows but its own.
+
 How much may be read is settled before it is: by offsets, of which a range has at least as many as
 rows, and by the bytes of a row so far. What turns out larger all the same is not unpacked.
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,11 +47,25 @@ _OVERHEAD: Final = 64
 """Bytes of a row beside key, value and headers, at most, where it has few headers."""
 
 
+class RowsRead(NamedTuple):
+    """What was read of some ranges.
+
+    Attributes:
+        rows: The rows, as tasks are given them.
+        spans: The ranges that they are all rows of.
+        silence: Why these end before what was asked for; None where they do not.
+    """
+
+    rows: Sequence[pa.RecordBatch]
+    spans: Spans
+    silence: UnansweredError | None = None
+
+
 class RangeReader(Protocol):
     """What reads the rows of batches in the driver."""
 
-    def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
-        """Return the rows of ranges as tasks are given them, to go to so many partitions.
+    def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
+        """Return the rows of ranges that leaders have sent, to go to so many partitions.
 
         Raises:
             ReadTooLargeError: There are more bytes.
@@ -75,13 +92,30 @@ class SmallBatches:
         self._steady_s = steady_s
         self._row_bytes = 0.0
         self._rests_until_s = 0.0
+        self._ahead: tuple[int, RowsRead] | None = None
+
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        """Read a batch that is not planned yet; return what was read, None where tasks have to.
+
+        Its rows are kept until they are staged.
+        """
+        self._ahead = None
+        read = self._read(spans, partitions, may_be_short=True) if self._is_small(spans) else None
+        if read is None:
+            return None
+        self._ahead = partitions, read
+        return read.spans
 
     def stage(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
         """Read and stage a batch; None where tasks have to."""
-        rows = self._read(spans, partitions) if self._is_small(spans) else None
-        if rows is None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and (ahead[0], ahead[1].spans) == (partitions, spans):
+            read: RowsRead | None = ahead[1]
+        else:
+            read = self._read(spans, partitions) if self._is_small(spans) else None
+        if read is None:
             return None
-        here = replace(writer, keeps=True)
+        rows, here = read.rows, replace(writer, keeps=True)
         return done_here(lambda: here.write(iter(rows)))
 
     def learn(self, found: Sequence[Summary]) -> None:
@@ -95,10 +129,13 @@ class SmallBatches:
         is_small = most <= self._most_rows and most * self._row_bytes <= self._most_bytes
         return is_small and self._steady_s() >= self._rests_until_s
 
-    def _read(self, spans: Spans, partitions: int) -> list[pa.RecordBatch] | None:
+    def _read(
+        self, spans: Spans, partitions: int, *, may_be_short: bool = False
+    ) -> RowsRead | None:
         """Return the rows of a batch before any of them is staged; None where that fails."""
         try:
-            return self._reader.read(spans, partitions, self._most_bytes)
+            read = self._reader.read(spans, partitions, self._most_bytes)
+            return self._checked(read, may_be_short=may_be_short)
         except Exception as error:
             # Tasks meet it, too, where it is not ours alone.
             if self._is_stopping() and isinstance(error, UnansweredError):
@@ -111,6 +148,14 @@ class SmallBatches:
                 )
             return None
 
+    def _checked(self, read: RowsRead, *, may_be_short: bool) -> RowsRead:
+        """Return what was read; raise why it is not all, unless that is what is wanted."""
+        if read.silence is not None:
+            if not may_be_short or self._is_stopping():
+                raise read.silence
+            self._tell(f"{read.silence}. The job goes on with the rows of others meanwhile")
+        return read
+
 
 class KafkaRanges:
     """Ranges of Kafka's offsets, as `RangeReader` reads them."""
@@ -119,17 +164,28 @@ class KafkaRanges:
         self._reader = reader
         self._partitioner = KeyPartitioner(1)
 
-    def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
+    def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         """See `RangeReader`."""
-        return [*self.each(spans, partitions, most_bytes)]
+        rows: list[pa.RecordBatch] = []
+        reached = {where: first for where, (first, _) in spans.items()}
+        try:
+            rows.extend(self.each(spans, partitions, most_bytes, reached))
+        except UnansweredError as error:
+            read = {where: (first, reached[where]) for where, (first, _) in spans.items()}
+            return RowsRead(rows, read, error)
+        return RowsRead(rows, spans)
 
     def each(
-        self, spans: Spans, partitions: int, most_bytes: int | None = None
+        self,
+        spans: Spans,
+        partitions: int,
+        most_bytes: int | None = None,
+        reached: dict[SourcePartition, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges as they come; see `read`."""
+        """Yield the rows of ranges as they come; see `read` and `Reader.columns`."""
         if self._partitioner.partitions != partitions:
             self._partitioner = KeyPartitioner(partitions)
-        for where, columns in self._reader.columns(spans, most_bytes):
+        for where, columns in self._reader.columns(spans, most_bytes, reached):
             yield rows_of(where, columns, self._partitioner)
 
 

@@ -57,12 +57,20 @@ class KafkaSource:
         self._workers = workers
         self._outages = outages
         self._compiled = compiled
+        # A step looks whether topics are those that were read, whatever of them was kept.
+        reader = Reader(
+            kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping, behind={}
+        )
         self._small = SmallBatches(
-            KafkaRanges(Reader(kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping)),
+            KafkaRanges(reader),
             settings,
             outages.tell,
             is_stopping=self._is_stopping,
         )
+
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        """See `Source`."""
+        return self._small.read_ahead(spans, partitions)
 
     def stage(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int

@@ -22,12 +22,13 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import uuid4
 
+from sequitur.base.settings import format_duration
 from sequitur.consumer import EventClock, SourcePartition
 from sequitur.consumer.clock import LONGEST_TICK_MS
 from sequitur.consumer.event_time import now_of_step
 from sequitur.consumer.lateness import ROUTES, Output
 from sequitur.consumer.step_log import StagedStep, StepEntry, StepKind, Totals, finish, late_rows_to
-from sequitur.errors import LateRowError, StepFunctionError
+from sequitur.errors import LateRowError, StepFunctionError, UnansweredError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
 from sequitur.pipelines.ordering.frontier import Frontier
@@ -423,6 +424,7 @@ class Steps:
         self._ticked = -1, EventClock()
         self._steady_s = steady_s
         self._looked_s = -inf
+        self._silent_s: dict[SourcePartition, float] = {}  # since when leaders do not answer
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
@@ -771,9 +773,24 @@ class Steps:
         return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
 
     def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Look where partitions end now."""
-        ends = self._job.topics.high_watermarks(partitions)
-        self._looked_s = self._steady_s()
+        """Look where partitions end now; those of leaders that do not answer are left out.
+
+        But for a run that reads to an end, and not for longer than patience goes.
+        """
+        wanted = [*partitions]
+        ends = self._job.topics.high_watermarks(wanted, of_some=not self._job.is_bounded)
+        self._looked_s = now_s = self._steady_s()
+        silent = {where: self._silent_s.get(where, now_s) for where in wanted if where not in ends}
+        names = ", ".join(f"{topic}/{number}" for topic, number in sorted(silent))
+        patience = self._job.settings.patience
+        if any(now_s - since_s >= patience.total_seconds() for since_s in silent.values()):
+            raise UnansweredError(f"no leader of {names} answers for {format_duration(patience)}")
+        if silent.keys() - self._silent_s.keys():
+            self._job.outages.tell(
+                f"no leader of {names} answers: the job goes on with other partitions, and the "
+                "frontier waits for these"
+            )
+        self._silent_s = silent
         return ends
 
     def _clock_since(self, before: Step) -> EventClock:

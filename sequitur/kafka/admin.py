@@ -25,9 +25,10 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur.base.process import beside
 from sequitur.base.retry import brief_outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
+from sequitur.kafka.connections import Bound, kept_connections
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.log_reading import EARLIEST, LATEST
-from sequitur.kafka.partition import SourcePartition
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.shared_admin import SharedAdmin
 
@@ -61,11 +62,8 @@ def answered(
         return f"{message}: {error if is_kafkas else f'no answer in {timeout_s:g} s'}"
 
     def may_pass(error: Exception) -> bool:
-        if not isinstance(error, KafkaException):
-            return isinstance(error, TimeoutError)
-        action = action_to(request, error)
-        is_brief = action is Action.RETRY_BRIEFLY and time.monotonic() < briefly_until_s
-        return action is Action.RETRY or is_brief
+        is_brief = time.monotonic() < briefly_until_s
+        return _passes(request, error, *[Action.RETRY_BRIEFLY] * is_brief)
 
     def passes(error: Exception) -> str | None:
         if not may_pass(error):
@@ -83,6 +81,12 @@ def answered(
 def action_to(request: Request, error: KafkaException) -> Action:
     """Return what is to be done about an error."""
     return action_of(request, error.args[0].code())
+
+
+def _passes(request: Request, error: Exception, *briefly: Action) -> bool:
+    if not isinstance(error, KafkaException):
+        return isinstance(error, TimeoutError)
+    return action_to(request, error) in (Action.RETRY, *briefly)
 
 
 _CREATION_TIMEOUT_S: Final = 30.0
@@ -283,6 +287,8 @@ class KafkaTopics:
         outages: Outages | None = None,
         admin: SharedAdmin | None = None,
     ) -> None:
+        self._kafka = kafka
+        self._is_some_silent = False  # whether not all leaders answered
         self._admin = admin or SharedAdmin(kafka)
         self._outages = outages or brief_outages()
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
@@ -545,9 +551,56 @@ class KafkaTopics:
         what = f"{kind.name.lower()} {names[0]!r}{' and others' if names[1:] else ''}"
         return self._told(Request.TOPIC_CONFIGS, f"the settings of {what} cannot be read", describe)
 
-    def high_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return the offset behind the last record of each partition."""
-        return self._offsets(partitions, LATEST)
+    def high_watermarks(
+        self, partitions: Iterable[SourcePartition], *, of_some: bool = False
+    ) -> dict[SourcePartition, int]:
+        """Return the offset behind the last record of each partition.
+
+        With `of_some` those are left out whose leaders do not answer, as long as one does.
+        """
+        wanted = [*partitions]
+        if not of_some:
+            return self._offsets(wanted, LATEST)
+        return answered(
+            self._outages,
+            Request.TOPICS,
+            _NO_OFFSETS,
+            lambda: self._ends_of_some(wanted),
+            timeout_s=_TIMEOUT_S,
+            before_next=self._learn,
+        )
+
+    def _ends_of_some(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        """Ask for all at once; while some do not answer, ask each leader by itself.
+
+        librdkafka gives no answer at all before it has found the leader of each partition.
+        """
+        silence: Exception = TimeoutError()
+        if not self._is_some_silent:
+            try:
+                return self._asked(lambda: self._listed_offsets(dict.fromkeys(wanted, LATEST)))
+            except (KafkaException, TimeoutError) as error:
+                if not _passes(Request.TOPICS, error):
+                    raise
+                silence = error
+        found = self._ends_by_leaders(wanted)
+        self._is_some_silent = 0 < len(found) < len(wanted)
+        if wanted and not found:
+            raise silence
+        return found
+
+    def _ends_by_leaders(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        bound = Bound(time.monotonic() + 2 * _TIMEOUT_S, lambda: self._outages.is_over)
+        try:
+            connections = kept_connections(self._kafka, bound)
+            leaders = connections.leaders
+            connections.run(leaders.refresh({where.topic for where in wanted}), bound)
+            found = connections.run(leaders.ends([OutputPartition(*one) for one in wanted]), bound)
+        except RetriableError:
+            return {}
+        except FatalError as error:
+            raise TopicError(f"{_NO_OFFSETS}: {error}") from error
+        return {SourcePartition(*where): end for where, end in found.items()}
 
     def offsets_since(
         self, partitions: Iterable[SourcePartition], time_ms: int

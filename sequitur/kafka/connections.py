@@ -305,14 +305,16 @@ class Leaders:
         or_without: type[Exception] = RetriableError,
     ) -> dict[OutputPartition, T]:
         """Ask the leaders of partitions; those of leaders that do not answer now are left out."""
-        found: dict[OutputPartition, T] = {}
-        for node, led in self.by_leader(partitions).items():
+
+        async def one(node: int, led: Mapping[str, list[int]]) -> dict[tuple[str, int], T]:
             try:
-                told = await ask_leader(functools.partial(self._wire.ask, node), led)
+                return await ask_leader(functools.partial(self._wire.ask, node), led)
             except (RetriableError, or_without):
-                continue
-            found |= {OutputPartition(*where): one for where, one in told.items()}
-        return found
+                return {}
+
+        by_leader = self.by_leader(partitions).items()
+        answers = await asyncio.gather(*(one(node, led) for node, led in by_leader))
+        return {OutputPartition(*where): end for told in answers for where, end in told.items()}
 
     def by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
         """Return partitions by the node that leads them; those without a leader are left out."""

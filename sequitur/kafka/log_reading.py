@@ -141,6 +141,11 @@ class Fetched:
         batches = self.batches[: len(whole) + 1]  # the one behind them may begin before it
         return replace(self, next_offset=stop, batches=batches)
 
+    def behind(self, stop: int) -> Fetched:
+        """Return what of it is not before an offset."""
+        batches = [one for one in self.batches if one.last_offset >= stop]
+        return replace(self, offset=stop, batches=batches)
+
     def columns(
         self, most_bytes: int | None = None, piece_bytes: int = MOST_BYTES
     ) -> Iterator[RecordColumns]:

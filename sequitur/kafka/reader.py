@@ -52,6 +52,8 @@ _PIECE_BYTES: Final = 16 << 20
 """Of batches that are unpacked at once."""
 _FIRST_BYTES: Final = 64 << 10
 """Of a partition whose records' sizes are not known."""
+_BEHIND_BYTES: Final = 16 << 20
+"""Of answers whose ends are kept, in all."""
 _MORE: Final = 1.25
 """Of what a range has by the mean."""
 _MOST_DOUBLINGS: Final = 16
@@ -74,6 +76,9 @@ class Reader:
     partition_bytes: int = _PARTITION_BYTES
     # of topics that were read, mean bytes of an offset and those of the largest batch, packed
     packed: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
+    # what leaders have sent behind ranges, for the next ones; None to let go of it. Whoever keeps
+    # it has to look whether topics are still the same
+    behind: dict[SourcePartition, Fetched] | None = field(default=None, repr=False, compare=False)
 
     def rows(self, spans: Spans) -> Iterator[tuple[SourcePartition, Record]]:
         """Yield the records of ranges one by one; those of a partition in order.
@@ -88,12 +93,16 @@ class Reader:
                 yield some.where, record
 
     def columns(
-        self, spans: Spans, most_bytes: int | None = None
+        self,
+        spans: Spans,
+        most_bytes: int | None = None,
+        reached: dict[SourcePartition, int] | None = None,
     ) -> Iterator[tuple[SourcePartition, RecordColumns]]:
         """Yield the records of ranges as they come, of at most so many bytes once unpacked in all.
 
         Those of a partition are in order, in one or more pieces. What is unpacked at once is a
-        batch, and some MiB of smaller ones before it.
+        batch, and some MiB of smaller ones before it. `reached` is told how far partitions are
+        read: where one does not answer, what has come of all is given before the error.
 
         Raises:
             ReadTooLargeError: There are more bytes; besides what `rows` raises.
@@ -104,6 +113,8 @@ class Reader:
                 if left is not None:
                     left -= columns.size_bytes
                 yield some.where, columns
+            if reached is not None:
+                reached[some.where] = some.next_offset
 
     def stable_ends(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """Return where open transactions begin, or logs end, behind a place of each partition.
@@ -136,6 +147,7 @@ class Reader:
         stops = {where: stop for where, (first, stop) in spans.items() if first < stop}
         places = {where: spans[where][0] for where in stops}
         topics = {where.topic for where in stops}
+        yield from self._taken(self._kept(places), places, stops)
         attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
         silence, portions = _Silence(self, stops), _Portions(self, stops)
         is_known = False  # whether the brokers are known that lead now
@@ -163,19 +175,43 @@ class Reader:
             if some:
                 silence.ended(one.where for one in told)
                 attempts.succeed()
-            silence.check(stops, why, is_over=not some and self.is_stopping())
-            if not some:
+            silence.look(stops, why, is_over=not some and self.is_stopping())
+            if not some and silence.failed is None:
                 attempts.sleep(UnansweredError(why))
             begun_s = time.monotonic()
-            for one in some:
-                # Behind those that wait for their turn: a leader cuts what is too much for one.
-                del places[one.where]
-                if one.next_offset < stops[one.where]:
-                    places[one.where] = one.next_offset
-                    yield one
-                else:
-                    yield one.before(stops.pop(one.where))
-            silence.leave_out(time.monotonic() - begun_s)
+            yield from self._taken(some, places, stops)
+            silence.end_round(time.monotonic() - begun_s)
+
+    def _taken(
+        self,
+        told: Iterable[Fetched],
+        places: dict[SourcePartition, int],
+        stops: dict[SourcePartition, int],
+    ) -> Iterator[Fetched]:
+        """Yield what was sent of ranges, and take note of where these go on."""
+        for one in told:
+            # Behind those that wait for their turn: a leader cuts what is too much for one.
+            del places[one.where]
+            if one.next_offset < stops[one.where]:
+                places[one.where] = one.next_offset
+                yield one
+            else:
+                stop = stops.pop(one.where)
+                self._keep(one, stop)
+                yield one.before(stop)
+
+    def _kept(self, places: Mapping[SourcePartition, int]) -> list[Fetched]:
+        """Return what was sent before of ranges; where one begins elsewhere, that is let go of."""
+        behind = self.behind or {}
+        known = [behind.pop(where) for where in places if where in behind]
+        return [one for one in known if one.offset == places[one.where]]
+
+    def _keep(self, one: Fetched, stop: int) -> None:
+        """Keep what was sent behind a range, as long as that is not too much of all."""
+        if self.behind is not None and one.next_offset > stop:
+            kept = sum(sum(other.sizes) for other in self.behind.values())
+            if kept + sum(one.sizes) <= _BEHIND_BYTES:
+                self.behind[one.where] = one.behind(stop)
 
     def _fetched(
         self,
@@ -218,7 +254,7 @@ class Reader:
 class _Portions:
     """How many bytes are asked of partitions: about as many as their ranges have.
 
-    What a leader sends behind a range is thrown away, and is sent again for the next one.
+    What a leader sends behind a range is sent again for the next one, unless it is kept.
     """
 
     def __init__(self, reader: Reader, stops: Mapping[SourcePartition, int]) -> None:
@@ -260,6 +296,7 @@ class _Silence:
     def __init__(self, reader: Reader, partitions: Iterable[SourcePartition]) -> None:
         self._reader = reader
         self._since_s = dict.fromkeys(partitions, time.monotonic())
+        self.failed: UnansweredError | None = None
 
     def bound(self, left: Iterable[SourcePartition]) -> Bound:
         """Return how long questions of partitions may take now."""
@@ -270,18 +307,24 @@ class _Silence:
         """Take note that something came from the leaders of these."""
         self._since_s |= dict.fromkeys(partitions, time.monotonic())
 
-    def leave_out(self, seconds: float) -> None:
-        """Take note that nobody asked for so long: what had come was taken."""
-        self._since_s = {where: since_s + seconds for where, since_s in self._since_s.items()}
-
-    def check(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
-        """Check that patience is not over for any, nor for all."""
+    def look(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
+        """Look whether patience is over for any, or for all."""
         longest_s = self._reader.patience_s
         until_s = time.monotonic() - longest_s
         silent = [where for where in left if self._since_s[where] <= until_s]
         if silent or is_over:
             unread = f"not all of {_named(silent or left)} is read in {longest_s:g} s"
-            raise UnansweredError(f"{unread}: {why}")
+            self.failed = UnansweredError(f"{unread}: {why}")
+
+    def end_round(self, seconds: float) -> None:
+        """Take note that what had come was taken, and nobody asked for so long meanwhile.
+
+        Raises:
+            UnansweredError: Patience was over for some before that.
+        """
+        if self.failed is not None:
+            raise self.failed
+        self._since_s = {where: since_s + seconds for where, since_s in self._since_s.items()}
 
 
 def _named(partitions: Collection[SourcePartition]) -> str:

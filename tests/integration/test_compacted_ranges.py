@@ -56,7 +56,7 @@ def test_ranges_of_a_compacted_topic_are_read_to_their_ends(make_broker: MakeBro
     for first, stop in ((0, end), (0, 1), (0, 31), (30, 59), (31, 60), (45, end), (59, 60)):
         found = [
             (row["offset"], row["value"])
-            for some in ranges.read({where: (first, stop)}, 3, 32 << 20)
+            for some in ranges.read({where: (first, stop)}, 3, 32 << 20).rows
             for row in some.to_pylist()
         ]
         assert found == [one for one in there if first <= one[0] < stop]

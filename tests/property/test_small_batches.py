@@ -69,7 +69,9 @@ class _Brokers:
     at_once: int
     piece_bytes: int
 
-    def columns(self, spans: Spans, most_bytes: int) -> list[tuple[SourcePartition, RecordColumns]]:
+    def columns(
+        self, spans: Spans, most_bytes: int, _reached: dict[SourcePartition, int] | None = None
+    ) -> list[tuple[SourcePartition, RecordColumns]]:
         found = []
         for where, (first, stop) in spans.items():
             log = self.logs[where]

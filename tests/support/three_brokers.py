@@ -20,7 +20,7 @@ from tests.support.brokers import POLL_S, EmbeddedTestBroker
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _NODES: Final = (1, 2, 3)
@@ -69,9 +69,19 @@ class ThreeBrokers:
         self._admin.create_topics([new])[name].result(_TIMEOUT_S)
         self._wait_for_leaders(name, lambda leaders: leaders == {0: leader})
 
+    def make_topic_on(self, name: str, nodes: Sequence[int]) -> None:
+        """A topic whose partitions are on one broker each."""
+        new = NewTopic(name, len(nodes), replica_assignment=[[node] for node in nodes])
+        self._admin.create_topics([new])[name].result(_TIMEOUT_S)
+        self._wait_for_leaders(name, lambda found: [*found.values()] == [*nodes])
+
     def pause(self, node: int) -> None:
         """Make a broker do nothing for a while; after some seconds the controller counts it out."""
         self._brokers[node].pause()
+
+    def resume(self, node: int) -> None:
+        """Make it go on."""
+        self._brokers[node].resume()
 
     def let_follower_lead(self, topic: str, leader: int, follower: int) -> None:
         """Kill a leader, let its paused follower go on until it leads, and start the other again.

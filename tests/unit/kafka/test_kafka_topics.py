@@ -18,8 +18,12 @@ from sequitur.consumer import SourcePartition
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
+from sequitur.kafka import connections
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.partition import OutputPartition
 from sequitur.producer import KafkaSettings
+from tests.support.fake_cluster import FakeCluster, FakeWire
+from tests.support.partition_model import PartitionModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,6 +191,62 @@ def test_partitions_without_a_leader_are_waited_for(
     )
     monkeypatch.setattr(topics, "_admin", admin)
     assert topics.high_watermarks([where]) == {where: 7}
+
+
+class _Hanging(FakeWire):
+    """Some nodes take requests, and answer none in time."""
+
+    silent: set[int]
+
+    async def ask(self, node: int, request: Any) -> Any:
+        if node in self.silent:
+            raise RetriableError("no answer")
+        return await super().ask(node, request)
+
+
+@pytest.mark.promise("order-broker-hangs")
+@pytest.mark.parametrize("is_known", [True, False], ids=["hangs", "leaderless"])
+def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    """But where none answers; and librdkafka, which answers for all or none, is asked once."""
+    cluster = FakeCluster(clock=lambda: 0.0)
+    models = [PartitionModel(leader=number) for number in range(2)]
+    wanted = [SourcePartition("t", number) for number in range(2)]
+    cluster.partitions = {
+        OutputPartition(*where): one for where, one in zip(wanted, models, strict=True)
+    }
+    wire = _Hanging(cluster)
+    wire.silent = {0} if is_known else set()
+    if not is_known:
+        monkeypatch.setattr(wire, "leader", lambda _topic, number: number or None)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: wire)
+    monkeypatch.setattr(connections, "_kept", {})
+    monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(kafka_topics, "_LOOK_S", 0.01)
+    asked: list[Any] = []
+    answer: Future[Any] = Future()
+
+    def list_offsets(some: Any, **_options: Any) -> dict[Any, Any]:
+        asked.append(some)
+        return dict.fromkeys(some, answer)
+
+    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
+    admin = SimpleNamespace(
+        list_offsets=list_offsets, list_topics=lambda **_: SimpleNamespace(topics={})
+    )
+    monkeypatch.setattr(topics, "_admin", admin)
+    for _ in range(3):
+        assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
+    assert len(asked) == 1
+    wire.silent = {0, 1}
+    for _ in range(2):
+        with pytest.raises(UnansweredError):
+            topics.high_watermarks(wanted, of_some=True)
+    assert len(asked) == 2
+    answer.set_result(SimpleNamespace(offset=7))
+    assert topics.high_watermarks(wanted, of_some=True) == dict.fromkeys(wanted, 7)
+    connections.close_own()
 
 
 @pytest.mark.promise("in-cluster-controller-moves")

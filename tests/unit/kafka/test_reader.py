@@ -19,6 +19,7 @@ from sequitur.errors import (
     UnansweredError,
 )
 from sequitur.kafka import connections
+from sequitur.kafka import reader as kafka_reader
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.reader import RACK, Reader
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
@@ -271,6 +272,13 @@ def test_a_leader_that_hangs_is_waited_for_no_longer_than_patience_goes(
     with pytest.raises(UnansweredError, match="not all of t-0 is read"):
         _read(reader, {0: (0, _ALL), 1: (0, rows), 2: (0, rows)})
     assert time.monotonic() - begun_s < 20
+    wanted = {SourcePartition("t", one): (0, _ALL if one == 0 else rows) for one in range(3)}
+    came: list[Any] = []
+    reached: dict[SourcePartition, int] = {}
+    with pytest.raises(UnansweredError, match="not all of t-0 is read"):
+        came.extend(reader.columns(wanted, 1 << 20, reached))
+    assert {where.partition for where, _ in came} == ({1, 2} if rows else set())
+    assert sum(len(columns) for _, columns in came) == sum(reached.values())
     assert _read(reader, {1: (0, _ALL)}) == {1: _values(1, 0, _ALL)}
     with pytest.raises(UnansweredError):
         reader.stable_ends({SourcePartition("t", 0): 0})
@@ -361,16 +369,52 @@ def counting(wire: _Wire, monkeypatch: pytest.MonkeyPatch) -> _Counting:
 
 
 @pytest.mark.promise("order-small-batches")
-def test_small_ranges_of_a_large_backlog_are_fetched_alone(counting: _Counting) -> None:
-    """What is behind them would be thrown away, and fetched again for the next ones."""
-    reader = Reader(kafka=_KAFKA)
-    rows = 0
-    for first in range(0, 300, 30):
-        spans = {SourcePartition("t", one): (first, first + 30) for one in range(20)}
-        rows += sum(len(columns) for _, columns in reader.columns(spans, 32 << 20))
+@pytest.mark.parametrize(("each", "keeps", "most"), [
+    (30, False, 1.5), (30, True, 1.15), (3, False, 3.0), (3, True, 1.7)
+])  # fmt: skip
+def test_small_ranges_of_a_large_backlog_are_fetched_alone(
+    counting: _Counting, each: int, most: float, *, keeps: bool
+) -> None:
+    """What is behind them would be fetched again for the next ones, unless it is kept."""
+    reader = Reader(kafka=_KAFKA, behind={} if keeps else None)
+    found: dict[int, list[int]] = {one: [] for one in range(20)}
+    for first in range(0, 300, each):
+        spans = {SourcePartition("t", one): (first, first + each) for one in range(20)}
+        for where, columns in reader.columns(spans, 32 << 20):
+            found[where.partition] += columns.offsets.tolist()
+    assert all(offsets == [*range(300)] for offsets in found.values())
     all_bytes = 20 * 100 * len(counting.cluster.partitions[OutputPartition("t", 0)].batches[0].raw)
-    assert rows == 20 * 300
-    assert all_bytes < counting.sent_bytes < 2 * all_bytes
+    assert all_bytes < counting.sent_bytes < most * all_bytes
+    assert counting.asked <= 300 // each * (0.6 if keeps and each == 3 else 1)
+
+
+@pytest.mark.promise("order-small-batches")
+def test_what_is_kept_is_let_go_of_where_the_next_range_begins_elsewhere(
+    wire: _Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind lost rows. A partition without a range keeps what it has."""
+    reader = Reader(kafka=_KAFKA, behind={})
+    where, other = SourcePartition("t", 0), SourcePartition("t", 1)
+
+    def read(spans: dict[SourcePartition, tuple[int, int]]) -> list[bytes | None]:
+        return [value for _, some in reader.columns(spans) for value in some.values.each()]
+
+    assert read({where: (0, 2), other: (0, 2)}) == [*_values(0, 0, 2), *_values(1, 0, 2)]
+    assert reader.behind is not None
+    assert {one.where: (one.offset, one.next_offset) for one in reader.behind.values()} == {
+        where: (2, _ROWS),
+        other: (2, _ROWS),
+    }
+    asked: list[Any] = []
+    wire.before = [lambda: asked.append(None)] * 9
+    assert read({where: (2, 3), other: (2, 2)}) == _values(0, 2, 3)
+    assert not asked
+    assert read({where: (2, 5)}) == _values(0, 2, 5)
+    assert len(asked) == 2
+    assert {*reader.behind} == {where, other}
+    monkeypatch.setattr(kafka_reader, "_BEHIND_BYTES", 0)
+    assert read({where: (6, 7), other: (2, 3)}) == [*_values(1, 2, 3), *_values(0, 6, 7)]
+    assert not reader.behind
 
 
 def test_batches_that_are_larger_than_those_before_are_read_soon(counting: _Counting) -> None:

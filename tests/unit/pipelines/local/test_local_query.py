@@ -6,20 +6,25 @@ import math
 import shutil
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError
+from sequitur.consumer import SourcePartition
+from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError, UnansweredError
 from sequitur.pipelines.local import runner
+from sequitur.pipelines.local import tester as local_tester
 from sequitur.pipelines.local.runner import Pace
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
-from tests.support.local_runs import LocalTester
+from tests.support.local_runs import ListEnds, LocalTester
 from tests.unit.pipelines.topology.test_step_runs import passing_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sequitur.pipelines.ordering.context import Spans
+    from sequitur.pipelines.ordering.small_batches import RowsRead
 
 _T0 = 1_700_000_000_000
 _FILES = ("spark/metadata", "spark/sources/0/0", "spark/offsets/0", "spark/commits/0")
@@ -142,8 +147,10 @@ def test_pause_between_steps_follows_from_what_they_cost(
     monkeypatch.setattr(runner, "time", clock)
     pace = Pace(interval)
     assert pace.left_s == -math.inf
+    clock.used_s += 9.0
+    pace.is_due()
+    clock.used_s += used_s  # a batch is read before it begins
     pace.begin(is_behind=is_behind)
-    clock.used_s += used_s
     assert pace.left_s == pytest.approx(pause_s)
     clock.now_s += 2.0
     assert pace.left_s < 0
@@ -233,6 +240,49 @@ def test_driver_that_wakes_up_behind_another_writes_nothing_that_counts(
         times = [1_000, 2_000, 3_000, 4_000, *([5_000] if plans_first else []), 6_000]
         assert sorted(values) == _values(*times)
         assert newer.totals.read == len(times)
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_rows_of_other_leaders_come_out_while_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has told of its rows, and does not send them. They are read once it goes on."""
+    slow, hanging, told = SourcePartition("readings", 1), set[SourcePartition](), list[str]()
+    read, later = local_tester._ListSource.read, ListEnds.later
+    ends_of = local_tester._ListTopics.high_watermarks
+
+    def sent(source: Any, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
+        spans = {
+            where: (first, first if where in hanging else end)
+            for where, (first, end) in spans.items()
+        }
+        silence = UnansweredError("not all is read") if hanging else None
+        return read(source, spans, partitions, most_bytes)._replace(silence=silence)
+
+    def ends(topics: Any, wanted: Any, *, of_some: bool = False) -> dict[SourcePartition, int]:
+        assert of_some
+        return ends_of(topics, [where for where in wanted if where not in hanging])
+
+    def more(watch: ListEnds, places: Any, wait_s: float) -> dict[SourcePartition, int]:
+        if not hanging:
+            return later(watch, places, wait_s)
+        return later(watch, {one: at for one, at in places.items() if one not in hanging}, wait_s)
+
+    monkeypatch.setattr(local_tester._ListSource, "read", sent)
+    monkeypatch.setattr(local_tester._ListTopics, "high_watermarks", ends)
+    monkeypatch.setattr(ListEnds, "later", more)
+    monkeypatch.setattr(local_tester, "_refuse", told.append)
+    with LocalTester(_settings(delay="0 s"), partitions=2) as tester:
+        tester.run([*_rows(1_000), *({**row, "partition": 1} for row in _rows(900_000))])
+        hanging.add(slow)
+        tester.produce({**row, "partition": 1} for row in _rows(900_001))
+        for at in (2_000, 3_000):
+            tester.run(_rows(at))
+        assert [one.value for one in tester.released] == _values(1_000, 2_000, 3_000)
+        assert (len(told), tester.totals.read) == (2, 4)
+        hanging.clear()
+        tester.run()
+        tester.drain()
+        assert tester.totals.read == 5
+        assert (tester.totals.released, tester.totals.late) == (5, 0)
 
 
 def test_bounded_run_ends_where_the_input_did() -> None:

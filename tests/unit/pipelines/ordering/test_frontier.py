@@ -142,3 +142,21 @@ def test_frontier_goes_on_without_the_partition_for_which_too_much_is_held() -> 
         message.format("readings/1", 2),
         message.format("readings/0, readings/1", 0),
     ]
+
+
+@pytest.mark.promise("order-broker-hangs", "order-brokers-away-partition")
+def test_partition_whose_leader_does_not_answer_is_not_looked_at() -> None:
+    """It is not idle for that, so the frontier waits; what was read of it before counts."""
+    frontier, clock = _frontier(idle_timeout="1 s"), _clock(9_000, None)
+    for now_ms in range(0, 60_000, 1_000):
+        clock = frontier.looked_at(clock, {A: 5, B: 5}, {A: 5}, now_ms)
+        clock = frontier.advance(clock, None, now_ms, ())
+    assert clock.partitions[A].was_idle
+    assert not clock.partitions[B].was_idle
+    assert clock.frontier_ms == -1
+    clock = frontier.looked_at(clock, {A: 5, B: 7}, {A: 5}, 60_000, {B: 9_500})
+    assert (clock.partitions[B].position, clock.partitions[B].high_watermark) == (7, 7)
+    assert frontier.advance(clock, None, 60_000, ()).frontier_ms == 8_500
+    new = SourcePartition("readings", 2)
+    clock = frontier.looked_at(clock, {new: 0}, {}, 60_000)
+    assert not frontier.advance(clock, None, 60_000, ()).partitions[new].was_idle

@@ -10,15 +10,13 @@ import pytest
 from sequitur.consumer import ReorderSettings, SourcePartition
 from sequitur.errors import LogRangeError, ReadTooLargeError, ReorderError, UnansweredError
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.small_batches import SmallBatches
+from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
 from sequitur.pipelines.rows.stage import RunWriter, Summary
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BOUNDS, SPEC, Row, as_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pyarrow as pa
 
     from sequitur.pipelines.ordering.context import Spans
 
@@ -32,17 +30,19 @@ class _Reader:
 
     error: Exception | None = None
     asked: list[tuple[Spans, int, int]] = field(default_factory=list)
+    sent: dict[SourcePartition, int] = field(default_factory=dict)  # how far, where a leader hangs
 
-    def read(self, spans: Spans, partitions: int, most_bytes: int) -> list[pa.RecordBatch]:
+    def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         self.asked.append((spans, partitions, most_bytes))
         if self.error is not None:
             raise self.error
+        sent = {where: (first, self.sent.get(where, end)) for where, (first, end) in spans.items()}
         rows = [
             Row(*where, offset, b"k", 7)
-            for where, (first, stop) in spans.items()
+            for where, (first, stop) in sent.items()
             for offset in range(first, stop)
         ]
-        return as_batches(rows, 3)
+        return RowsRead(as_batches(rows, 3), sent, UnansweredError("in-1") if self.sent else None)
 
 
 @dataclass
@@ -164,3 +164,43 @@ def test_what_cannot_be_written_ends_the_step(case: _Case, tmp_path: Path) -> No
     case.folder = tmp_path / "gone"
     with pytest.raises(ReorderError, match="gone"):
         case.stage(case.batches(), {_WHERE: (0, 5)})
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_what_was_read_before_its_plan_is_staged_without_another_read(case: _Case) -> None:
+    """Of a leader that hangs nothing is staged, and others do not wait for it again."""
+    batches, spans = case.batches(), {_WHERE: (4, 7), _OTHER: (0, 3)}
+    case.reader.sent = {_OTHER: 1}
+    read = batches.read_ahead(spans, 3) or {}
+    assert read == {_WHERE: (4, 7), _OTHER: (0, 1)}
+    found = case.stage(batches, read)
+    assert found is not None
+    assert (found.read, len(case.reader.asked)) == (4, 1)
+    assert "goes on with the rows of others" in case.told[0]
+    case.reader.sent.clear()
+    assert batches.read_ahead({_OTHER: (1, 3)}, 3) == {_OTHER: (1, 3)}
+
+
+def test_rows_of_a_batch_that_is_planned_otherwise_are_read_again(case: _Case) -> None:
+    """As by an owner before us, who woke up and planned it first."""
+    batches = case.batches()
+    assert batches.read_ahead({_WHERE: (0, 7)}, 3) == {_WHERE: (0, 7)}
+    for _ in range(2):
+        found = case.stage(batches, {_WHERE: (0, 5)})
+        assert found is not None
+        assert found.read == 5
+    assert len(case.reader.asked) == 3
+
+
+def test_what_the_driver_cannot_read_is_planned_unread(case: _Case) -> None:
+    batches = case.batches()
+    assert batches.read_ahead({_WHERE: (0, 11)}, 3) is None
+    case.reader.error = LogRangeError("in-0 begins at offset 5, and not at 0")
+    assert batches.read_ahead({_WHERE: (0, 5)}, 3) is None
+    case.reader.error = None
+    case.reader.sent = {_WHERE: 2}
+    assert case.stage(batches, {_WHERE: (0, 5)}) is None
+    case.is_stopping = True
+    case.now_s += 60.0
+    with pytest.raises(StopRequestedError):
+        batches.read_ahead({_WHERE: (0, 5)}, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -25,6 +26,7 @@ from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local.workers import ProcessWorkers
+from sequitur.pipelines.ordering import source
 from sequitur.pipelines.ordering.source import KafkaSource, parts_of
 from sequitur.pipelines.rows.stage import RunWriter
 from sequitur.pipelines.workers import ThisProcess
@@ -122,6 +124,34 @@ def test_ranges_are_read_in_the_driver_or_in_tasks(
     assert len(parquet_files(tmp_path)) == files
     assert not case.told
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
+
+
+class _Hanging(FakeWire):
+    """The leader of partition 1 takes requests, and answers none."""
+
+    async def ask(self, node: int, request: Any) -> Any:
+        if node == 1:
+            await asyncio.sleep(3_600)
+        return await super().ask(node, request)
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_rows_of_other_leaders_are_staged_while_one_hangs(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read before the batch is planned, which has them alone; no task waits for more."""
+    wire = _Hanging(cluster)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: wire)
+    monkeypatch.setattr(source, "PATIENCE_S", 0.3)
+    case = _Case(tmp_path)
+    monkeypatch.setattr(case.source._workers, "run", _no_pattern)
+    spans = {**_SPANS, _WHERE[2]: (5, 9)}
+    read = case.source.read_ahead(spans, 3) or {}
+    # These brokers send a batch at a time.
+    assert read == {_WHERE[0]: (0, _BATCH), _WHERE[1]: (3, 3), _WHERE[2]: (5, 2 * _BATCH)}
+    (found,) = case.source.stage(case.writer, step=0, spans=read, partitions=3)
+    assert found.read == _offsets(read)
+    assert "not all of t-1 is read in 0.3 s" in case.told[0]
 
 
 def test_what_is_deleted_is_told_by_its_kind(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
 from sequitur.consumer.clock import Look
 from sequitur.consumer.lateness import Run
 from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.errors import UnansweredError
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -18,6 +19,7 @@ from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _TOLD = {"input_topics": ["in"], "output_topic": "out", "event_time": "json:at", "delay": "1 s"}
@@ -59,12 +61,12 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
     checkpoint.close()
 
 
-@pytest.mark.promise("order-machine-clock-ahead", "order-partition-fall-silent")
-def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
-    """Between two steps the job looks each second; of a longer time it has seen two seconds."""
-    a, b = SourcePartition("in", 0), SourcePartition("in", 1)
-    clock = EventClock().looked_at({a: Look(5, 5, 9_000), b: Look(3, 3, 9_500)}, now_ms=0)
-    entry = StepEntry(
+_A, _B = SourcePartition("in", 0), SourcePartition("in", 1)
+
+
+def _entry() -> StepEntry:
+    clock = EventClock().looked_at({_A: Look(5, 5, 9_000), _B: Look(3, 3, 9_500)}, now_ms=0)
+    return StepEntry(
         step=4,
         kind=StepKind.BATCH,
         batch_id=4,
@@ -74,20 +76,38 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
         before=Totals(),
         logged_ms=0,
     )
-    settings = ReorderSettings.model_validate({**_TOLD, "checkpoint": "/x", "idle_timeout": "5 s"})
-    topics = SimpleNamespace(high_watermarks=lambda partitions: dict.fromkeys(partitions, 5))
+
+
+def _looking(
+    entry: StepEntry, ends: Callable[[list[SourcePartition]], Any], steady_s: list[float]
+) -> tuple[Steps, list[str]]:
+    """Return steps that look at their input behind one that is done, and what they tell."""
+    told: list[str] = []
+
+    def high_watermarks(partitions: list[SourcePartition], *, of_some: bool) -> Any:
+        assert of_some
+        return ends(partitions)
+
+    given = {**_TOLD, "checkpoint": "/x", "idle_timeout": "5 s", "patience": "60 s"}
     job: Any = SimpleNamespace(
-        settings=settings,
-        topics=topics,
-        outages=SimpleNamespace(tell=print),
+        settings=ReorderSettings.model_validate(given),
+        topics=SimpleNamespace(high_watermarks=high_watermarks),
+        outages=SimpleNamespace(tell=told.append),
         on_step=None,
         is_bounded=False,
         checkpoint=None,
     )
     runs: Any = None
     log: Any = SimpleNamespace(head=entry)
+    return Steps(job, log, runs, _OUTPUTS, 3, steady_s=lambda: steady_s[-1]), told
+
+
+@pytest.mark.promise("order-machine-clock-ahead", "order-partition-fall-silent")
+def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
+    """Between two steps the job looks each second; of a longer time it has seen two seconds."""
+    a, entry = _A, _entry()
     steady_s = [7.0]
-    steps = Steps(job, log, runs, _OUTPUTS, 3, steady_s=lambda: steady_s[-1])
+    steps, _ = _looking(entry, lambda partitions: dict.fromkeys(partitions, 5), steady_s)
     assert steps.is_look_due()
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain
@@ -100,3 +120,27 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     assert not steps.is_look_due()
     steady_s.append(8.0)
     assert steps.is_look_due()
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_job_goes_on_without_a_leader_for_as_long_as_patience_goes() -> None:
+    """It says so once, and looks at the partitions that are left."""
+    steady_s, known = [7.0], {_A: 5}
+    steps, told = _looking(_entry(), lambda _: dict(known), steady_s)
+    for passed_s in (0.0, 30.0, 59.0):
+        steady_s.append(7.0 + passed_s)
+        after = steps.ticked(_entry(), 1_000 + int(1_000 * passed_s))
+        assert after.partitions[_B].silent_ms == 0
+    (line,) = told
+    assert line.startswith("no leader of in/1 answers: the job goes on with other partitions")
+    known[_B] = 3
+    steady_s.append(70.0)
+    steps.ticked(_entry(), 70_000)
+    del known[_B]
+    for passed_s in (71.0, 130.9):
+        steady_s.append(passed_s)
+        steps.ticked(_entry(), 71_000)
+    steady_s.append(131.0)
+    with pytest.raises(UnansweredError, match="no leader of in/1 answers for 1 min"):
+        steps.ticked(_entry(), 131_000)
+    assert len(told) == 2
