@@ -26,7 +26,7 @@ from sequitur.base.program import run_program
 from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError, TopicError
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines.ordering.command import JobCommand
-from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.preflight import check_before_spark
 from sequitur.pipelines.ordering.query import SparkQuery
 from sequitur.pipelines.ordering.run import run_reorder
 from sequitur.pipelines.ordering.source import KafkaSource
@@ -201,7 +201,7 @@ def reorder(
         ProducerError: No broker can be reached, or authentication or TLS failed.
     """
     kafka = settings_of(kafka)
-    check_before_start(kafka, settings)
+    check_before_spark(kafka, settings)
     spark = build_session(f"sequitur {settings.app_name}", checkpoint=settings.checkpoint)
     start_python(spark)
     ends = stop or threading.Event()
@@ -238,7 +238,7 @@ def run_submitted(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     stop = threading.Event()
     process, file = (None, None) if load is None else load()
-    check_before_start(kafka, settings, process)
+    check_before_spark(kafka, settings, process)
     title = name if process is None else f"process {process.topology.name}"
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
     # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.

@@ -56,6 +56,14 @@ def check_before_start(
             topics.require_keyless(topic)
 
 
+def check_before_spark(
+    kafka: KafkaSettings, settings: ReorderSettings, process: ProcessStage | None = None
+) -> None:
+    """Look at the same for a job on Spark, whose client knows fewer logins."""
+    kafka.java()
+    check_before_start(kafka, settings, process)
+
+
 def _check_writable(checkpoint: Path) -> None:
     """Check that a folder can be written to, or made, by doing it; what was made is removed."""
     there = next(path for path in (checkpoint, *checkpoint.parents) if os.path.lexists(path))

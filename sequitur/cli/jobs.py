@@ -117,7 +117,7 @@ def _submit(
             f"{error}. Or run the job without Spark: --runner local (pip install "
             f"'{DISTRIBUTION}[local]')"
         ) from error
-    from sequitur.pipelines.ordering.preflight import check_before_start  # noqa: PLC0415 - other commands need no Spark
+    from sequitur.pipelines.ordering.preflight import check_before_spark  # noqa: PLC0415 - other commands need no Spark
     from sequitur.pipelines.topology.topology_file import check_stores  # noqa: PLC0415 - likewise
 
     find_java()
@@ -128,7 +128,7 @@ def _submit(
     master = spark.master or chosen_master(spark_settings, default)
     if process is not None:
         check_stores(process.settings, process.topology, master)
-    check_before_start(settings.kafka, settings.reorder, process)
+    check_before_spark(settings.kafka, settings.reorder, process)
     # Through spark-submit the job sees neither the terminal nor its width: pass both.
     shown = options.progress.on(is_terminal=sys.stdout.isatty())
     words = [*arguments, *given_flags(settings), *replace(options, progress=shown).flags()]

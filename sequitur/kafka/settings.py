@@ -213,8 +213,8 @@ class KafkaSettings(Section):
         """
         if self.sasl_mechanism == "OAUTHBEARER":
             raise SettingsError(
-                "kafka.sasl_mechanism = 'OAUTHBEARER': jobs on Spark cannot use it. Expected "
-                "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With --runner local the job can use it"
+                "kafka.sasl_mechanism = 'OAUTHBEARER': jobs on Spark cannot use it. Give --runner "
+                "local, or log in by SCRAM-SHA-256, SCRAM-SHA-512, PLAIN or a client certificate"
             )
         options = {
             "bootstrap.servers": self.bootstrap_servers,

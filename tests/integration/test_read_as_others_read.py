@@ -34,7 +34,7 @@ _KEYS: Final = [None, b"", b"k", b"\xff\x00"]
 _VALUES: Final = [b"value", None, b"", b"v" * 2_000]
 
 
-def test_columns_are_what_librdkafka_reads(broker: Broker) -> None:
+def test_columns_and_rows_are_what_librdkafka_reads(broker: Broker) -> None:
     """Of each codec, of transactions that were committed or aborted, and of times far ahead."""
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     topic = f"odd-{uuid4().hex[:8]}"
@@ -92,4 +92,9 @@ def test_columns_are_what_librdkafka_reads(broker: Broker) -> None:
             )
             for row in some.to_pylist()
         ]
-        assert found == [one for one in there if first <= one[0] < stop]
+        wanted = [one for one in there if first <= one[0] < stop]
+        assert found == wanted
+        rows = Reader(kafka=kafka).rows({SourcePartition(topic, 0): (first, stop)})
+        assert [
+            (one.offset, one.timestamp, one.key, one.value, [*one.headers]) for _, one in rows
+        ] == wanted

@@ -18,7 +18,7 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
-from sequitur.kafka import connections
+from sequitur.kafka import connections, stored_batches
 from sequitur.kafka import reader as kafka_reader
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.reader import RACK, Reader
@@ -157,7 +157,7 @@ def test_a_log_that_ends_before_a_range_is_told_of_at_once(wire: _Wire) -> None:
     spans = {SourcePartition("t", 0): (_ALL + 2, _ALL + 9)}
     told = f"partition 0 of 't' ends at offset {_ALL}, before {_ALL + 2}"
     for passes_deleted in (False, True):
-        reader = Reader(kafka=_KAFKA, patience_s=600, passes_deleted=passes_deleted)
+        reader = Reader(kafka=_KAFKA, patience_s=5, passes_deleted=passes_deleted)
         with pytest.raises(LogRangeError, match=told):
             list(reader.rows(spans))
     assert wire.cluster.partitions[OutputPartition("t", 0)].end == _ALL
@@ -222,7 +222,10 @@ class _InRacks(_Wire):
 def test_the_replica_of_this_machines_rack_is_read(
     wire: _Wire, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The leader is asked where that replica fails, before rows count as lost; and for ends."""
+    """The leader is asked where that replica fails, before rows count as lost; and for ends.
+
+    For a minute: then the leader names a replica again.
+    """
     brokers = _InRacks(wire.cluster)
     monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: brokers)
     reader = Reader(kafka=_KAFKA)
@@ -241,6 +244,17 @@ def test_the_replica_of_this_machines_rack_is_read(
         brokers.lacks.add(1)
     assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
     assert brokers.read[-1] == (0 if fails else 1)
+    brokers.is_down = False
+    brokers.lacks.clear()
+    brokers.read.clear()
+    assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert set(brokers.read) == {0 if fails else 1}
+    (kept,) = connections._kept.values()
+    replicas = kept.leaders._replicas
+    replicas |= {where: (node, 0.0) for where, (node, _until_s) in replicas.items()}
+    brokers.read.clear()
+    assert _read(reader, {0: (0, _ALL)}) == {0: _values(0, 0, _ALL)}
+    assert brokers.read == [0, *[1] * (len(brokers.read) - 1)]
     wire.cluster.partitions[OutputPartition("t", 0)].start = 6
     with pytest.raises(LogRangeError, match="begins at offset 6, and not at 2"):
         list(reader.rows({SourcePartition("t", 0): (2, 10)}))
@@ -415,6 +429,35 @@ def test_what_is_kept_is_let_go_of_where_the_next_range_begins_elsewhere(
     monkeypatch.setattr(kafka_reader, "_BEHIND_BYTES", 0)
     assert read({where: (6, 7), other: (2, 3)}) == [*_values(1, 2, 3), *_values(0, 6, 7)]
     assert not reader.behind
+
+
+def test_a_fetch_of_well_packed_batches_is_unpacked_in_pieces(
+    counting: _Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MiB of a fetch may hold gigabytes of zeros. What is behind a piece stays packed."""
+    model = PartitionModel(leader=0)
+    for number in range(40):
+        builder = new_builder(1 << 21)
+        assert builder.append(0, 1_000, None, bytes(1 << 20), []) is not None
+        model.append(stamped(seal(builder, "zstd"), Stamp(0, 0, number)), 0)
+    model.replicate()
+    counting.cluster.partitions[OutputPartition("t", 0)] = model
+    unpacked: list[int] = []
+    unpack = stored_batches.unpacked_records
+
+    def noting(*batch: Any) -> Any:
+        found = unpack(*batch)
+        unpacked.append(len(found))
+        return found
+
+    monkeypatch.setattr(stored_batches, "unpacked_records", noting)
+    rows: list[int] = []
+    for _, columns in Reader(kafka=_KAFKA).columns({SourcePartition("t", 0): (0, 40)}):
+        rows.append(len(columns))
+        assert len(unpacked) == sum(rows)
+    assert counting.asked == 1
+    assert rows == [16, 16, 8]
+    assert max(unpacked) < 1.01 * (1 << 20)
 
 
 def test_batches_that_are_larger_than_those_before_are_read_soon(counting: _Counting) -> None:

@@ -36,7 +36,7 @@ def command_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     """The spark-submit command of a topology's text, and these flags."""
     commands: list[list[str]] = []
     monkeypatch.setattr("sequitur.cli.jobs.find_java", lambda: None)
-    monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_start", lambda *_: None)
+    monkeypatch.setattr("sequitur.pipelines.ordering.preflight.check_before_spark", lambda *_: None)
     monkeypatch.setattr("sequitur.pipelines.jars.locked_jars", lambda _: [])
     monkeypatch.setattr("sequitur.cli.jobs.run_spark_submit", commands.append)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))

@@ -9,20 +9,26 @@ import socket
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from typer.testing import CliRunner
 
+from sequitur.cli.main import app
 from sequitur.consumer import ReorderSettings
-from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError
+from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError, SettingsError
 from sequitur.pipelines import process, reorder
+from sequitur.pipelines.ordering.job import reorder as reorder_on_spark
+from sequitur.pipelines.ordering.job import run_submitted
 from sequitur.pipelines.ordering.preflight import check_before_start
+from sequitur.pipelines.ordering.progress import ProgressStyle
+from sequitur.pipelines.run_options import RunOptions
 from sequitur.producer import KafkaSettings
 from tests.support.tree import EXAMPLES
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _NOWHERE = "127.0.0.1:1"
@@ -98,6 +104,43 @@ def test_metrics_port_that_is_taken_is_refused(tmp_path: Path) -> None:
             check_before_start(
                 KafkaSettings(bootstrap_servers=_NOWHERE), _settings(tmp_path, metrics=address)
             )
+
+
+_TOKEN: Final = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_token_file": __file__,
+}
+_NO_TOKENS: Final = (
+    r"kafka\.sasl_mechanism = 'OAUTHBEARER': jobs on Spark cannot use it\. Give --runner local, or "
+    r"log in by SCRAM-SHA-256, SCRAM-SHA-512, PLAIN or a client certificate"
+)
+
+
+@pytest.mark.promise("cli-job-run-broker")
+@pytest.mark.parametrize("started", ["by the command", "by spark-submit", "by a program"])
+def test_token_login_is_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str
+) -> None:
+    """Before any broker is asked, too: Spark's client could not log in."""
+    kafka = KafkaSettings.model_validate({"bootstrap_servers": _NOWHERE, **_TOKEN})
+    settings = _settings(tmp_path)
+    monkeypatch.setattr("sequitur.cli.jobs.find_java", lambda: None)
+    words = ["reorder", "--input-topics", "readings", "--output-topic", "ordered"]
+    words += ["--event-time", "json:at", "--checkpoint", settings.checkpoint]
+    words += ["--bootstrap-servers", _NOWHERE]
+    for name, value in _TOKEN.items():
+        words += [f"--{name.replace('_', '-')}", value]
+    options = RunOptions(progress=ProgressStyle.TEXT)
+    start: dict[str, Callable[[], object]] = {
+        "by the command": lambda: CliRunner().invoke(app, words, catch_exceptions=False),
+        "by spark-submit": lambda: run_submitted("reorder", kafka, settings, options),
+        "by a program": lambda: reorder_on_spark(kafka, settings),
+    }
+    with pytest.raises(SettingsError, match=_NO_TOKENS):
+        start[started]()
+    local = CliRunner().invoke(app, [*words, "--runner", "local"])
+    assert isinstance(local.exception, BrokerUnreachableError)
 
 
 def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:

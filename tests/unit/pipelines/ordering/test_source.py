@@ -14,6 +14,7 @@ import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from aiokafka.protocol.fetch import FetchRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +23,10 @@ from sequitur.consumer import ReorderSettings, SourcePartition
 from sequitur.errors import LogRangeError, UnansweredError
 from sequitur.kafka import connections
 from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.reader import RACK
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering import source
@@ -126,7 +129,7 @@ def test_ranges_are_read_in_the_driver_or_in_tasks(
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
 
 
-class _Hanging(FakeWire):
+class _Silent(FakeWire):
     """The leader of partition 1 takes requests, and answers none."""
 
     async def ask(self, node: int, request: Any) -> Any:
@@ -140,7 +143,7 @@ def test_rows_of_other_leaders_are_staged_while_one_hangs(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are read before the batch is planned, which has them alone; no task waits for more."""
-    wire = _Hanging(cluster)
+    wire = _Silent(cluster)
     monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: wire)
     monkeypatch.setattr(source, "PATIENCE_S", 0.3)
     case = _Case(tmp_path)
@@ -152,6 +155,51 @@ def test_rows_of_other_leaders_are_staged_while_one_hangs(
     (found,) = case.source.stage(case.writer, step=0, spans=read, partitions=3)
     assert found.read == _offsets(read)
     assert "not all of t-1 is read in 0.3 s" in case.told[0]
+
+
+@pytest.mark.promise("order-rack")
+def test_the_rack_is_that_of_the_machine_that_reads(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks leave the driver as data, and its rack does not go with them."""
+    told: list[str] = []
+    answer = FakeWire._answer
+
+    async def noting(wire: FakeWire, node: int, request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            told.append(request._rack_id)
+        return await answer(wire, node, request)
+
+    def elsewhere(task: Callable[[], Any]) -> Callable[[], Any]:
+        sent = cloudpickle.dumps(task)
+        monkeypatch.setenv(RACK, "the worker's")
+        found: Callable[[], Any] = cloudpickle.loads(sent)
+        return found
+
+    monkeypatch.setattr(FakeWire, "_answer", noting)
+    monkeypatch.setenv(RACK, "the driver's")
+    case = _Case(tmp_path, ThisProcess(elsewhere, parallelism=1), small_batch_rows=0)
+    assert case.stage() == _READ
+    assert set(told) == {"the worker's"}
+    assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
+
+
+@pytest.mark.promise("order-sparks-own-progress")
+def test_tasks_that_read_are_described_by_their_step_ranges_and_offsets(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str | None] = []
+    case = _Case(tmp_path, small_batch_rows=0)
+    run = case.source._workers.run
+
+    def noting(tasks: Any, *, title: str | None = None) -> Any:
+        titles.append(title)
+        return run(tasks, title=title)
+
+    monkeypatch.setattr(case.source._workers, "run", noting)
+    case.source.stage(case.writer, step=7, spans=_SPANS, partitions=3)
+    assert titles == [f"step 7 reads {_READ} offsets in 2 ranges of t"]
+    assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
 
 
 def test_what_is_deleted_is_told_by_its_kind(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -183,22 +231,41 @@ class _Processes(ProcessWorkers):
 
     cluster: FakeCluster
     dies = False
+    hangs: Path | None = None
     pids: frozenset[int] = frozenset()
 
     def run(
         self, tasks: Sequence[Callable[[], Any]], *, retries: bool = True, title: str | None = None
     ) -> list[Any]:
         on_cluster = [
-            functools.partial(_on_cluster, self.cluster, task, dies=self.dies) for task in tasks
+            functools.partial(_on_cluster, self.cluster, task, dies=self.dies, hangs=self.hangs)
+            for task in tasks
         ]
         found = super().run(on_cluster, retries=retries, title=title)
         self.pids = frozenset(pid for _, pid in found)
         return [answer for answer, _ in found]
 
 
-def _on_cluster(cluster: FakeCluster, task: Callable[[], Any], *, dies: bool) -> tuple[Any, int]:
+class _Hanging(FakeWire):
+    """A leader takes a request for rows, and answers none; a file says that it has one."""
+
+    hangs: Path
+
+    async def ask(self, node: int, request: Any) -> Any:
+        if isinstance(request, FetchRequest) and node == 0:
+            self.hangs.touch()
+            await asyncio.sleep(3_600)
+        return await super().ask(node, request)
+
+
+def _on_cluster(
+    cluster: FakeCluster, task: Callable[[], Any], *, dies: bool, hangs: Path | None
+) -> tuple[Any, int]:
     """Do a task; the process of its first attempt may die, once the rows are staged."""
     wire = FakeWire(cluster)
+    if hangs is not None:
+        wire = _Hanging(cluster)
+        wire.hangs = hangs
     vars(connections)["Wire"] = lambda *_args, **_options: wire
     try:
         answer = task()
@@ -217,7 +284,7 @@ def running() -> Iterator[_Processes]:
 
 @pytest.fixture
 def processes(running: _Processes, cluster: FakeCluster) -> _Processes:
-    running.cluster, running.dies = cluster, False
+    running.cluster, running.dies, running.hangs = cluster, False, None
     return running
 
 
@@ -238,6 +305,23 @@ def test_large_batches_are_read_by_ranges_in_processes(
         (where.partition, offset) for where, span in _SPANS.items() for offset in range(*span)
     ]
     assert len(parquet_files(tmp_path)) == (4 if dies else 2)
+
+
+@pytest.mark.promise("order-broker-hangs")
+def test_a_job_that_is_to_stop_waits_for_no_task_that_waits_for_a_leader(
+    processes: _Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task itself has a minute for that leader. Its batch is planned, and is read again."""
+    monkeypatch.setattr("sequitur.pipelines.ordering.source._GRACE_S", 0.0)
+    hangs = tmp_path / "hangs"
+    processes.hangs = hangs
+    case = _Case(tmp_path, processes, small_batch_rows=0)
+    monkeypatch.setattr(case.source, "_is_stopping", hangs.exists)
+    with pytest.raises(StopRequestedError):
+        case.stage()
+    assert hangs.exists()
+    processes.hangs = None
+    assert _Case(tmp_path, processes, small_batch_rows=0).stage() == _READ
 
 
 def test_what_is_deleted_is_told_by_its_kind_from_a_process(
