@@ -155,10 +155,15 @@ def _kill(pid: int) -> None:
 
 def work(channel: Connection) -> None:
     """Do the driver's tasks, one after the other, in this thread, until the driver is gone."""
+    process = os.getpid()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             attempt, task = pickle.loads(channel.recv_bytes())  # noqa: S301 - the driver's
-            channel.send_bytes(_answer(attempt, task))
+            answer = _answer(attempt, task)
+            if os.getpid() != process:
+                # Else the driver would take a second answer for that of the next task.
+                raise RuntimeError("a process that a task has forked came back from it")
+            channel.send_bytes(answer)
 
 
 def _answer(attempt: int, task: bytes) -> bytes:

@@ -303,6 +303,18 @@ def test_a_death_is_seen_though_a_program_of_the_task_lives_on(tmp_path: Path) -
         (tmp_path / "go").touch()
 
 
+def test_a_fork_of_a_task_that_comes_back_answers_nothing() -> None:
+    """Else each task after it would get the answer of the one before."""
+
+    def fork() -> int:
+        child = os.fork()
+        return os.waitid(os.P_PID, child, os.WEXITED).si_status if child else -1
+
+    with _workers(1) as workers:
+        assert workers.run([fork]) == [1]
+        assert [workers.run([lambda n=n: n]) for n in range(2)] == [[0], [1]]
+
+
 def test_the_server_that_forks_is_started_again_when_it_dies(tmp_path: Path) -> None:
     """Its forks die with it, even one that holds the interpreter."""
     held, go = tmp_path / "held", tmp_path / "go"
