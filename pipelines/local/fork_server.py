@@ -63,6 +63,7 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
         # A handler and not SIG_IGN: a program that a task starts would inherit that.
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no fork can be waited for
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_SIGNALS)
     faulthandler.enable()
     sys.meta_path.insert(0, ModulesOfFiles(files))

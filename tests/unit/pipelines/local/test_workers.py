@@ -315,6 +315,22 @@ def test_a_fork_of_a_task_that_comes_back_answers_nothing() -> None:
         assert [workers.run([lambda n=n: n]) for n in range(2)] == [[0], [1]]
 
 
+def test_a_death_is_its_tasks_own_where_the_program_ignores_its_children(tmp_path: Path) -> None:
+    """Processes inherit that they ignore SIGCHLD, as from a shell with `trap '' CHLD`."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with _workers() as workers:
+            workers.start()
+            with _in_thread(lambda: workers.run([_waiting_for(tmp_path / "go", tmp_path / "it")])):
+                _read_pid(tmp_path / "it")
+                with pytest.raises(TaskDiedError, match="exit status 3"):
+                    workers.run([lambda: os._exit(3)], retries=False)
+                assert _is_alive(_read_pid(tmp_path / "it"))
+                (tmp_path / "go").touch()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_the_server_that_forks_is_started_again_when_it_dies(tmp_path: Path) -> None:
     """Its forks die with it, even one that holds the interpreter."""
     held, go = tmp_path / "held", tmp_path / "go"
