@@ -169,7 +169,7 @@ class ServerProcess:
             return
         self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begin = _BEGIN.format(
-            path=sys.path,
+            path=[entry for entry in sys.path if isinstance(entry, str)],  # Python imports by these
             fd=there.fileno(),
             driver=os.getpid(),
             modules=self._modules,

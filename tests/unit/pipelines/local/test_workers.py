@@ -185,6 +185,17 @@ def test_modules_are_imported_once_for_all_processes() -> None:
         assert workers.run([lambda: "colorsys" in sys.modules]) == [True]
 
 
+def test_a_path_object_in_the_import_path_of_the_program_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Python's own imports: programs add their folder as it is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [tmp_path / "other", *sys.path])
+    with _workers(1) as workers:
+        (found,) = workers.run([lambda: sys.path])
+    assert str(tmp_path) in found
+
+
 @pytest.mark.test_all
 def test_no_part_of_a_task_needs_spark() -> None:
     workers = ProcessWorkers(1)
