@@ -99,7 +99,7 @@ class ForkServer:
                     _kill(pid)
                 if kind == REAP:
                     self._answer(self._reap(pid))
-        except OSError:
+        except ConnectionError:
             return  # the driver is gone
         finally:
             for pid in self._forks:

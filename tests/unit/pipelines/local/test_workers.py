@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import signal
@@ -18,7 +19,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from sequitur.errors import MissingExtraError, TaskDiedError, TaskFailedError
+from sequitur.errors import MissingExtraError, ReorderError, TaskDiedError, TaskFailedError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local import worker_process
@@ -480,6 +481,23 @@ def test_a_module_that_cannot_be_imported_is_said_and_not_tried_for_ever(
         workers.run([os.getpid])
     assert workers.reason_of(caught.value) is None
     assert "No module named 'sequitur.no_such_module'" in capfd.readouterr().err
+
+
+def test_why_there_can_be_no_process_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where a container limits the number of processes."""
+    (tmp_path / "no_more_forks.py").write_text(
+        "import errno, os\n"
+        "def fork():\n"
+        "    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "os.fork = fork\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    workers = ProcessWorkers(1, modules=["no_more_forks"])
+    with contextlib.closing(workers), pytest.raises(ReorderError, match="exit status 1"):
+        workers.run([os.getpid])
+    assert os.strerror(errno.EAGAIN) in capfd.readouterr().err
 
 
 def test_who_lacks_what_pickles_tasks_is_told_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
