@@ -320,11 +320,11 @@ def test_a_fork_of_a_task_that_comes_back_answers_nothing() -> None:
 
     def fork() -> int:
         child = os.fork()
-        return os.waitid(os.P_PID, child, os.WEXITED).si_status if child else -1
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else -1
 
     with _workers(1) as workers:
         assert workers.run([fork]) == [1]
-        assert [workers.run([lambda n=n: n]) for n in range(2)] == [[0], [1]]
+        assert [workers.run([functools.partial(abs, n)]) for n in range(2)] == [[0], [1]]
 
 
 def test_a_death_is_its_tasks_own_where_the_program_ignores_its_children(tmp_path: Path) -> None:
