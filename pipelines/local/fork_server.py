@@ -25,6 +25,7 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.base.text import encodable, named
 from sequitur.pipelines.attempts import begin_attempt
 from sequitur.pipelines.python_path import ModulesOfFiles
@@ -57,6 +58,7 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
         modules: What is imported.
         files: What tasks import from a file, by the name of the module.
     """
+    reserve_descriptors()
     os.dup2(2, 1)  # what tasks print is no output of the program
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in DRIVERS_SIGNALS:

@@ -24,6 +24,7 @@ from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local import worker_process
 from sequitur.pipelines.local.workers import MODULES, ProcessWorkers
+from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -481,6 +482,25 @@ def test_a_module_that_cannot_be_imported_is_said_and_not_tried_for_ever(
         workers.run([os.getpid])
     assert workers.reason_of(caught.value) is None
     assert "No module named 'sequitur.no_such_module'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("is_reused", [False, True], ids=["closed", "reused"])
+def test_tasks_run_where_the_program_has_closed_its_output(
+    tmp_path: Path, *, is_reused: bool
+) -> None:
+    """As a service may; the next file of the program may have the descriptor by then."""
+    found = tmp_path / "found"
+    reuse = "files = [open('/dev/null'), open('/dev/null')]\n" if is_reused else ""
+    program = (
+        "import os\n"
+        "from sequitur.pipelines.local.workers import ProcessWorkers\n"
+        f"os.close(1)\nos.close(2)\n{reuse}"
+        "workers = ProcessWorkers(1, modules=())\n"
+        f"open({str(found)!r}, 'w').write(str(workers.run([lambda: print('told') or 7])))\n"
+        "workers.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=_WAIT_S)
+    assert found.read_text() == "[7]"
 
 
 def test_why_there_can_be_no_process_is_said(
