@@ -25,6 +25,7 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.base.text import encodable, named
 from sequitur.pipelines.attempts import begin_attempt
 from sequitur.pipelines.python_path import ModulesOfFiles
@@ -57,12 +58,14 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
         modules: What is imported.
         files: What tasks import from a file, by the name of the module.
     """
+    reserve_descriptors()
     os.dup2(2, 1)  # what tasks print is no output of the program
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in DRIVERS_SIGNALS:
         # A handler and not SIG_IGN: a program that a task starts would inherit that.
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no fork can be waited for
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_SIGNALS)
     faulthandler.enable()
     sys.meta_path.insert(0, ModulesOfFiles(files))
@@ -98,7 +101,7 @@ class ForkServer:
                     _kill(pid)
                 if kind == REAP:
                     self._answer(self._reap(pid))
-        except OSError:
+        except ConnectionError:
             return  # the driver is gone
         finally:
             for pid in self._forks:
@@ -155,10 +158,15 @@ def _kill(pid: int) -> None:
 
 def work(channel: Connection) -> None:
     """Do the driver's tasks, one after the other, in this thread, until the driver is gone."""
+    process = os.getpid()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             attempt, task = pickle.loads(channel.recv_bytes())  # noqa: S301 - the driver's
-            channel.send_bytes(_answer(attempt, task))
+            answer = _answer(attempt, task)
+            if os.getpid() != process:
+                # Else the driver would take a second answer for that of the next task.
+                raise RuntimeError("a process that a task has forked came back from it")
+            channel.send_bytes(answer)
 
 
 def _answer(attempt: int, task: bytes) -> bytes:

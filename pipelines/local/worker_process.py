@@ -13,6 +13,7 @@ import threading
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final
 
+from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.errors import ReorderError
 from sequitur.pipelines.local.fork_server import (
     DRIVERS_SIGNALS,
@@ -167,9 +168,10 @@ class ServerProcess:
             raise ReorderError("the processes for tasks have been ended")
         if self._process is not None:
             return
+        reserve_descriptors()  # else the socket could be one of them
         self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begin = _BEGIN.format(
-            path=sys.path,
+            path=[entry for entry in sys.path if isinstance(entry, str)],  # Python imports by these
             fd=there.fileno(),
             driver=os.getpid(),
             modules=self._modules,

@@ -9,8 +9,10 @@ import itertools
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +39,7 @@ from sequitur.consumer.event_time import (
 )
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
+from sequitur.consumer.topology.engine.task_output import UserCode
 from sequitur.consumer.topology.settling.root import Root, component_of, is_made, readable
 from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 from sequitur.errors import ConservationError
@@ -63,7 +66,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.plan import Sent
-    from sequitur.consumer.topology.engine.task_output import UserCode
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
     from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.store.storage import Location
@@ -107,6 +109,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
         users.look(time.monotonic(), timeout_s)
 
     signal.signal(_SIGNAL, look)
+    _at_work.append(users)
     is_over = threading.Event()
     watch = threading.Thread(
         target=_watch, args=(users, look, timeout_s, is_over), name="watchdog", daemon=True
@@ -117,6 +120,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
     finally:
         is_over.set()
         watch.join()
+        _at_work.remove(users)
         # One may still be on its way, and would end the process by default.
         signal.signal(_SIGNAL, signal.SIG_IGN)
 
@@ -145,6 +149,33 @@ def _watch(
     finally:
         faulthandler.cancel_dump_traceback_later()
 
+
+# Ends a process that a bolt has forked where it comes back to our code, as a child whose `exec`
+# fails does. Else two processes would go on with one task, and write the same files.
+
+_at_work: Final[list[UserCode]] = []
+
+
+class _Forked(UserCode):
+    """What `UserCode` is in such a process; our code sets its attributes before all else."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """End the process."""
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        line = "a process that a bolt has forked is ended: it came back from the bolt's call\n"
+        os.write(2, line.encode())
+        os._exit(1)
+
+
+def _end_where_it_comes_back() -> None:
+    for users in _at_work:
+        users.__class__ = _Forked
+
+
+os.register_at_fork(after_in_child=_end_where_it_comes_back)
 
 _SHORT_DETAIL: Final = 1 << 10
 

@@ -17,6 +17,8 @@ _DURATION_UNIT_MS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+_LONGEST: Final = timedelta(days=36_500)
+"""Longer ones overflow the clocks of the system that wait for them."""
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?\s*", re.ASCII)
 _SIZE_UNIT_BYTES: Final = {
     "B": 1,
@@ -33,13 +35,18 @@ _SIZE_UNIT_BYTES: Final = {
 def _parse_duration(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("expected a duration such as '10 s', '500 ms' or '2 min'")  # noqa: TRY004
-    if isinstance(value, int | float):
-        return timedelta(seconds=value)
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if match is None:
-            raise ValueError("expected a duration such as '10 s', '500 ms' or '2 min'")
-        return timedelta(milliseconds=float(match[1]) * _DURATION_UNIT_MS[match[2] or "s"])
+    try:
+        if isinstance(value, int | float):
+            value = timedelta(seconds=value)
+        elif isinstance(value, str):
+            match = _DURATION.fullmatch(value)
+            if match is None:
+                raise ValueError("expected a duration such as '10 s', '500 ms' or '2 min'")
+            value = timedelta(milliseconds=float(match[1]) * _DURATION_UNIT_MS[match[2] or "s"])
+    except OverflowError:
+        value = timedelta.max
+    if isinstance(value, timedelta) and value > _LONGEST:
+        raise ValueError(f"expected at most {format_duration(_LONGEST)}")
     return value
 
 

@@ -100,6 +100,13 @@ def test_a_wrong_duration_is_refused_by_name(text: object) -> None:
         _load(delay=text)
 
 
+@pytest.mark.parametrize("text", ["36501 d", "99999999999 d", 1e20, float("inf")])
+def test_a_duration_that_no_clock_counts_is_refused_by_name(text: object) -> None:
+    with pytest.raises(SettingsError, match=r"^reorder\.delay = .*expected at most 36500 d$"):
+        _load(delay=text)
+    assert _load(delay="36500 d").reorder.delay == timedelta(days=36_500)
+
+
 def test_a_size_has_a_unit() -> None:
     """Binary and decimal units differ, as everywhere."""
     assert _load(buffer="64 MiB").reorder.buffer == 64 * 1024 * 1024

@@ -117,6 +117,32 @@ def _counted(path: Path) -> Callable[[], None]:
     return die
 
 
+_FORKS: Final = """\
+    if json.loads(event.value).get("kills") and not os.fork():
+        os.execvp("no-such-program", ["no-such-program"])
+    with open({calls!r}, "a") as calls:
+        calls.write("x")
+"""
+
+
+def test_a_process_that_a_bolt_forks_has_no_part_in_the_task(
+    tmp_path: Path, shared: ProcessWorkers
+) -> None:
+    """Where its program is not there, it would call the bolt for all events that are left."""
+    calls = tmp_path / "calls"
+    path = tmp_path / "bolt_that_forks.py"
+    begin, end = _TOPOLOGY.index("    if json"), _TOPOLOGY.index("    yield")
+    forks = _FORKS.format(calls=str(calls))
+    path.write_text(f"{_TOPOLOGY[:begin]}{forks}{_TOPOLOGY[end:]}")
+    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+        for numbers in (range(4), range(4, 8)):
+            # Of other keys: those of its own key wait for an event that has failed.
+            tester.run({**row, "key": str(n)} for n, row in enumerate(_rows(numbers, kills=1)))
+        tester.drain()
+        assert len(tester.released) == 8
+    assert calls.read_text() == 8 * "x"
+
+
 @pytest.mark.promise("process-process-dies-whatever")
 def test_tasks_that_may_run_once_are_run_once(tmp_path: Path, shared: ProcessWorkers) -> None:
     """As commits to databases: the next try has to know of the one before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import signal
@@ -18,11 +19,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from sequitur.errors import MissingExtraError, TaskDiedError, TaskFailedError
+from sequitur.errors import MissingExtraError, ReorderError, TaskDiedError, TaskFailedError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local import worker_process
 from sequitur.pipelines.local.workers import MODULES, ProcessWorkers
+from tests.support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,6 +187,17 @@ def test_modules_are_imported_once_for_all_processes() -> None:
         assert workers.run([lambda: "colorsys" in sys.modules]) == [True]
 
 
+def test_a_path_object_in_the_import_path_of_the_program_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Python's own imports: programs add their folder as it is."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [tmp_path / "other", *sys.path])
+    with _workers(1) as workers:
+        (found,) = workers.run([lambda: sys.path])
+    assert str(tmp_path) in found
+
+
 @pytest.mark.test_all
 def test_no_part_of_a_task_needs_spark() -> None:
     workers = ProcessWorkers(1)
@@ -301,6 +314,34 @@ def test_a_death_is_seen_though_a_program_of_the_task_lives_on(tmp_path: Path) -
         assert workers.run([fork_and_die]) == [1]
         assert _is_alive(_read_pid(tmp_path / "fork"))
         (tmp_path / "go").touch()
+
+
+def test_a_fork_of_a_task_that_comes_back_answers_nothing() -> None:
+    """Else each task after it would get the answer of the one before."""
+
+    def fork() -> int:
+        child = os.fork()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else -1
+
+    with _workers(1) as workers:
+        assert workers.run([fork]) == [1]
+        assert [workers.run([functools.partial(abs, n)]) for n in range(2)] == [[0], [1]]
+
+
+def test_a_death_is_its_tasks_own_where_the_program_ignores_its_children(tmp_path: Path) -> None:
+    """Processes inherit that they ignore SIGCHLD, as from a shell with `trap '' CHLD`."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with _workers() as workers:
+            workers.start()
+            with _in_thread(lambda: workers.run([_waiting_for(tmp_path / "go", tmp_path / "it")])):
+                _read_pid(tmp_path / "it")
+                with pytest.raises(TaskDiedError, match="exit status 3"):
+                    workers.run([lambda: os._exit(3)], retries=False)
+                assert _is_alive(_read_pid(tmp_path / "it"))
+                (tmp_path / "go").touch()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_the_server_that_forks_is_started_again_when_it_dies(tmp_path: Path) -> None:
@@ -441,6 +482,42 @@ def test_a_module_that_cannot_be_imported_is_said_and_not_tried_for_ever(
         workers.run([os.getpid])
     assert workers.reason_of(caught.value) is None
     assert "No module named 'sequitur.no_such_module'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("is_reused", [False, True], ids=["closed", "reused"])
+def test_tasks_run_where_the_program_has_closed_its_output(
+    tmp_path: Path, *, is_reused: bool
+) -> None:
+    """As a service may; the next file of the program may have the descriptor by then."""
+    found = tmp_path / "found"
+    reuse = "files = [open('/dev/null'), open('/dev/null')]\n" if is_reused else ""
+    program = (
+        "import os\n"
+        "from sequitur.pipelines.local.workers import ProcessWorkers\n"
+        f"os.close(1)\nos.close(2)\n{reuse}"
+        "workers = ProcessWorkers(1, modules=())\n"
+        f"open({str(found)!r}, 'w').write(str(workers.run([lambda: print('told') or 7])))\n"
+        "workers.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=_WAIT_S)
+    assert found.read_text() == "[7]"
+
+
+def test_why_there_can_be_no_process_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where a container limits the number of processes."""
+    (tmp_path / "no_more_forks.py").write_text(
+        "import errno, os\n"
+        "def fork():\n"
+        "    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "os.fork = fork\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    workers = ProcessWorkers(1, modules=["no_more_forks"])
+    with contextlib.closing(workers), pytest.raises(ReorderError, match="exit status 1"):
+        workers.run([os.getpid])
+    assert os.strerror(errno.EAGAIN) in capfd.readouterr().err
 
 
 def test_who_lacks_what_pickles_tasks_is_told_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
