@@ -24,7 +24,7 @@ EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
 STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/clock.py,*/lateness.py,*/step_log.py,*/subscription/*,*/frontier.py,*/acker.py
 
-.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
+.PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -85,6 +85,9 @@ coverage: $(INSTALLED) ## Branches that test-fast takes, in its own process; all
 mutants: $(INSTALLED) ## Break the pure state machines line by line: which mistakes do the tests miss?
 	@$(BIN)/python -m mutmut run
 	@$(BIN)/python -m mutmut results
+
+mutants-by-hand: $(INSTALLED) ## Break what starts threads and asks servers, by the patches of tests/mutants
+	@tests/mutants/run
 
 test-containers: setup ## Those of the integration tests that a container can tell apart
 	@tests/containers/run --required

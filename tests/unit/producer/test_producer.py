@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -577,3 +578,30 @@ async def test_an_event_that_is_in_the_log_has_its_topic_and_its_time(
     for number, outcome in enumerate(outcomes):
         value = b"%02d" % number + bytes(50)
         assert outcome == Persisted(0, 2 + number, "t", found[value])
+
+
+async def test_a_batch_that_is_called_corrupt_again_and_again_is_given_up(wire: FakeWire) -> None:
+    """It is the batch's fault then, and others wait behind it."""
+    attempts = itertools.count()
+
+    def fault(records: list[StoredRecord]) -> Fault:
+        return 2 if records[0].value == b"bad" and next(attempts) < 20 else None
+
+    wire.fault = fault
+    async with make_producer() as producer:
+        bad = await (await producer.send("t", b"bad"))
+        assert await (await producer.send("t", b"good")) == InLog(0, 0)
+    assert isinstance(bad, NotPersisted)
+    assert "CORRUPT_MESSAGE, 5 times" in bad.reason
+
+
+async def test_each_event_of_a_batch_of_several_calls_has_its_own_offset(wire: FakeWire) -> None:
+    batches: list[int] = []
+    wire.fault = lambda records: batches.append(len(records))
+    async with make_producer(linger=timedelta(minutes=1)) as producer:
+        many = await producer.send_many("t", [b"0", b"1", b"2"])
+        one = await producer.send("t", b"3")
+        await producer.flush()
+        assert (await many).persisted == 3
+        assert await one == InLog(0, 3)
+    assert batches == [4]

@@ -36,6 +36,16 @@ def test_what_goes_out_later_is_acked_later() -> None:
     assert (cursor.mark_delete, list(cursor.acked_ranges())) == (6, [(8, 11)])
 
 
+def test_what_was_deleted_unread_is_counted_as_lost_step_by_step() -> None:
+    """Of what Kafka does not hold it is a part, and no count is above that of what is acked."""
+    cursor = Cursor(IDENTITY)
+    cursor.ack_all_but(_held(), end=10, absent=5, lost=2)
+    cursor.ack_all_but(_held(), end=14, absent=3, lost=1)
+    cursor.ack_all_but(_held(15), end=16, absent=9, lost=9)
+    counts = cursor.counts
+    assert (counts.consumed, counts.absent, counts.lost) == (5 + 1, 3 + 2, 2 + 1 + 1)
+
+
 def test_nothing_is_taken_back() -> None:
     """A message that expired while it was held stays acked, and is no repeated ack."""
     cursor = Cursor(IDENTITY)

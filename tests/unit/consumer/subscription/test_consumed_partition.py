@@ -28,6 +28,28 @@ def test_gaps_are_acked_as_absent() -> None:
     assert part.cursor.mark_delete == 19
 
 
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        pytest.param([7], id="one"),
+        pytest.param([3, 4, 5], id="in a row"),
+        pytest.param([9, 3, 4], id="a few"),
+        pytest.param([3, 4, 6], id="almost in a row"),
+        pytest.param([*range(60, 20, -3)], id="many"),
+    ],
+)
+def test_several_acks_count_each_once_and_no_other(offsets: list[int]) -> None:
+    part = ConsumedPartition.begin(IDENTITY, 0)
+    part.know_end(100)
+    assert part.ack(offsets) == len(offsets)
+    acked = {one for first, stop in part.cursor.acked_ranges() for one in range(first, stop)}
+    assert acked == set(offsets)
+    assert part.acks == len(offsets)
+    assert part.ack(offsets) == 0
+    with pytest.raises(AckBeyondEndError):
+        part.ack([*offsets, 100])
+
+
 def test_what_was_deleted_before_it_was_acked_is_lost() -> None:
     part = ConsumedPartition.begin(IDENTITY, 10)
     part.know_end(40)

@@ -13,13 +13,14 @@ from sequitur.consumer.subscription.consumption import Consumption
 from sequitur.consumer.subscription.cursor import ConsumedPartition
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
+    DeadMessage,
     Dispatch,
     DispatchLimits,
     OrderRule,
 )
 from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
 from sequitur.consumer.subscription.survey import Log
-from sequitur.errors import UnansweredError
+from sequitur.errors import AckBeyondEndError, UnansweredError
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -91,20 +92,46 @@ class _Reader:
 _WHERE = SourcePartition("t", 0)
 
 
-def _consumption(owner: _Owner, *, write_interval_s: float) -> Consumption:
-    """Two messages that are there to be received."""
+_OTHER = SourcePartition("t", 1)
+
+
+class _Letters:
+    """Letters that cannot be written until the topic takes them."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.takes = threading.Event()
+
+    def write(self, dead: list[DeadMessage[Any]]) -> list[tuple[SourcePartition, int]]:
+        self.tries += bool(dead)
+        return [(one.where, one.offset) for one in dead] if self.takes.is_set() else []
+
+    def close(self) -> None:
+        pass
+
+
+def _consumption(
+    owner: _Owner, *, write_interval_s: float, letters: _Letters | None = None
+) -> Consumption:
+    """Two messages that are there to be received, and a partition without any."""
     dispatch: Dispatch[Any] = Dispatch(
-        OrderRule.TAKEN_BACK, limits=DispatchLimits(), backoff=NEGATIVE_ACK_BACKOFF
+        OrderRule.TAKEN_BACK,
+        limits=DispatchLimits(redeliveries=0),
+        backoff=NEGATIVE_ACK_BACKOFF,
     )
     part = ConsumedPartition.begin(CursorIdentity("s", *_WHERE), 0)
     part.know_end(2)
     dispatch.add(_WHERE, range(2), [None, None], ["first", "second"])
-    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions={_WHERE: part})
+    empty = ConsumedPartition.begin(CursorIdentity("s", *_OTHER), 0)
+    partitions = {_WHERE: part, _OTHER: empty}
+    opened = SimpleNamespace(owner=owner, state=SubscriptionState(), partitions=partitions)
+    topics = SimpleNamespace(high_watermarks=lambda wanted: dict.fromkeys(wanted, 0))
     return Consumption(
-        cast("Any", SimpleNamespace(surveyor=SimpleNamespace(admin=_Admin()))),
+        cast("Any", SimpleNamespace(surveyor=SimpleNamespace(admin=_Admin()), topics=topics)),
         cast("Any", opened),
         cast("Any", _Reader()),
         dispatch,
+        cast("Any", letters),
         refill=1,
         write_interval_s=write_interval_s,
     )
@@ -168,5 +195,40 @@ def test_an_owner_that_could_not_renew_hands_out_nothing() -> None:
         owner.answers.set()
         (handed,) = consumption.receive(1, _LONG_S)
         assert str(handed[2]) == "second"
+    finally:
+        consumption.close()
+
+
+def test_acks_of_a_call_count_all_or_none() -> None:
+    """Whoever is refused does not know which of them did."""
+    consumption = _consumption(_Owner(), write_interval_s=_LONG_S)
+    with pytest.raises(AckBeyondEndError):
+        consumption.ack({_WHERE: [0], _OTHER: [7]})
+    assert consumption.copies()[_WHERE].cursor.committed_offset == 0
+    assert len(consumption.receive(2, 0)) == 2
+
+
+def test_the_first_message_behind_those_that_expire_is_handed_out() -> None:
+    consumption = _consumption(_Owner(), write_interval_s=_LONG_S)
+    consumption.expire(_WHERE, 1, Log(start=0, end=2))
+    assert [str(one[2]) for one in consumption.receive(2, 0)] == ["second"]
+
+
+def test_a_dead_message_is_acked_once_its_letter_is_there() -> None:
+    """Else whoever dies between the two loses it."""
+    owner, letters = _Owner(), _Letters()
+    owner.answers.set()
+    consumption = _consumption(owner, write_interval_s=0.01, letters=letters)
+    consumption.begin()
+    try:
+        consumption.receive(1, _LONG_S)
+        consumption.negative_ack(_WHERE, 0, None)
+        wait_until(lambda: letters.tries > 0)
+        consumption.flush(_LONG_S)
+        assert consumption.dead_letters == 0
+        assert consumption.copies()[_WHERE].cursor.committed_offset == 0
+        letters.takes.set()
+        wait_until(lambda: consumption.dead_letters == 1)
+        assert consumption.copies()[_WHERE].cursor.committed_offset == 1
     finally:
         consumption.close()

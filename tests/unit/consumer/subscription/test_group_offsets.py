@@ -67,6 +67,18 @@ def test_while_an_answer_is_outstanding_nothing_is_sent() -> None:
     assert group.has == {0: 2}
 
 
+def test_what_is_sent_again_replaces_nothing_newer() -> None:
+    """The coordinator was away, and acks went on."""
+    group = _Group()
+    group.set(p0=1, p1=1)
+    sent = group.offsets.due()
+    group.set(p0=2)
+    group.offsets.answered(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE), sent)
+    group.now_s += 1
+    assert group.answers() == 2
+    assert group.has == {0: 2, 1: 1}
+
+
 @pytest.mark.promise("sub-consumer-group-subscription")
 def test_a_group_with_members_is_told_once_an_hour_and_tried_again() -> None:
     """It is somebody else's; acks are stored all the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,10 @@ class _Folder:
     def write_entry(self, entry: StepEntry) -> None:
         """As `Checkpoint`."""
 
+    def write_done(self, _done: StepDone) -> None:
+        """The disk is full."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
 
 class _Asked(StepLog):
     """Another thread asks which runs hold rows while a step is taken from staged to logged."""
@@ -89,3 +94,14 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
     log.write(_ENTRY)
     assert log.answer is not None
     assert log.answer.result(PATIENCE_S) == log.holding == (_RUN,)
+
+
+def test_a_step_whose_mark_is_not_written_is_not_done() -> None:
+    """What follows from a done step is not undone: acks, and files that no step needs."""
+    folder: Any = _Folder()
+    log = StepLog(folder)
+    log.write(_ENTRY)
+    with pytest.raises(OSError, match="No space left"):
+        log.mark_done(StepDone(0, Totals()))
+    assert log.done == NOTHING_DONE
+    assert not log.is_entry_done

@@ -14,7 +14,7 @@ import pytest
 from sequitur import ReorderSettings
 from sequitur.base.retry import Outages
 from sequitur.consumer.step_log import NOTHING_DONE
-from sequitur.errors import SinkUnansweredError, UnansweredError
+from sequitur.errors import SendUnansweredError, SinkUnansweredError, UnansweredError
 from sequitur.kafka import connections
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.settings import KafkaSettings
@@ -188,3 +188,22 @@ def test_a_job_that_is_to_stop_sends_all_while_brokers_answer(job: _Job, reads: 
     assert job.write(reads=reads) == [len(_ROWS) * _TOPIC.partitions]
     assert job.rows() == [_ROWS] * _TOPIC.partitions
     assert time.monotonic() - begun_s > 0.3
+
+
+def test_a_second_try_at_a_step_asks_what_the_first_has_sent(
+    job: _Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a step that was just planned nothing is out, and tasks do not ask; once only."""
+    asks_first: list[set[bool]] = []
+
+    def run(tasks: Sequence[Any]) -> list[Any]:
+        asks_first.append({one.writer.begun_s is None for one in tasks})
+        found = [task() for task in tasks]
+        if len(asks_first) == 1:
+            raise SendUnansweredError("the answer was lost")
+        return found
+
+    monkeypatch.setattr(job.sink._workers, "run", run)
+    assert job.write(reads=None) == [len(_ROWS) * _TOPIC.partitions]
+    assert job.rows() == [_ROWS] * _TOPIC.partitions
+    assert asks_first == [{False}, {True}]

@@ -274,10 +274,16 @@ def test_a_leader_that_knows_less_when_it_is_read_is_waited_for(
     assert cluster.rows() == [*_ROWS, _ROWS[0]]
 
 
-def test_what_was_learnt_over_an_hour_ago_is_asked_again(cluster: _Cluster) -> None:
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_what_was_learnt_over_an_hour_ago_is_asked_again(
+    cluster: _Cluster, *, is_connected: bool
+) -> None:
     """A fresh attempt is paused; another has sent all, and brokers have forgotten since."""
 
     async def history() -> int:
+        if is_connected:  # by a connection that is there all the time
+            await cluster.wire.refresh()
+            await cluster.wire.connect(cluster.log.leader)
         sender = cluster.sender(begun_s=asyncio.get_running_loop().time())
         await asyncio.sleep(_HOUR_S + 1)
         cluster.holds(0, 12)

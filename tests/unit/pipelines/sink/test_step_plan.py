@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
-from sequitur.errors import FencedError, OutputMismatchError
+from sequitur.errors import FencedError, OutputMismatchError, OwnershipError
+from sequitur.kafka import connections
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
+from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.sink.step_plans import (
     SequenceEnds,
     StepPlan,
+    StepPlanner,
     TopicPlan,
     rows_ahead,
     rows_behind,
     rows_there,
     rows_until,
 )
+from tests.support.document_folder import DocumentFolder
+from tests.support.fake_cluster import FakeCluster, FakeWire
+from tests.support.partition_model import PartitionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _WHERE = OutputPartition("out", 3)
 _OURS = Identity(7, 5)
+_KAFKA = KafkaSettings(bootstrap_servers="unused:1")
 _PLAN = StepPlan(
     step=12,
     cluster="c",
@@ -136,3 +149,44 @@ def test_rows_behind_are_those_that_a_leader_has_lost(
 ) -> None:
     """It has fewer of the epoch, or an older epoch where the newest has written."""
     assert rows_behind(told, _OURS, following) == expected
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Topics `out` and `late`, of a partition each; the next life gets the epoch behind `_OURS`."""
+    partitions = {OutputPartition(name, 0): PartitionModel() for name in ("out", "late")}
+    found = FakeCluster(partitions=partitions, epoch=_OURS.epoch, clock=time.monotonic)
+    monkeypatch.setattr(connections, "Wire", lambda *_args, **_options: FakeWire(found))
+    monkeypatch.setattr(connections, "_kept", {})
+    yield found
+    connections.close_own()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_topics_that_a_new_life_has_not_written_begin_at_0_too() -> None:
+    """Sequences belong to an epoch: a leader refuses one that goes on with those of another."""
+    sent = SequenceEnds("cluster", _OURS, {"out": (None, (9,)), "late": (None, (4,))})
+    plans = StepPlanner(_KAFKA, app="app", documents=DocumentFolder())
+    plans.open({"out": 1, "late": 1}, newest=0, done=0, sent=sent)
+    begun = plans.of_step(1, {"out": 1}).plan
+    plans.written(1, {OutputPartition("out", 0): 2})
+    following = plans.of_step(2, {"out": 1, "late": 1}).plan
+    assert begun.identity == following.identity != _OURS
+    assert begun.topics["out"].firsts == (0,)
+    assert [following.topics[name].firsts for name in ("out", "late")] == [(2,), (0,)]
+
+
+class _TakenOver(DocumentFolder):
+    """A checkpoint that another process has taken over."""
+
+    def check_owner(self) -> None:
+        raise OwnershipError("another process has it")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_plan_is_followed_once_another_process_has_the_checkpoint() -> None:
+    """It may have planned the step, and deleted that since: the step is long done."""
+    plans = StepPlanner(_KAFKA, app="app", documents=_TakenOver())
+    plans.open({"out": 1}, newest=-1, done=-1, sent=None)
+    with pytest.raises(OwnershipError):
+        plans.of_step(0, {"out": 1})

@@ -608,6 +608,23 @@ def test_what_is_done_by_a_document_is_done_after_it_lasts(tmp_path: Path, disk:
 
 
 @pytest.mark.promise("order-power-cut-checkpoint")
+def test_what_is_prepared_lasts_with_its_files(tmp_path: Path, disk: DiskModel) -> None:
+    """A commit goes by it, and may be half done when the power is cut."""
+    root = tmp_path / "disk" / "checkpoint"
+    checkpoint = claimed(root)
+    name = checkpoint.new_name(0)
+    file = f"topology/{name}/inputs/tuples-0"
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_text("tuples")
+    checkpoint.write_prepared(0, 7, {"file": file}, written=name)
+    left = disk.left(tmp_path / "left") / "checkpoint"
+    found = Checkpoint(LocalStorage(left))
+    assert found.prepared(0, lambda document: document["file"]) == file
+    assert (left / file).read_text() == "tuples"
+    checkpoint.close()
+
+
+@pytest.mark.promise("order-power-cut-checkpoint")
 def test_local_runner_syncs_its_plans_and_commits_once(tmp_path: Path, disk: DiskModel) -> None:
     """Whatever a staged step rests on of them lasts; the first of a life may be another's."""
     root = tmp_path / "disk" / "checkpoint"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur.consumer.topology import TopologyBuilder
 from sequitur.consumer.topology.step.transaction_run import CommitRun, ProcessingRun
 from sequitur.errors import CheckpointError, StateOwnerError, TopologyFileError
+from sequitur.pipelines.ordering.step import Steps
+from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.topology.processing import Transactions
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
 from tests.support.events import T0, event
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sequitur.consumer.topology.step.run import StepResult
     from tests.support.list_job import ListJob
 
 
@@ -81,6 +85,71 @@ def test_what_an_older_life_discards_late_is_prepared_still(
     _dies_in_commit(job, monkeypatch, first.unlink)
     with monkeypatch.context() as patched:
         patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
+        job.run()
+    job.run(drain=True)
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
+def test_what_an_older_life_prepares_until_databases_refuse_it_is_committed(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have begun to commit that, so a look before then would miss it."""
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    _dies_in_commit(job, monkeypatch)
+    (path,) = (job.folder / "prepared").iterdir()
+    aside = path.rename(tmp_path / "aside")
+    telling = Transactions._outlast_databases
+
+    def tell(transactions: Transactions) -> None:
+        if aside.exists():
+            aside.rename(path)
+        telling(transactions)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transactions, "_outlast_databases", tell)
+        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
+        job.run()
+    assert not aside.exists()
+    job.run(drain=True)
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
+@pytest.mark.parametrize(
+    ("dies_in", "of"),
+    [
+        pytest.param("write_processed", Checkpoint, id="committed, and not written down"),
+        pytest.param("_write", Steps, id="written down, and nothing is out"),
+    ],
+)
+def test_a_step_is_processed_by_one_life(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str, of: type
+) -> None:
+    """The next one goes on with what was prepared, and then with what became of it."""
+    committing, going_on = CommitRun.run, getattr(of, dies_in)
+    committed: list[CommitRun] = []
+
+    def commit(run: CommitRun) -> StepResult:
+        committed.append(run)
+        return committing(run)
+
+    def dies(*args: Any, **options: Any) -> Any:
+        if committed:
+            raise _DeathError
+        return going_on(*args, **options)
+
+    job = job.running_topology(bolts.global_count(tmp_path))
+    job.produce(event(T0 + n, key=f"k{n}") for n in range(30))
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitRun, "run", commit)
+        patched.setattr(of, dies_in, dies)
+        with pytest.raises(_DeathError):
+            job.run(drain=True)
+    assert bolts.count_in(tmp_path)[0] == 30
+    with monkeypatch.context() as patched:
+        patched.delattr(ProcessingRun, "run")
         job.run()
     job.run(drain=True)
     assert bolts.written(job)[-1]["count"] == 30

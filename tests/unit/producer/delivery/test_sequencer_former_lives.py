@@ -147,3 +147,15 @@ def test_a_search_for_one_former_life_decides_those_behind_it() -> None:
     sequencer.sent(oldest)
     sequencer.on_answer(oldest, Answer.PERSISTED)
     assert (wants(sequencer), sequencer.next_to_send()) == ("", middle)
+
+
+def test_a_search_under_numbers_that_are_another_s_leaves_no_doubt() -> None:
+    """Else the log would be searched for the batch again and again: it never goes out."""
+    sequencer: Sequencer[str] = Sequencer(Identity(7, 0), confirmed=True)
+    slot = sequencer.admit("a", 1)
+    sequencer.sent(slot)
+    sequencer.on_answer(slot, Answer.UNKNOWN)
+    assert sequencer.require_query()
+    sequencer.on_searched([], numbers_hold=False)
+    assert not slot.possibly_appended
+    assert sequencer.next_to_send() is slot

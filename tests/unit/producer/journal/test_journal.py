@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import subprocess
@@ -44,7 +45,7 @@ from sequitur.producer.journal.frames import (
 )
 from sequitur.producer.journal.journal import Journal
 from sequitur.producer.journal.segments import MIN_SEGMENT_BYTES, JournalLimits, RealDisk
-from tests.property.journal_model import ModelDisk, ModelFile, record_batch
+from tests.property.journal_model import ModelDisk, ModelFile, PowerCut, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -333,6 +334,26 @@ def test_acked_segments_are_removed() -> None:
     assert found.partitions["cpu", 0].next_sequence == 2000
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_segments_are_removed_one_after_the_other_also_on_the_disk(steps: int) -> None:
+    """Else a power cut could keep an older one than it has removed, as if one had been lost."""
+    disk, asked = ModelDisk(), itertools.count()
+    journal = on(disk, JournalLimits(4096, 16 * 4096))
+    sent = [batch(base, body_bytes=700) for base in range(0, 200, 10)]
+    for one in sent:
+        journal.append([one])
+        settle(journal)
+    journal.append([ack(*sent)])
+    assert journal.sync()
+    assert segments(disk) == [1, 2, 3, 4]
+    disk.steps_left = steps
+    with pytest.raises(PowerCut):
+        journal.reclaim()
+    # Of the removals that are not synced the first alone does not reach the disk.
+    left = disk.after_power_cut(lambda low, high: low if next(asked) == 1 else high)
+    assert held(on(left)) == {}
+
+
 def test_one_slow_partition_does_not_keep_the_segments_of_the_others() -> None:
     """A new segment takes over the little that is live, so that the old ones can go."""
     disk = ModelDisk()
@@ -379,6 +400,19 @@ def test_what_an_unsynced_round_frees_is_kept() -> None:
     assert segments(disk) == [1, 2]
     left = on(disk.after_power_cut(lambda low, _: low))
     assert held(left) == {("cpu", 0): (before,)}
+
+
+def test_a_segment_is_on_the_disk_to_its_end_before_the_next_begins() -> None:
+    """What is appended while a full segment is synced is in it, too."""
+    disk = ModelDisk()
+    journal = on(disk)
+    first, beside = batch(0, body_bytes=4500), batch(10)
+    journal.append([_IDENTITY, first])
+    disk.during_sync = lambda: journal.append([beside])
+    journal.sync()
+    assert segments(disk) == [1, 2]
+    left = on(disk.after_power_cut(lambda low, _: low))
+    assert held(left) == {("cpu", 0): (first, beside)}
 
 
 @pytest.mark.promise("in-journal-full-kafka")
