@@ -190,17 +190,20 @@ _MERGE_RATIO: Final = 2
 class FoldLimits:
     """When runs are folded: once they are so many, or so large together.
 
-    What folding costs is then spread over many steps, and what waits is bounded.
+    What folding costs is then spread over many steps, and what waits is bounded. Small runs are
+    folded while the driver still does so by itself, of rows that it has in memory.
 
     Attributes:
         runs: Number of runs.
         rows: Rows of all of them.
         size_bytes: Bytes of all of them.
+        small_bytes: Bytes of all those that are smaller than this each.
     """
 
     runs: int = 64
     rows: int = 8_000_000
     size_bytes: int = 1 << 30
+    small_bytes: int = 16 << 20
 
 
 FOLD_LIMITS: Final = FoldLimits()
@@ -308,14 +311,11 @@ class KeyState:
             waiting: The runs that lie wholly behind the frontier.
             limits: When it is time.
         """
-        rows = sum(run.rows + run.behind for run in waiting)
-        enough = (
-            len(waiting) >= limits.runs
-            or rows >= limits.rows
-            or sum(run.size_bytes for run in waiting) >= limits.size_bytes
-        )
-        if not enough:
-            return None
+        if not _are_enough(waiting, limits):
+            waiting = [run for run in waiting if run.size_bytes < limits.small_bytes]
+            if sum(run.size_bytes for run in waiting) < limits.small_bytes:
+                return None
+        rows = _rows_of(waiting)
         merged: list[Fold] = []
         for fold in reversed(self.folds):
             if fold.keys > _MERGE_RATIO * rows:
@@ -340,6 +340,18 @@ class KeyState:
             horizon_ms=document["horizon_ms"],
             folds=tuple(Fold(**fold) for fold in document["folds"]),
         )
+
+
+def _are_enough(waiting: Sequence[Run], limits: FoldLimits) -> bool:
+    return (
+        len(waiting) >= limits.runs
+        or _rows_of(waiting) >= limits.rows
+        or sum(run.size_bytes for run in waiting) >= limits.size_bytes
+    )
+
+
+def _rows_of(runs: Sequence[Run]) -> int:
+    return sum(run.rows + run.behind for run in runs)
 
 
 # The late judge: which rows are on time, behind the frontier, rescued, late, stale, quarantined.

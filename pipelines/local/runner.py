@@ -21,6 +21,7 @@ from sequitur.errors import CheckpointError, TopicError
 from sequitur.kafka.log_watch import LogWatch
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines._stop import StopRequestedError, calling_at_stop
+from sequitur.pipelines.local.arrow_pool import use_small_pool
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import Planner
 from sequitur.pipelines.local.workers import ProcessWorkers
@@ -358,6 +359,7 @@ def run_local(
     on_step: StepFunction | None = None,
 ) -> JobReport:
     """Run the job until it is asked to stop, or has read what there is."""
+    use_small_pool()
     with running_workers(settings, stop, has_bolts=process is not None) as workers:
         return run_reorder(
             LocalRunner(workers),

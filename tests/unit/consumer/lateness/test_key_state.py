@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sequitur.consumer.lateness import FOLD_LIMITS, Fold, KeyState, Run
+from sequitur.pipelines.workers import is_small
 
 
 def _runs(count: int, *, rows: int = 10, size_bytes: int = 100) -> list[Run]:
@@ -27,6 +28,19 @@ def test_runs_wait_until_there_is_enough_to_fold(runs: list[Run], folded: bool) 
     upkeep = KeyState().upkeep(runs)
     assert (upkeep is not None) == folded
     assert upkeep is None or upkeep.runs == tuple(runs)
+
+
+def test_small_runs_are_folded_while_the_driver_can_do_so_itself() -> None:
+    """They are folded once they are so large together; a large run waits for as many as ever."""
+    small = FOLD_LIMITS.small_bytes
+    waiting = _runs(4, size_bytes=small // 4)
+    assert KeyState().upkeep(waiting[:3]) is None
+    large = Run(4, 10, 5, 9, size_bytes=small)
+    assert KeyState().upkeep([*waiting[:3], large]) is None
+    upkeep = KeyState().upkeep([*waiting[:2], large, *waiting[2:]])
+    assert upkeep is not None
+    assert upkeep.runs == tuple(waiting)
+    assert is_small(sum(run.size_bytes for run in _runs(2, size_bytes=small - 1)))
 
 
 def test_folds_are_merged_while_they_are_not_much_larger() -> None:
