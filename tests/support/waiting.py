@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60.0 * float(os.environ.get("SEQUITUR_TEST_PATIENCE", "1"))
 """How long a test waits for what is to happen. A whole program gets a multiple of it."""
 _POLL_S = 0.05
+_STDERR: Final = 2
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -25,7 +25,7 @@ def wait_until(holds: Callable[[], object]) -> None:
         if holds():
             return
         if time.monotonic() > deadline_s:
-            faulthandler.dump_traceback(sys.__stderr__)
+            faulthandler.dump_traceback(_STDERR)
             raise TimeoutError(f"not within {PATIENCE_S:g} s")
         # A look may read topics whole: most of the machine is left to what is waited for.
         time.sleep(max(_POLL_S, 2 * (time.monotonic() - begun_s)))
