@@ -125,16 +125,18 @@ _FORKS: Final = """\
 """
 
 
-def test_a_process_that_a_bolt_forks_has_no_part_in_the_task(
-    tmp_path: Path, shared: ProcessWorkers
-) -> None:
+def test_a_process_that_a_bolt_forks_has_no_part_in_the_task(tmp_path: Path) -> None:
     """Where its program is not there, it would call the bolt for all events that are left."""
     calls = tmp_path / "calls"
     path = tmp_path / "bolt_that_forks.py"
     begin, end = _TOPOLOGY.index("    if json"), _TOPOLOGY.index("    yield")
     forks = _FORKS.format(calls=str(calls))
     path.write_text(f"{_TOPOLOGY[:begin]}{forks}{_TOPOLOGY[end:]}")
-    with LocalTester(_SETTINGS, load_topology(path), workers=shared) as tester:
+    loaded = load_topology(path)  # before the first task, as a driver does
+    with (
+        contextlib.closing(ProcessWorkers(2, tell=_told.append)) as workers,
+        LocalTester(_SETTINGS, loaded, workers=workers) as tester,
+    ):
         for numbers in (range(4), range(4, 8)):
             # Of other keys: those of its own key wait for an event that has failed.
             tester.run({**row, "key": str(n)} for n, row in enumerate(_rows(numbers, kills=1)))
