@@ -14,6 +14,8 @@ from aiokafka's protocol classes.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import time
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 from aiokafka import errors as kafka_errors
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     AbstractType,
@@ -41,11 +43,15 @@ from sequitur.base.log import Logger
 from sequitur.kafka.error_codes import NO_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
     from io import BytesIO
+    from typing import TypeVar
 
+    T = TypeVar("T")
 
 _NO_ID: Final = bytes(16)
+_MAY_HANG_S: Final = 1.0
+"""After so long without an answer of one broker, another is asked as well."""
 
 _log = Logger(__name__)
 
@@ -183,7 +189,10 @@ class _Metadata:
 
 
 class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untyped
-    """aiokafka's client with our metadata request."""
+    """aiokafka's client with our metadata request, for clusters in which a broker may hang."""
+
+    _get_conn_lock = contextlib.nullcontext()
+    """aiokafka's keeps connections to all others waiting while one is made: see `_get_conn`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -192,17 +201,71 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         self.topic_ids: dict[str, bytes] = {}
         self.too_old: str | None = None
         self._made_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._making: dict[Any, asyncio.Lock] = {}
+        self._asking: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Close the connections, and ask nobody any more."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await super().close()
 
     def age_s(self, connection: Any) -> float:
         """Return how old a connection is, at most; by a clock that is never set."""
         now_s = time.monotonic()
         return now_s - self._made_s.get(connection, now_s)
 
-    async def _get_conn(self, node_id: Any, **options: Any) -> Any:
-        connection = await super()._get_conn(node_id, **options)
+    async def _get_conn(
+        self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, **options: Any
+    ) -> Any:
+        async with self._making.setdefault((node_id, group), asyncio.Lock()):
+            connection = await super()._get_conn(node_id, group=group, **options)
         if connection is not None:
             self._made_s.setdefault(connection, time.monotonic())
         return connection
+
+    def nodes(self) -> list[Any]:
+        """Return the brokers that are known, in random order."""
+        nodes = [broker.nodeId for broker in self.cluster.brokers()]
+        random.shuffle(nodes)
+        return nodes
+
+    async def first_answer(
+        self, nodes: Iterable[Any], ask: Callable[[Any], Coroutine[Any, Any, T | None]]
+    ) -> T | None:
+        """Ask brokers one after the other; return the first answer, None where none gives one.
+
+        A broker that hangs is not waited for long: the next one is asked beside it.
+        """
+        left, asked = iter(nodes), set[asyncio.Task[Any]]()
+        while True:
+            node = next(left, None)
+            if node is not None:
+                asked.add(self._begin(ask(node)))
+            elif not asked:
+                return None
+            done, asked = await asyncio.wait(
+                asked,
+                timeout=None if node is None else _MAY_HANG_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for one in done:
+                answer: T | None = one.result()
+                if answer is not None:
+                    return answer
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin what is not cancelled with its caller: a connection under way would stay open."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved: nobody may wait for it any more
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
         """Ask the brokers; whatever goes wrong is a failed update, and the next one is made."""
@@ -214,26 +277,29 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
             return False
 
     async def _ask_brokers(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
-        nodes = [broker.nodeId for broker in self.cluster.brokers()]
+        nodes = self.nodes()
         nodes += [node for node, _group in self._conns if node not in nodes]  # from bootstrapping
-        random.shuffle(nodes)
-        for node in nodes:
+
+        async def ask(node: Any) -> Any:
             connection = await self._get_conn(node)
             if connection is None:
-                continue
+                return None
             self.too_old = too_old(connection._versions)  # noqa: SLF001 - see `kafka.wire`
             if self.too_old is not None:
-                continue
+                return None
             try:
-                answer = await connection.send(MetadataRequest(list(topics or ())))
+                return await connection.send(MetadataRequest(list(topics or ())))
             except (kafka_errors.KafkaError, TimeoutError):
-                continue
-            if not answer.brokers:
-                return False
-            self._take(cluster_metadata, answer)
-            return True
-        cluster_metadata.failed_update(None)
-        return False
+                return None
+
+        answer = await self.first_answer(nodes, ask)
+        if answer is None:
+            cluster_metadata.failed_update(None)
+            return False
+        if not answer.brokers:
+            return False
+        self._take(cluster_metadata, answer)
+        return True
 
     def _take(self, cluster_metadata: Any, answer: Any) -> None:
         self.cluster_id = answer.cluster_id

@@ -345,10 +345,18 @@ class Wire:
         return await self._ask(node, request)
 
     async def _ask_any(self, request: Any) -> Any:
-        node = self._client.get_random_node()
-        if node is None:
-            raise RetriableError("no broker is known")
-        return await self._ask(node, request)
+        failures: list[RetriableError] = []
+
+        async def ask(node: int) -> Any:
+            try:
+                return await self._ask(node, request)
+            except RetriableError as error:
+                failures.append(error)
+
+        answer = await self._client.first_answer(self._client.nodes(), ask)
+        if answer is None:
+            raise failures[-1] if failures else RetriableError("no broker is known")
+        return answer
 
     async def _ask(self, node: int, request: Any) -> Any:
         try:

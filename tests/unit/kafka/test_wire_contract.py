@@ -26,7 +26,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
 from sequitur.errors import FatalError, RetriableError
-from sequitur.kafka import log_reading
+from sequitur.kafka import log_reading, metadata
 from sequitur.kafka.error_codes import MEANINGS, Answer
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.metadata import NEEDED_VERSIONS, MetadataRequest, too_old
@@ -54,7 +54,8 @@ class _Connection:
     def connected(self) -> bool:
         return not self.closed
 
-    def send(self, request: Any) -> Any:
+    def send(self, request: Any, expect_response: bool = True) -> Any:
+        del expect_response
         self.sent.append(request)
         return self._reply()
 
@@ -87,7 +88,6 @@ def _metadata(*, leader: int) -> Any:
         (AIOKafkaClient, "_metadata_update", ["self", "cluster_metadata", "topics"]),
         (AIOKafkaClient, "add_topic", ["self", "topic"]),
         (AIOKafkaClient, "force_metadata_update", ["self"]),
-        (AIOKafkaClient, "get_random_node", ["self"]),
         (AIOKafkaConnection, "send", ["self", "request", "expect_response"]),
         (AIOKafkaConnection, "close", ["self", "reason", "exc"]),
         (AIOKafkaConnection, "connected", ["self"]),
@@ -294,6 +294,56 @@ async def test_whatever_goes_wrong_in_a_metadata_update_fails_that_update_alone(
     wire._client.force_metadata_update()
     async with asyncio.timeout(PATIENCE_S):
         assert isinstance(await failures.get(), TypeError)  # it takes no arguments
+
+
+async def test_a_broker_that_hangs_is_waited_for_by_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another is asked beside it, over a connection that is made meanwhile."""
+    monkeypatch.setattr(metadata, "_MAY_HANG_S", 0.01)
+    wire = await _wire()
+    client = wire._client
+    brokers = [(node, "127.0.0.1", node, None) for node in (1, 2)]
+    client.cluster.update_metadata(MetadataResponse_v1(brokers, 1, []))
+    monkeypatch.setattr(client, "nodes", lambda: [1, 2])
+    begun: list[int] = []
+    versions = {key: (0, needed) for key, (_, needed) in NEEDED_VERSIONS.items()}
+
+    async def connecting(_host: str, port: int, **_options: Any) -> Any:
+        begun.append(port)
+        if port == 1:
+            await asyncio.sleep(3_600)
+        connection = _Connection(_cluster_of_one("t"))
+        connection._versions = versions
+        return connection
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connecting)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await client._metadata_update(client.cluster, ["t"])
+        assert wire.partitions("t") == 1
+        assert await wire._ask_any(DescribeConfigsRequest([])) is not None
+        assert begun == [1, 2]
+        assert len(client._asking) == 2
+        client._conns.clear()
+        await wire.close()
+    assert not client._asking
+
+
+async def test_a_connection_to_a_broker_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where several ask for it at once."""
+    wire = await _wire()
+    wire._client.cluster.update_metadata(_metadata(leader=1))
+    begun: list[int] = []
+
+    async def connecting(_host: str, port: int, **_options: Any) -> Any:
+        begun.append(port)
+        await asyncio.sleep(0)
+        return _Connection(None)
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connecting)
+    first, second = await asyncio.gather(wire._client._get_conn(1), wire._client._get_conn(1))
+    assert first is second
+    assert begun == [1]
 
 
 def _cluster_of_one(topic: str) -> Any:
