@@ -40,6 +40,7 @@ class Source:
         reachable: How many partitions answer; None for all.
         broken: The partition whose next read raises.
         is_ready: What coordinators say.
+        contexts: Of each coordinator and emitter.
         closed: How many coordinators and emitters were closed.
         cleaned: What emitters were told to forget.
     """
@@ -49,6 +50,7 @@ class Source:
     reachable: int | None = None
     broken: int | None = None
     is_ready: bool = True
+    contexts: list[TopologyContext] = field(default_factory=list)
     closed: int = 0
     cleaned: list[int] = field(default_factory=list)
 
@@ -79,6 +81,7 @@ class _Part:
     def __init__(self, source: Source, context: TopologyContext) -> None:
         self.source = source
         self.context = context
+        source.contexts.append(context)
 
     def close(self) -> None:
         self.source.closed += 1

@@ -405,6 +405,20 @@ def test_each_row_counts_once(
     assert others == {"acked"}
 
 
+def test_spout_sees_where_it_runs(tmp_path: Path) -> None:
+    source, config = Source([1]), {"host": "a"}
+    builder = TransactionalTopologyBuilder("numbers", "rows", WholeSpout(source), 2, config=config)
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder.set_bolt("sum", Gather(Journal()), states=states).global_grouping("rows")
+    TransactionTester(builder.build())
+    assert [(one.topology, one.component, one.task, one.tasks) for one in source.contexts] == [
+        ("numbers", "rows", 0, 2),  # the coordinator
+        ("numbers", "rows", 0, 2),
+        ("numbers", "rows", 1, 2),
+    ]
+    assert [one.config for one in source.contexts] == [config] * 3
+
+
 # Spouts of rows in memory.
 
 
@@ -591,6 +605,13 @@ def test_metadata_that_is_missing_is_named(there: list[int], message: str, tmp_p
     tester = TransactionTester(topology, metadata=metadata, resumes_after=3)
     with pytest.raises(TransactionOrderError, match=f"^coordinator: {message}"):
         tester.run_batch()
+
+
+def test_metadata_of_a_later_life_is_named(tmp_path: Path) -> None:
+    metadata = MemoryMetadataStore()
+    metadata.write("committed", 3)
+    with pytest.raises(TransactionOrderError, match="transaction 1 cannot be emitted: 4 is next"):
+        _tester(WholeSpout(Source([9])), tmp_path, metadata).run_batch()
 
 
 @pytest.fixture(params=[MemoryMetadataStore, FolderMetadataStore])
