@@ -303,7 +303,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         id: Names the topology and its data in databases. With the same id and the same checkpoint,
             the topology resumes after a restart.
         spout_id: Name of the spout.
-        spout: The spout: in a job the ordered stream.
+        spout: The spout. A job runs only the ordered stream, `TransactionTester` runs any.
         parallelism: How many tasks emit the tuples of a spout. The ordered stream has one for each
             partition of the output topic.
         config: See `TopologyBuilder`.

@@ -493,7 +493,10 @@ class DeclaredSpout(ABC):
 
 
 class TransactionalSpout(DeclaredSpout):
-    """Emits the same batch in each attempt of a transaction."""
+    """Emits the same batch in each attempt of a transaction.
+
+    Only `TransactionTester` runs it today: a job refuses it.
+    """
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> TransactionalCoordinator:
@@ -505,7 +508,10 @@ class TransactionalSpout(DeclaredSpout):
 
 
 class PartitionedTransactionalSpout(DeclaredSpout):
-    """Like `TransactionalSpout`, over partitions whose metadata is kept for it."""
+    """Like `TransactionalSpout`, over partitions whose metadata is kept for it.
+
+    Only `TransactionTester` runs it today: a job refuses it.
+    """
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
@@ -521,6 +527,8 @@ class OpaquePartitionedTransactionalSpout(DeclaredSpout):
 
     A failed batch and all batches after it are emitted again, from where the batch before it ended.
     No tuple is left out, and none is in two committed batches.
+
+    Only `TransactionTester` runs it today: a job refuses it.
     """
 
     is_opaque: ClassVar[bool] = True

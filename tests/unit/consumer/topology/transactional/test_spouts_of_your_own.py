@@ -29,10 +29,12 @@ from sequitur.errors import (
     FailBatch,
     TopologyBuildError,
     TopologyError,
+    TopologyFileError,
     TransactionError,
     TransactionMetadataError,
     TransactionOrderError,
 )
+from sequitur.testing import ReorderTester
 from tests.support.transactional_spouts import (
     Driver,
     OpaqueSpout,
@@ -50,6 +52,12 @@ if TYPE_CHECKING:
 
 _KINDS: Final = (WholeSpout, PartitionedSpout, OpaqueSpout)
 _IN_MEMORY: Final = (MemoryTransactionalSpout, MemoryOpaqueTransactionalSpout)
+_JOB: Final = {
+    "input_topics": ["in"],
+    "output_topic": "out",
+    "event_time": "json:at",
+    "delay": "0 s",
+}
 
 # Steps of a driver, and changes of the source. After each step stands what every spout gives, or
 # what spouts give that repeat their batches, and what an opaque one gives.
@@ -541,6 +549,21 @@ def test_events_are_given_to_the_ordered_stream_alone(tmp_path: Path) -> None:
     builder.set_bolt("sum", Gather(Journal())).global_grouping("stream")
     with pytest.raises(TopologyError, match="'stream' is the ordered stream: give `run` its"):
         TransactionTester(builder.build()).run_batch()
+
+
+@pytest.mark.promise("state-state-bolt-setting")
+@pytest.mark.parametrize("kind", _KINDS)
+def test_job_refuses_a_spout_of_your_own(kind: Any, tmp_path: Path) -> None:
+    said = (
+        f"topology 'rows': a job cannot run its spout {kind.__name__}: only TransactionTester runs "
+        "spouts of your own today. Send what it emits to a Kafka topic, and give the builder an "
+        "OrderedStreamSpout()"
+    )
+    topology = _counting(kind(Source([1])), Journal(), tmp_path)
+    with ReorderTester(_JOB, topology) as job:
+        with pytest.raises(TopologyFileError, match=f"^{re.escape(said)}$"):
+            job.run()
+        assert not any(job.folder.iterdir())
 
 
 @pytest.mark.parametrize(
