@@ -218,11 +218,6 @@ class RotatingTransactionalState:
         """Metadata of the latest transaction, or None."""
         return next(reversed(self._metadata.values()), None)
 
-    def previous(self, transaction_id: int) -> Any:
-        """Return the metadata of the latest transaction before this one, or None."""
-        before = [one for one in self._metadata if one < transaction_id]
-        return self._metadata[before[-1]] if before else None
-
     def state(self, transaction_id: int, initialize: Callable[[int, Any], Any]) -> Any:
         """Return the metadata of a transaction, and make it if there is none.
 
@@ -263,10 +258,10 @@ class RotatingTransactionalState:
 
     def _check_turn(self, transaction_id: int) -> None:
         latest = next(reversed(self._metadata), 0)
-        if transaction_id < 1 or transaction_id <= latest:
+        if transaction_id <= latest:
             raise TransactionOrderError(
-                f"{self._name}: transaction {transaction_id} has no metadata"
-                + (f", and transaction {latest} after it has" if latest else ": ids begin at 1")
+                f"{self._name}: transaction {transaction_id} has no metadata, and transaction "
+                f"{latest} after it has"
             )
         if self._is_strict and transaction_id != latest + 1:
             raise TransactionOrderError(
