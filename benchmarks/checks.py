@@ -23,11 +23,11 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.codec import in_metadata
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.cursor_store import cursor_topic
 from sequitur.consumer.subscription.policies import BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.registry import (
@@ -41,6 +41,7 @@ from sequitur.consumer.subscription.stored_records import (
     cursor_value,
     state_key,
 )
+from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

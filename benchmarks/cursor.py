@@ -32,7 +32,7 @@ from pyroaring import BitMap64
 from sortedcontainers import SortedDict
 
 from benchmarks.figures import print_figures
-from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -33,17 +33,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker import bench_broker
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.cli.topic_reader import read_topic
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.clock import (
     DelayPolicy,
     EventClock,
     LearnedDelays,
-    SourcePartition,
     StepLateness,
     lateness_bin,
-    parse_event_time_spec,
 )
+from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 
 if TYPE_CHECKING:

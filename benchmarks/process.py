@@ -29,7 +29,7 @@ from benchmarks.reorder import Bench
 from benchmarks.reorder_contenders import Contender, Task, sequitur_command
 from benchmarks.reorder_input import Workload
 from sequitur.base.flags import given_flags
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.run_options import ProcessJob

@@ -14,7 +14,7 @@ from benchmarks import spark_native_job
 from benchmarks.measured_process import run_measured
 from benchmarks.peers import flink_environment
 from sequitur.base.flags import given_flags
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.run_options import ReorderJob
 

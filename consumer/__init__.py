@@ -1,49 +1,7 @@
-"""Event time: settings of the reorder job, and where a record has its event time.
+"""What reads from Kafka, as three packages that know nothing of each other.
 
-The job and the commands import what else they need from the modules. The last names of the list
-are parts of the job that benchmarks measure one by one.
+- `reorder`: the rules of the reorder job. The job itself is `sequitur.pipelines`.
+- `topology`: bolts and acker-tracked processing, with and without transactions.
+- `subscription`: cursors, acknowledgements, backlog and retention. Its public names are in
+  `sequitur.subscription`.
 """
-
-from sequitur.base.time_format import TimeFormat, TimeUnit
-from sequitur.consumer._settings import ReorderSettings
-from sequitur.consumer.clock import (
-    BEFORE_ALL_TIME_MS,
-    DelayPolicy,
-    EventClock,
-    LearnedDelays,
-    StepLateness,
-    lateness_bin,
-)
-from sequitur.consumer.event_time import (
-    EventTimeSource,
-    EventTimeSpec,
-    OutputTimestamp,
-    parse_event_time_spec,
-)
-from sequitur.consumer.lateness import DataLoss, LatePolicy, ReorderMode
-from sequitur.consumer.step_log import Totals
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.kafka.partition import SourcePartition
-
-__all__ = [
-    "BEFORE_ALL_TIME_MS",
-    "Cursor",
-    "CursorIdentity",
-    "DataLoss",
-    "DelayPolicy",
-    "EventClock",
-    "EventTimeSource",
-    "EventTimeSpec",
-    "LatePolicy",
-    "LearnedDelays",
-    "OutputTimestamp",
-    "ReorderMode",
-    "ReorderSettings",
-    "SourcePartition",
-    "StepLateness",
-    "TimeFormat",
-    "TimeUnit",
-    "Totals",
-    "lateness_bin",
-    "parse_event_time_spec",
-]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from sequitur.base.settings import Settings, flag_name
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines.ordering.progress import ProgressStyle

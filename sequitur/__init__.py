@@ -1,6 +1,6 @@
 """Sequitur: into Kafka once and in order; out of it in event-time order.
 
-The public names in one place; the packages they come from are `sequitur.producer` and
+The public names in one place; they come from `sequitur.producer` and from the packages of
 `sequitur.consumer`. They are loaded when a name is first used, so that the command line starts
 quickly.
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sequitur.consumer import EventTimeSpec, ReorderSettings, parse_event_time_spec
+    from sequitur.consumer.reorder import EventTimeSpec, ReorderSettings, parse_event_time_spec
     from sequitur.consumer.topology import (
         AckedEvent,
         BaseBolt,
@@ -85,7 +85,7 @@ _OF_SUBSCRIPTIONS: Final = frozenset(
 )
 """They are loaded with a Kafka client, which others do without."""
 _FACES: Final = (
-    *("errors", "producer", "consumer", "consumer.topology", "consumer.topology.state"),
+    *("errors", "producer", "consumer.reorder", "consumer.topology", "consumer.topology.state"),
 )
 
 __all__ = [

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from sequitur.base.process import wall_clock_ms
-from sequitur.base.retry import Backoff
-from sequitur.consumer.dead_letters import (
+from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_EVENT_TIME_HEADER,
     DEAD_REASON_HEADER,
     DEAD_TIME_HEADER,
-    FailReason,
-)
-from sequitur.consumer.event_time import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
+    FailReason,
 )
+from sequitur.base.process import wall_clock_ms
+from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.dispatch import FailureCause
 from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.error_codes import ends_client

@@ -25,7 +25,7 @@ import msgspec
 from confluent_kafka import TopicPartition
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.subscription.codec import (
     OTHER_VERSION,
     is_chunk_of,

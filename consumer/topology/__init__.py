@@ -4,7 +4,7 @@ These are the names for users of topologies; `sequitur.testing` has those of the
 import from the packages: `api`, `settling`, `engine`, `step` and `tester`.
 """
 
-from sequitur.consumer.dead_letters import FailReason
+from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
 from sequitur.consumer.topology.api.bolt import (
     BaseBolt,

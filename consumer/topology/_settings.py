@@ -9,9 +9,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from sequitur.base.settings import Duration, Section, milliseconds
-from sequitur.consumer._settings import Topic
 from sequitur.consumer.topology.engine.plan import Ordering, Rules
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
+from sequitur.kafka.settings import Topic
 
 
 class Outputs(StrEnum):

@@ -29,7 +29,7 @@ from sequitur.pipelines.store.storage import is_remote
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sequitur.consumer import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.store.checkpoint import Checkpoint, SparkPart
     from sequitur.pipelines.store.storage import Storage
 

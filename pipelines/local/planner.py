@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
-    from sequitur.consumer import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.local.plan_log import Plan, PlanLog
     from sequitur.pipelines.ordering.batch_size import BatchSize
     from sequitur.pipelines.ordering.context import JobContext, Spans

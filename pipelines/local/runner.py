@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from threading import Event
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import StepDone, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.local.planner import Ends
     from sequitur.pipelines.ordering.batch_size import BatchSize

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from sequitur.base.extras import load
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings, SourcePartition
-from sequitur.consumer.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.lateness import FOLD_LIMITS
 from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.partition import KeyPartitioner
+from sequitur.kafka.partition import KeyPartitioner, SourcePartition
 from sequitur.kafka.record_batch import batch_of, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.settings import KafkaSettings
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from sequitur.consumer.event_time import TimestampRule
-    from sequitur.consumer.step_log import StepDone, Totals
+    from sequitur.consumer.reorder.event_time import TimestampRule
+    from sequitur.consumer.reorder.step_log import StepDone, Totals
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans

@@ -18,7 +18,7 @@ from sequitur.kafka.reader import Reader
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sequitur.consumer import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
 
 

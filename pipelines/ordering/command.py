@@ -23,8 +23,8 @@ from sequitur.pipelines.ordering.progress import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import StepDone, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.run_options import RunOptions
 

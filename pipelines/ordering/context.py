@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings, SourcePartition
-    from sequitur.consumer.lateness import FoldLimits
-    from sequitur.consumer.step_log import StepDone, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.admin import TopicTimestamps
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job_subscription import JobSubscription

@@ -30,8 +30,8 @@ from sequitur.base.json_field import (
     which_names,
 )
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import BEFORE_ALL_TIME_MS
-from sequitur.consumer.event_time import LATE
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.event_time import LATE
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.runs import (
     WrittenFile,
@@ -60,8 +60,8 @@ from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_smal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer.lateness import Run
-    from sequitur.consumer.step_log import StagedStep, StepEntry
+    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.store.storage import Location
 

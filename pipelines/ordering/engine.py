@@ -33,17 +33,17 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
-from sequitur.pipelines.ordering.progress import JobReport, waiting_text
+from sequitur.pipelines.ordering.progress import JobReport, promised_and_achieved, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.step import Finisher, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.step_log import StagedStep, Totals
+    from sequitur.consumer.reorder.step_log import StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.sink.sink import Outputs
@@ -99,9 +99,10 @@ class ReorderEngine:
     def report(self, read_before: int, seconds: float) -> JobReport:
         """Return what came of the run."""
         entry, totals = self._log.entry, self.totals
-        learned, waits_for = None, ""
+        learned: Mapping[str, float] = {}
+        waits_for = ""
         if entry is not None and self._job.settings.delay_policy is not None:
-            learned = entry.learned
+            learned = promised_and_achieved(entry.learned)
         if entry is not None and totals.held:
             waits_for = waiting_text(entry.clock, now_ms=self._job.now_ms())
         return JobReport(

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import LearnedDelays
-from sequitur.consumer.clock import LONGEST_TICK_MS, Look, learn
-from sequitur.consumer.lateness import least_frontier_ms
+from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, LearnedDelays, Look, learn
+from sequitur.consumer.reorder.lateness import least_frontier_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import EventClock, ReorderSettings, SourcePartition, StepLateness
-    from sequitur.consumer.lateness import Run
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.clock import EventClock, StepLateness
+    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.kafka.partition import SourcePartition
 
 
 _LOOKS_WITHIN_IDLE: Final = 4

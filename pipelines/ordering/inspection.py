@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS
-from sequitur.consumer.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
 from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
@@ -29,7 +29,7 @@ from sequitur.pipelines.store.storage import open_file, storage_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.lateness import Fold, Run
+    from sequitur.consumer.reorder.lateness import Fold, Run
     from sequitur.pipelines.store.storage import Storage
 
 STEPS_SHOWN: Final = 10

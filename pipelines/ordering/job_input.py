@@ -15,10 +15,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import SourcePartition
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.errors import CheckpointError
 from sequitur.kafka.log_reading import EARLIEST
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.store.checkpoint import WAY_ON
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer import EventClock
-    from sequitur.consumer.step_log import Step
+    from sequitur.consumer.reorder.clock import EventClock
+    from sequitur.consumer.reorder.step_log import Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
     from sequitur.pipelines.ordering.step import Steps

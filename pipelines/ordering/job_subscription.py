@@ -11,12 +11,11 @@ from uuid import uuid4
 import numpy as np
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.subscription.admin import finish_reset, may_take, refuse_another
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import INTERVAL_S, Checks, Leadership, LedChecks
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.duty import Duty, ToldOnce
 from sequitur.consumer.subscription.registry import (
@@ -34,6 +33,7 @@ from sequitur.consumer.subscription.stored_records import (
 )
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import ConsumerError, ReorderError, SubscriptionError, SubscriptionFencedError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.rows.stage import SOURCE_ORDER, sources
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import Step, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.step_log import Step, StepEntry
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.registry import Changes, Registry
     from sequitur.consumer.subscription.stored_records import StoredSubscription

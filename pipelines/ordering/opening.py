@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sequitur.base.settings import format_duration, milliseconds
-from sequitur.consumer.event_time import identity_of
+from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
@@ -21,7 +21,7 @@ from sequitur.pipelines.topology.topology_file import (
 )
 
 if TYPE_CHECKING:
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.ordering.context import JobContext, Topics
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.opening import ProcessStage
 

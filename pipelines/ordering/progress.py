@@ -19,9 +19,9 @@ from rich.text import Text
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.settings import parse_address
-from sequitur.consumer.clock import advice
-from sequitur.consumer.event_time import QUARANTINE_REASONS
-from sequitur.consumer.step_log import awaited
+from sequitur.consumer.reorder.clock import advice
+from sequitur.consumer.reorder.event_time import QUARANTINE_REASONS
+from sequitur.consumer.reorder.step_log import awaited
 from sequitur.errors import ReorderError
 
 if TYPE_CHECKING:
@@ -31,10 +31,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import EventClock, EventTimeSpec, LearnedDelays, SourcePartition
-    from sequitur.consumer.clock import PartitionClock, UnusableRow
-    from sequitur.consumer.step_log import StepDone, StepEntry, Totals
+    from sequitur.consumer.reorder import EventTimeSpec
+    from sequitur.consumer.reorder.clock import (
+        EventClock,
+        LearnedDelays,
+        PartitionClock,
+        UnusableRow,
+    )
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry, Totals
     from sequitur.consumer.subscription.cursor import PartitionCursor
+    from sequitur.kafka.partition import SourcePartition
 
 
 _SEPARATOR: Final = " · "
@@ -86,7 +92,9 @@ class JobReport:
         steps: Number of batches, ticks and drains.
         seconds: How long this run took.
         records_per_s: How many rows a second this run read.
-        learned: The data that the delays were learned from. None with a fixed delay.
+        learned: With `delay = "auto"`: `late_target` as it is set, and the shares of rows that came
+            behind the frontier, `late_share` of all and `recent_late_share`, in which recent rows
+            weigh most. Empty with a fixed delay.
         processed: Counts of the topology. None without one.
         waits_for: Why rows are held, in words. Empty if none are.
         all_quarantined: If this run read rows and quarantined all of them: what they have in place
@@ -98,7 +106,7 @@ class JobReport:
     steps: int
     seconds: float
     records_per_s: float
-    learned: LearnedDelays | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
     processed: Mapping[str, int] | None = None
     waits_for: str = ""
     all_quarantined: str = ""
@@ -113,7 +121,7 @@ class JobReport:
             "records_per_s": round(self.records_per_s, 1),
             **({"waits_for": self.waits_for} if self.waits_for else {}),
             **({"all_quarantined": self.all_quarantined} if self.all_quarantined else {}),
-            **promised_and_achieved(self.learned),
+            **self.learned,
             **({} if self.processed is None else {"processed": dict(self.processed)}),
         }
 
@@ -149,7 +157,7 @@ def step_summary(entry: StepEntry, done: StepDone) -> dict[str, Any]:
     return summary | ({"delay_ms": longest_delay_ms(entry)} if promised else {}) | promised
 
 
-def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, Any]:
+def promised_and_achieved(learned: LearnedDelays | None) -> dict[str, float]:
     """Return what a learned delay promised, and the share of rows that were behind the frontier.
 
     Since learning began, and with recent rows weighing most; nothing of a fixed delay.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.batch_size import BatchSize
     from sequitur.pipelines.ordering.context import JobContext

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sequitur.consumer import DataLoss
+from sequitur.consumer.reorder import DataLoss
 from sequitur.errors import (
     DataLossError,
     LogRangeError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from threading import Event
 
-    from sequitur.consumer import SourcePartition
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
 

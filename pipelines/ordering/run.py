@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from sequitur.base.retry import Outages
-from sequitur.consumer.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder.lateness import FOLD_LIMITS
 from sequitur.errors import BrokerError, FatalError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Event
 
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.lateness import FoldLimits
-    from sequitur.consumer.step_log import StepDone, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Source
     from sequitur.pipelines.ordering.engine import ReorderEngine

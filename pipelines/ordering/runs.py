@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import BEFORE_ALL_TIME_MS, ReorderMode, StepLateness
-from sequitur.consumer.clock import UnusableRow
-from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS, STALE
-from sequitur.consumer.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
-from sequitur.consumer.step_log import Totals, late_rows_to
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder import ReorderMode
+from sequitur.consumer.reorder.clock import StepLateness, UnusableRow
+from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS, STALE
+from sequitur.consumer.reorder.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
+from sequitur.consumer.reorder.step_log import Totals, late_rows_to
 from sequitur.pipelines.rows.layout import MOST_ADDED
 from sequitur.pipelines.rows.release import (
     LAST_RELEASED,
@@ -49,9 +50,11 @@ from sequitur.pipelines.workers import in_blocks, is_small
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
-    from sequitur.consumer.lateness import Upkeep
-    from sequitur.consumer.step_log import StagedStep, StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.clock import EventClock
+    from sequitur.consumer.reorder.lateness import Upkeep
+    from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext, Spans
     from sequitur.pipelines.rows.stage import AckedOffsets
@@ -302,13 +305,13 @@ def _lateness(found: Sequence[Summary]) -> Mapping[SourcePartition, StepLateness
 
 # How far each key has been released: folds of the runs, and the rows judged by them.
 #
-# What is kept, and why that suffices, stands in `sequitur.consumer.lateness`. One kind of
+# What is kept, and why that suffices, stands in `sequitur.consumer.reorder.lateness`. One kind of
 # tasks folds runs that are through into one row a key; one looks up the keys of the few rows behind
 # the frontier. Either reads two columns, in latest mode four, and of the rows only those that can
 # matter.
 #
 # A key's rows all go to one output partition, so each task finds all it has to know among the rows
-# of its own. What is decided, and by what, says `sequitur.consumer.lateness.LateJudge`.
+# of its own. What is decided, and by what, says `sequitur.consumer.reorder.lateness.LateJudge`.
 
 
 _BEHIND_SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("last_released_ms", pa.int64()))

@@ -33,7 +33,8 @@ from sequitur.pipelines.workers import done_here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sequitur.consumer import ReorderSettings, SourcePartition
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.reader import Reader
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans

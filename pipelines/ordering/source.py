@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings, SourcePartition
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.rows.stage import RunWriter, Summary

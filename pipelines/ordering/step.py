@@ -23,11 +23,17 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from uuid import uuid4
 
 from sequitur.base.settings import format_duration
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.clock import LONGEST_TICK_MS
-from sequitur.consumer.event_time import now_of_step
-from sequitur.consumer.lateness import ROUTES, Output
-from sequitur.consumer.step_log import StagedStep, StepEntry, StepKind, Totals, finish, late_rows_to
+from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, EventClock
+from sequitur.consumer.reorder.event_time import now_of_step
+from sequitur.consumer.reorder.lateness import ROUTES, Output
+from sequitur.consumer.reorder.step_log import (
+    StagedStep,
+    StepEntry,
+    StepKind,
+    Totals,
+    finish,
+    late_rows_to,
+)
 from sequitur.errors import LateRowError, StepFunctionError, UnansweredError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
@@ -45,8 +51,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sequitur.consumer.lateness import Run
-    from sequitur.consumer.step_log import Step, StepDone
+    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.step_log import Step, StepDone
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_input import Lost
     from sequitur.pipelines.ordering.runs import SortedRuns

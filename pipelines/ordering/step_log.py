@@ -6,15 +6,15 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS
-from sequitur.consumer.step_log import StepKind
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.consumer.lateness import Run
-    from sequitur.consumer.step_log import StagedStep, Step, StepDone, StepEntry
+    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.step_log import StagedStep, Step, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 

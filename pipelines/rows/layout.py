@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import EVENT_TIME_HEADER
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, read_varint, varint
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from sequitur.consumer import SourcePartition
-    from sequitur.consumer.event_time import TimestampRule
+    from sequitur.consumer.reorder.event_time import TimestampRule
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.rows.release import RowGroup
     from sequitur.pipelines.store.storage import Location
 
@@ -450,7 +450,7 @@ def timestamp_columns(rule: TimestampRule) -> tuple[str, ...]:
 def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tuple[Longs, Headers]:
     """Return the timestamps of records, and their headers with what the timestamps do not say.
 
-    `sequitur.consumer.event_time.TimestampRule.of` is the reference; a test holds the two together.
+    `event_time.TimestampRule.of` is the reference; a test holds the two together.
     """
     event_times = rows[_EVENT_TIME]
     has_time = event_times.is_valid().to_numpy()

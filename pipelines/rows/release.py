@@ -21,19 +21,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.consumer import SourcePartition
-from sequitur.consumer.event_time import (
-    FRONTIER_HEADER,
-    LAST_RELEASED_HEADER,
-    LATE_BY_HEADER,
-    OVERSIZED_HEADER,
-    REASON_HEADER,
+from sequitur.base.copy_headers import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.lateness import late_against
+from sequitur.consumer.reorder.event_time import (
+    FRONTIER_HEADER,
+    LAST_RELEASED_HEADER,
+    LATE_BY_HEADER,
+    OVERSIZED_HEADER,
+    REASON_HEADER,
+)
+from sequitur.consumer.reorder.lateness import late_against
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.rows.layout import (
     ALL_TIME,
     MOST_ADDED,
@@ -75,8 +77,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sequitur.consumer.event_time import TimestampRule
-    from sequitur.consumer.lateness import Run
+    from sequitur.consumer.reorder.event_time import TimestampRule
+    from sequitur.consumer.reorder.lateness import Run
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.layout import Footer, GroupFacts, KafkaBatch, SourceRanges
     from sequitur.pipelines.store.part_files import KeptRows

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer import EventTimeSource, EventTimeSpec, SourcePartition, TimeUnit
-from sequitur.consumer.clock import LAST_BIN, bin_limit_ms
-from sequitur.consumer.event_time import LATE, MISSING, QUARANTINE_REASONS, read_event_time
-from sequitur.consumer.lateness import is_behind, staging_rules
-from sequitur.kafka.partition import KeyPartitioner
+from sequitur.consumer.reorder import EventTimeSource, EventTimeSpec, TimeUnit
+from sequitur.consumer.reorder.clock import LAST_BIN, bin_limit_ms
+from sequitur.consumer.reorder.event_time import LATE, MISSING, QUARANTINE_REASONS, read_event_time
+from sequitur.consumer.reorder.lateness import is_behind, staging_rules
+from sequitur.kafka.partition import KeyPartitioner, SourcePartition
 from sequitur.kafka.record_format import HEADER_LENGTHS
 from sequitur.pipelines.spark.partition_blocks import packed
 from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
@@ -22,8 +22,8 @@ from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sequitur.consumer import EventClock
-    from sequitur.consumer.event_time import TimeBounds
+    from sequitur.consumer.reorder.clock import EventClock
+    from sequitur.consumer.reorder.event_time import TimeBounds
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.release import HeldRows
     from sequitur.pipelines.store.storage import Location
@@ -311,7 +311,7 @@ def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
 
 # Staging a batch in tasks: rows come as Arrow, and become one sorted Parquet file a task.
 #
-# Which rows count as what says the late judge, `sequitur.consumer.lateness`.
+# Which rows count as what says the late judge, `sequitur.consumer.reorder.lateness`.
 
 
 _NO_REASON: Final = -1

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
 from sequitur.base.text import named
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import TimestampRule
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import TimestampRule
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import StepDone
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.step_log import StepDone
     from sequitur.kafka.connections import Connections, Leaders
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.producer_ids import PartitionAnswer

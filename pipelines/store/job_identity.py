@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.event_time import current_identity
+from sequitur.consumer.reorder.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store.documents import DRAIN_FIRST

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from sequitur.consumer.dead_letters import (
+from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_COMPONENT_HEADER,
     DEAD_DETAIL_HEADER,
@@ -30,13 +30,11 @@ from sequitur.consumer.dead_letters import (
     DEAD_STREAM_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
-)
-from sequitur.consumer.event_time import (
-    OVERSIZED_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
+from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.engine.task_output import UserCode

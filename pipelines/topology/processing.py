@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sequitur.base.retry import Outages
-    from sequitur.consumer import OutputTimestamp
-    from sequitur.consumer.step_log import StepEntry
+    from sequitur.consumer.reorder import OutputTimestamp
+    from sequitur.consumer.reorder.step_log import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.run import StepResult

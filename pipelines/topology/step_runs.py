@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS
-from sequitur.consumer.event_time import identity_of
-from sequitur.consumer.step_log import StepKind
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.event_time import identity_of
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.topology.api.bolt import ticks_due, watermark_after
 from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
@@ -59,8 +59,8 @@ from sequitur.pipelines.topology.files import SurvivingTasks, events, read_pendi
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer import ReorderSettings
-    from sequitur.consumer.step_log import StepEntry
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.consumer.reorder.step_log import StepEntry
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.kafka.record_format import RecordLimit

@@ -7,7 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
 from sequitur.base.text import named
-from sequitur.consumer.lateness import ROUTES, Output
+from sequitur.consumer.reorder.lateness import ROUTES, Output
 from sequitur.consumer.topology import Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
     from sequitur.pipelines.topology.step_runs import Prepared, Processed
 

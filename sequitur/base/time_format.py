@@ -28,6 +28,8 @@ from typing import Final, Self
 from sequitur.errors import EventTimeSpecError
 
 MAX_EVENT_TIME_MS: Final = 2**63 - 1
+BEFORE_ALL_TIME_MS: Final = -1
+"""The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
 FORMAT_BEGINS: Final = " as "
 """In a setting, stands before the format of what the text before it names."""
 

@@ -14,7 +14,7 @@ from sequitur.base.program import FOUND_WRONG_EXIT_CODE
 from sequitur.cli.console import AsJson, KafkaJob
 from sequitur.cli.topic_reader import TopicRecord, is_truncated, read_topic
 from sequitur.cli.verify import Order, TopicCheck, TopicReport
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.reorder import parse_event_time_spec
 
 
 @with_flags(KafkaJob)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.cli.console import plain
-from sequitur.consumer.dead_letters import (
+from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_COMPONENT_HEADER,
     DEAD_DETAIL_HEADER,
@@ -17,13 +16,12 @@ from sequitur.consumer.dead_letters import (
     DEAD_STREAM_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
-)
-from sequitur.consumer.event_time import (
-    OVERSIZED_HEADER,
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
+from sequitur.cli.console import plain
+from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
 from sequitur.consumer.subscription.dead_letters import SUBSCRIPTION_HEADER
 from sequitur.consumer.topology import Place
 from sequitur.errors import CheckpointError, NotADeadLetterError

@@ -22,7 +22,7 @@ from sequitur.base.extras import load
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.cli.topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.cli.verify import TopicCheck, TopicReport
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.embedded import EmbeddedBroker, holding_signals, leaving_on_signals, run_with_children
 from sequitur.errors import DemoError
 from sequitur.pipelines.ordering.progress import ProgressStyle

@@ -27,28 +27,27 @@ from zlib import crc32
 import numpy as np
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer import (
-    BEFORE_ALL_TIME_MS,
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.clock import (
+    LATENESS_LIMIT_MS,
     DelayPolicy,
     EventClock,
-    StepLateness,
-    lateness_bin,
-)
-from sequitur.consumer.clock import (
-    LATENESS_LIMIT_MS,
     LatenessHistogram,
     Look,
+    StepLateness,
     UnusableRow,
     advice,
     bin_limit_ms,
+    lateness_bin,
 )
-from sequitur.consumer.event_time import TimeBounds, read_event_time
-from sequitur.consumer.lateness import LateJudge, is_behind
+from sequitur.consumer.reorder.event_time import TimeBounds, read_event_time
+from sequitur.consumer.reorder.lateness import LateJudge, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from sequitur.consumer import ReorderSettings, SourcePartition
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.kafka.partition import SourcePartition
 
 SHOWN_DELAYS_MS: Final = (1_000, 5_000, 10_000, 60_000)
 _QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.01, "p99_9_ms": 0.001}

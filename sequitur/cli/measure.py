@@ -20,8 +20,9 @@ from sequitur.base.settings import Duration, format_duration, milliseconds
 from sequitur.cli.console import AsJson, KafkaJob, echo_json
 from sequitur.cli.disorder import Disorder
 from sequitur.cli.topic_reader import open_topic
-from sequitur.consumer import ReorderSettings, SourcePartition, parse_event_time_spec
+from sequitur.consumer.reorder import ReorderSettings, parse_event_time_spec
 from sequitur.consumer.subscription.inspection import moment
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from sequitur.cli.console import (
     surveyor_of,
     table_console,
 )
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.subscription.inspection import internal_document, listed, stats_document
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.consumer.subscription.position import (
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from sequitur.consumer import SourcePartition
     from sequitur.consumer.subscription.admin import CursorMoves, Plan
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.checks import CheckRound
     from sequitur.consumer.subscription.inspection import Sight
     from sequitur.consumer.subscription.position import ResetTarget
+    from sequitur.kafka.partition import SourcePartition
 
 
 _NARROWEST: Final = 150

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sequitur.base.copy_headers import DEAD_EVENT_TIME_HEADER, DEAD_REASON_HEADER
 from sequitur.base.flags import with_flags
 from sequitur.cli.console import KafkaJob, plain, shown
 from sequitur.cli.topic_reader import open_topic
-from sequitur.consumer import parse_event_time_spec
-from sequitur.consumer.dead_letters import DEAD_EVENT_TIME_HEADER, DEAD_REASON_HEADER
-from sequitur.consumer.event_time import EVENT_TIME_HEADER, REASON_HEADER
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, REASON_HEADER
 from sequitur.consumer.subscription.inspection import moment
 from sequitur.consumer.subscription.position import (
     Edge,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sequitur.cli.topic_reader import OpenTopic, TopicRecord
-    from sequitur.consumer import EventTimeSpec
+    from sequitur.consumer.reorder import EventTimeSpec
     from sequitur.consumer.subscription.position import ResetTarget
     from sequitur.producer import KafkaSettings
 

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from sequitur.base.flags import with_flags
 from sequitur.cli.console import AsJson, KafkaJob, echo_json, surveyor_of, table_console
-from sequitur.consumer._settings import check_topic
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -25,6 +24,7 @@ from sequitur.consumer.subscription.policies import (
     parse_time_s,
 )
 from sequitur.kafka.connections import require_broker
+from sequitur.kafka.settings import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,18 +11,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from sequitur.base.settings import Section
 from sequitur.base.units import MAX_PORT
 from sequitur.errors import SettingsError
+from sequitur.kafka.partition import EXPECTED, is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def check_topic(value: object) -> object:
+    """Return the value; raise where it is a text that names no topic."""
+    if isinstance(value, str) and not is_topic_name(value):
+        raise ValueError(EXPECTED)
+    return value
+
+
+Topic = Annotated[str, BeforeValidator(check_topic)]
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Returns a token that is valid now. It is called for each login, and may keep one for a while."""
 

@@ -14,7 +14,7 @@ import tokenize
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.testing import ReorderTester
 from tests.support.tree import ROOT
 

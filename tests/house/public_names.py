@@ -46,7 +46,7 @@ _PARTS: Final = {
     "topologies": _Part(
         "Names for topologies",
         "topologies.md",
-        ("sequitur.consumer.topology", "sequitur.consumer.dead_letters"),
+        ("sequitur.consumer.topology", "sequitur.base.copy_headers"),
     ),
     "subscriptions": _Part(
         "Names for subscriptions",
@@ -56,7 +56,7 @@ _PARTS: Final = {
     "reorder": _Part(
         "Names for the reorder job",
         "reorder.md",
-        ("sequitur.consumer", "sequitur.base.time_format"),
+        ("sequitur.consumer.reorder", "sequitur.base.time_format"),
     ),
     "local": _Part("Names for jobs without Spark", "reorder.md", ("sequitur.pipelines.local",)),
     "spark": _Part("Names for Spark", "spark-sink.md", ("sequitur.pipelines",)),
@@ -69,7 +69,7 @@ _PARTS: Final = {
 FACES: Final = (
     *("sequitur", "sequitur.errors", "sequitur.spark", "sequitur.local", "sequitur.testing"),
     "sequitur.subscription",
-    *("sequitur.producer", "sequitur.consumer", "sequitur.consumer.topology"),
+    *("sequitur.producer", "sequitur.consumer.reorder", "sequitur.consumer.topology"),
     "sequitur.consumer.topology.state",
 )
 """A name is shown in the first of these packages that has it."""
@@ -109,12 +109,6 @@ NOT_FOR_USERS: Final = frozenset(
     }
 )
 """What the engine or the daemon makes, calls or reads, though it has no underscore."""
-FOR_BENCHMARKS: Final = frozenset(
-    {"BEFORE_ALL_TIME_MS", "Cursor", "CursorIdentity", "DelayPolicy", "EventClock"}
-    | {"LearnedDelays", "SourcePartition", "StepLateness", "lateness_bin"}
-)
-"""Parts of the job that `sequitur.consumer` has for benchmarks alone."""
-
 _HEAD: Final = """\
 # {title}
 
@@ -138,7 +132,7 @@ def reference_pages() -> dict[str, str]:
     shown: set[str] = set()
     for face in FACES:
         for name, one in _public(face).items():
-            if one.path not in shown and name not in FOR_BENCHMARKS:
+            if one.path not in shown:
                 shown.add(one.path)
                 found[_part_of(one.path)].setdefault(face, {})[name] = one
     return {

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewPartitions,
 )
 
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.errors import DataLossError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from tests.support.broker_job import BY_DRIVER, BY_TASKS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from sequitur.consumer.dead_letters import DEAD_HEADERS
+from sequitur.base.copy_headers import DEAD_HEADERS
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.topology.step_runs import read_request, requests
 from tests.support.dead_letters import T0, TRACEBACK, dead_headers

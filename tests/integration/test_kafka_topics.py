@@ -15,11 +15,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.leader_topics import LeaderTopics
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering import batch_size as row_probe
 from sequitur.pipelines.ordering.batch_size import mean_row_bytes
 from sequitur.pipelines.ordering.preflight import check_before_start

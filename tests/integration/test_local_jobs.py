@@ -18,12 +18,12 @@ import pytest
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.cli.main import main
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.embedded import choose_free
 from sequitur.errors import StepFunctionError, SubscriptionFencedError
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.partition import SourcePartition
 from sequitur.local import JobReport, reorder
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.ordering.opening import ProcessStage

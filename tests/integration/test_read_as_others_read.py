@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur.cli.topic_reader import read_topic
-from sequitur.consumer import SourcePartition
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.small_batches import KafkaRanges
 from sequitur.producer import KafkaSettings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import FatalError, SettingsError
 from sequitur.kafka.admin import create_topic
 from sequitur.local import reorder

@@ -17,7 +17,6 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
@@ -30,6 +29,7 @@ from sequitur.errors import (
     SubscriptionFencedError,
     TopologyTaskError,
 )
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings
 from tests.spark import transactional_bolts
@@ -39,8 +39,8 @@ from tests.support.subscribed_topics import SubscribedTopics
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer import Cursor
-    from sequitur.consumer.step_log import StepEntry
+    from sequitur.consumer.reorder.step_log import StepEntry
+    from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import Delivery, KafkaSettings
     from sequitur.producer.quota import QuotaStatistics

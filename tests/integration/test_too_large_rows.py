@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur.cli.dead_letters import DeadLetter, request_rows
-from sequitur.consumer.event_time import (
+from sequitur.consumer.reorder.event_time import (
     EVENT_TIME_HEADER,
     LATE,
     NO_KEY,

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
+from sequitur.consumer.reorder.clock import (
+    LAST_BIN,
+    LATENESS_LIMIT_MS,
     DelayPolicy,
     EventClock,
+    LatenessHistogram,
     LearnedDelays,
-    SourcePartition,
     StepLateness,
+    bin_limit_ms,
     lateness_bin,
 )
-from sequitur.consumer.clock import LAST_BIN, LATENESS_LIMIT_MS, LatenessHistogram, bin_limit_ms
+from sequitur.kafka.partition import SourcePartition
 
 _PARTITIONS = [SourcePartition("readings", number) for number in range(3)]
 _lateness = st.integers(-1000, 200_000)

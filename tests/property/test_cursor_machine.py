@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription import acked_ranges
 from sequitur.consumer.subscription.acked_ranges import AckedRanges
 from sequitur.consumer.subscription.codec import (
@@ -21,7 +20,7 @@ from sequitur.consumer.subscription.codec import (
     in_metadata,
     read_stored,
 )
-from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, Cursor, CursorIdentity
 from sequitur.errors import (
     AckBeyondEndError,
     CursorDamagedError,

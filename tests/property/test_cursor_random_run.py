@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.cli.disorder import Disorder
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.kafka.partition import SourcePartition
 from sequitur.testing import ReorderTester
 from tests.support.examples import examples
 

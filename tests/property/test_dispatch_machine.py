@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sequitur.base.retry import Backoff
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor import Redeliveries
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
+from sequitur.kafka.partition import SourcePartition
 from tests.support.examples import examples
 
 _PARTITIONS = [SourcePartition("orders", 0), SourcePartition("orders", 1)]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import Cursor, SourcePartition
-from sequitur.consumer.step_log import StepKind
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.reorder.step_log import StepKind
+from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
 from sequitur.errors import SubscriptionError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering import job_subscription
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock
-from sequitur.consumer.lateness import Fold, FoldLimits, KeyState, Run
-from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import Fold, FoldLimits, KeyState, Run
+from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from tests.support.events import T0
 from tests.support.reorder_reference import Record, Reference
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import EVENT_TIME_HEADER, TimestampRule, now_of_step
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, TimestampRule, now_of_step
 from sequitur.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
 from sequitur.pipelines.rows.layout import Headers, record_batches, with_timestamps
 

@@ -12,25 +12,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import (
-    EventClock,
-    OutputTimestamp,
-    ReorderMode,
-    SourcePartition,
-    lateness_bin,
-)
-from sequitur.consumer.event_time import (
+from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER
+from sequitur.consumer.reorder import OutputTimestamp, ReorderMode
+from sequitur.consumer.reorder.clock import EventClock, lateness_bin
+from sequitur.consumer.reorder.event_time import (
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
     MISSING,
     REASON_HEADER,
-    SOURCE_OFFSET_HEADER,
     STALE,
     TOO_FAR_FUTURE,
     TimestampRule,
 )
-from sequitur.consumer.lateness import LateJudge
+from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
-from sequitur.consumer.clock import PartitionClock
-from sequitur.consumer.event_time import LATE, QUARANTINE_REASONS
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.clock import EventClock, PartitionClock
+from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS
 from sequitur.kafka.log_reading import Fetched
-from sequitur.kafka.partition import murmur2
+from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.stored_batches import batches_in, seen
 from sequitur.pipelines.ordering.runs import SortedRuns

@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sequitur import ReorderSettings
-from sequitur.consumer import parse_event_time_spec
-from sequitur.consumer.event_time import EVENT_TIME_HEADER, MISSING, TOO_EARLY, TimeBounds
-from sequitur.consumer.lateness import Run
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, MISSING, TOO_EARLY, TimeBounds
+from sequitur.consumer.reorder.lateness import Run
 from sequitur.pipelines.rows.release import HeldRows
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
 from sequitur.testing import ReorderTester

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from confluent_kafka import Consumer, Producer
 
+from sequitur.base.copy_headers import DEAD_COMPONENT_HEADER
 from sequitur.cli.topic_reader import watermarks
-from sequitur.consumer import ReorderSettings
-from sequitur.consumer.dead_letters import DEAD_COMPONENT_HEADER
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import may_be_taken
 from tests.spark.submitted_job import SubmittedJob

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.producer import KafkaSettings
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"

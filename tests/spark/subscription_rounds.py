@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import psutil
 
 from sequitur.cli.topic_reader import read_topic
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.kafka.admin import KafkaTopics
+from sequitur.kafka.partition import SourcePartition
 from tests.spark.kill_rounds import Rounds, in_turns
 from tests.support.output_reading import read_output
 from tests.support.waiting import PATIENCE_S
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from random import Random
 
-    from sequitur.consumer import Cursor
+    from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.kafka.settings import KafkaSettings
     from tests.spark.checkpoint_places import CheckpointPlace

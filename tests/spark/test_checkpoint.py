@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.store.hadoop_folder import open_storage

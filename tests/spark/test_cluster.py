@@ -27,9 +27,9 @@ import psutil
 import pytest
 
 from sequitur import embedded as _ports
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings
+from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.cluster_jobs import (

@@ -10,8 +10,8 @@ import pyspark
 import pytest
 from pyspark import TaskContext
 
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import UNPARSABLE, TimestampRule
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import UNPARSABLE, TimestampRule
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter, Summary

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import embedded as _ports
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.errors import SinkUnansweredError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.ordering.engine import ReorderEngine

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines.sink.sink import TopicSink
 from tests.spark import bolts
 from tests.support.broker_job import BY_TASKS

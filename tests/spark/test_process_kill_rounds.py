@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.dead_letters import DEAD_COMPONENT_HEADER
+from sequitur.base.copy_headers import DEAD_COMPONENT_HEADER
 from sequitur.consumer.topology import ProcessSettings
 from tests.spark.checkpoint_places import CheckpointPlace, disturb
 from tests.spark.kill_rounds import Rounds

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.pipelines.ordering.job import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event, time_of

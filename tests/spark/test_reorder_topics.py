@@ -11,8 +11,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, TopicError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.spark import tasks
 from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.events import T0, event, time_of

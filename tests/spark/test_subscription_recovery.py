@@ -20,10 +20,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_subscription import JobSubscription
 from sequitur.pipelines.ordering.step import Steps
 from tests.support.events import T0, Event, event, time_of
@@ -32,7 +32,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sequitur.consumer.step_log import StagedStep, StepEntry
+    from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.producer import KafkaSettings
     from tests.spark.conftest import Job

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sequitur.consumer import LatePolicy
-from sequitur.consumer.event_time import (
-    EVENT_TIME_HEADER,
-)
+from sequitur.consumer.reorder import LatePolicy
+from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
 from tests.support.events import by_partition, event, time_of
 from tests.support.waiting import PATIENCE_S
 

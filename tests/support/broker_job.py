@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
-from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.ordering.run import run_reorder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sequitur.cli.topic_reader import TopicRecord
-    from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.progress import JobReport

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import StagedStep, StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import StagedStep, StepEntry, StepKind, Totals
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage

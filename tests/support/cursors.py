@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.acked_ranges import AckedRanges

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequitur.cli.topic_reader import TopicRecord
-from sequitur.consumer.dead_letters import (
+from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
@@ -13,12 +12,11 @@ from sequitur.consumer.dead_letters import (
     DEAD_REASON_HEADER,
     DEAD_TIME_HEADER,
     DEAD_TOPOLOGY_HEADER,
-)
-from sequitur.consumer.event_time import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
+from sequitur.cli.topic_reader import TopicRecord
 
 T0 = 1_700_000_000_000
 TRACEBACK = (

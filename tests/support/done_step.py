@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sequitur.consumer import EventClock, LearnedDelays, SourcePartition, StepLateness
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
+from sequitur.kafka.partition import SourcePartition
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

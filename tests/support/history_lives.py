@@ -16,10 +16,9 @@ from uuid import uuid4
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import SourcePartition
-from sequitur.consumer.event_time import REASON_HEADER
-from sequitur.consumer.step_log import StepKind
-from sequitur.kafka.partition import murmur2
+from sequitur.consumer.reorder.event_time import REASON_HEADER
+from sequitur.consumer.reorder.step_log import StepKind
+from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.testing import ReorderTester
 from tests.support.broker_job import BY_DRIVER, BY_TASKS

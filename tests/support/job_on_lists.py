@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS
 from tests.support.reorder_reference import Record
 

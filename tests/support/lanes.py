@@ -75,9 +75,9 @@ LANES: Final = {
         "integration/test_verify_command.py",
     ),
     "reorder": (
-        "unit/consumer/lateness/*",
-        "unit/consumer/step_log/*",
-        "unit/consumer/time/*",
+        "unit/consumer/reorder/lateness/*",
+        "unit/consumer/reorder/step_log/*",
+        "unit/consumer/reorder/time/*",
         "unit/pipelines/*",
         "property/*",
         "integration/test_block_writer.py",

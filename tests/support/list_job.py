@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings
-from sequitur.consumer.lateness import FOLD_LIMITS, FoldLimits
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.lateness import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderedRecord
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from sequitur.consumer.step_log import StepDone, StepEntry, StepKind
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.progress import JobReport

@@ -17,7 +17,7 @@ from tests.support import stopped_job
 from tests.support.job_process import JobProcess
 
 if TYPE_CHECKING:
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
     from sequitur.producer import KafkaSettings
 
 

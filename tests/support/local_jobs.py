@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.pipelines.local.runner import run_local
 from tests.support.events import Event, send
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from sequitur.consumer.step_log import StepDone, StepEntry
+    from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.pipelines.ordering.opening import ProcessStage
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.producer import KafkaSettings

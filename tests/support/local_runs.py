@@ -17,7 +17,8 @@ from sequitur.testing import ReorderTester
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from sequitur.consumer import ReorderSettings, SourcePartition
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.store.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sequitur.consumer import EventClock, TimeUnit, parse_event_time_spec
-from sequitur.consumer.event_time import TimeBounds
+from sequitur.consumer.reorder import TimeUnit, parse_event_time_spec
+from sequitur.consumer.reorder.event_time import TimeBounds
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import (
     READ_SCHEMA,
@@ -22,6 +22,8 @@ from sequitur.pipelines.rows.stage import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from sequitur.consumer.reorder.clock import EventClock
 
 
 OUTPUTS: Final = 3

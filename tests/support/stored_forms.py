@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer import EventClock, LatePolicy, SourcePartition
-from sequitur.consumer.clock import LatenessHistogram, LearnedDelays, PartitionClock
-from sequitur.consumer.lateness import Fold, KeyState, Run
-from sequitur.consumer.step_log import (
-    StagedStep,
-    StepDone,
-    StepEntry,
-    StepKind,
-    Totals,
+from sequitur.consumer.reorder import LatePolicy
+from sequitur.consumer.reorder.clock import (
+    EventClock,
+    LatenessHistogram,
+    LearnedDelays,
+    PartitionClock,
 )
+from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.consumer.subscription.codec import (
     StoredCursor,
     decode_cursor,
@@ -62,6 +61,7 @@ from sequitur.consumer.subscription.stored_records import (
 )
 from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.records import encode_event_id, parse_event_id
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.spark_sink.sink_folder import (

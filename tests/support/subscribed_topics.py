@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
-from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
+from sequitur.consumer.subscription.cursor import (
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+    PartitionCursor,
+)
 from sequitur.consumer.subscription.cursor_store import cursor_topic, transactional_id
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
@@ -27,6 +31,7 @@ from sequitur.consumer.subscription.stored_records import (
     state_key,
 )
 from sequitur.kafka.control import BacklogState, control_topic, key_of
+from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

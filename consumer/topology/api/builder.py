@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
-    from sequitur.consumer.dead_letters import FailReason
+    from sequitur.base.copy_headers import FailReason
     from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.text import encodable
-from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, Tuple
 from sequitur.errors import EmitError
 

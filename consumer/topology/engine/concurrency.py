@@ -22,7 +22,7 @@ from sequitur.errors import NOT_THE_USERS, BoltTimeoutError, EmitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sequitur.consumer.dead_letters import FailReason
+    from sequitur.base.copy_headers import FailReason
     from sequitur.consumer.topology.api.bolt import BaseBolt, TopologyContext
     from sequitur.consumer.topology.api.builder import Component
     from sequitur.consumer.topology.api.collector import TaskId

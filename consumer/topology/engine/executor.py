@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.consumer.dead_letters import FailReason
+from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology.api.bolt import (
     BATCH_TICK,
     TICK,

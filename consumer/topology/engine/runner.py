@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.text import named
-from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import (
     TICK,
     BaseBolt,

@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.text import encodable, named, said_by
-from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.bolt import Moment
 from sequitur.consumer.topology.api.builder import EVENT_FIELDS, TreeFailure
 from sequitur.consumer.topology.api.collector import TaskId

@@ -17,7 +17,7 @@ from sequitur.consumer.topology.settling.root import is_made, never_acked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.consumer.dead_letters import FailReason
+    from sequitur.base.copy_headers import FailReason
     from sequitur.consumer.topology.api.builder import TreeFailure
     from sequitur.consumer.topology.api.tuple import Place, Stream
     from sequitur.consumer.topology.engine.plan import Rules

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.retry import Backoff
-from sequitur.consumer.dead_letters import FailReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

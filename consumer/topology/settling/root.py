@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.json_field import name_twice_in
 from sequitur.base.text import encodable, named
-from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.api.tuple import Place
 from sequitur.errors import EmitError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from sequitur.base.copy_headers import FailReason
 from sequitur.base.text import encodable
-from sequitur.consumer.dead_letters import FailReason
 from sequitur.consumer.topology.api.builder import TreeFailure
 from sequitur.consumer.topology.engine.transactions import ENDS_THE_JOB, writer_of
 from sequitur.consumer.topology.settling.outcomes import EventOutcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequitur.consumer.dead_letters import FailReason
+from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology.api.builder import AckedEvent, FailedEvent, TreeFailure, notify
 from sequitur.consumer.topology.api.tuple import EventValues
 from sequitur.consumer.topology.engine.plan import Ordering

@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription import admin as cursor_moves
 from sequitur.consumer.subscription.admin import CursorMoves, SubscriptionAdmin, finish_reset
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import (
@@ -29,6 +28,7 @@ from sequitur.errors import (
     SubscriptionConnectedError,
     SubscriptionFencedError,
 )
+from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

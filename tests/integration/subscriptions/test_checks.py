@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 
 from sequitur import Subscription
 from sequitur.base.retry import brief_outages
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes
 from sequitur.consumer.subscription.checks import Checks, checks_group, watch
@@ -35,6 +34,7 @@ from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import ToDo, control_topic, key_of
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 from sequitur.pipelines.ordering.job_subscription import (
     JobRecord,

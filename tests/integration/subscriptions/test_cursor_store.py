@@ -18,11 +18,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.base.retry import Outages
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription import compacted_topic as fenced_writer
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
-from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
+from sequitur.consumer.subscription.cursor import (
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+    PartitionCursor,
+)
 from sequitur.consumer.subscription.cursor_store import (
     CursorStore,
     cursor_topic,
@@ -46,6 +50,7 @@ from sequitur.errors import (
     SubscriptionFencedError,
     UnansweredError,
 )
+from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 from tests.support.cursors import state_of
 from tests.support.open_subscriptions import group_commit

@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import SubscriptionAdmin
 from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
 from sequitur.consumer.subscription.cursor_store import cursor_topic
@@ -35,6 +34,7 @@ from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CursorVersionError, StateFormatError
 from sequitur.kafka.admin import Extents
 from sequitur.kafka.control import control_topic
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.settings import KafkaSettings
 from tests.support.acls import AUTHORIZER, AclOperation, TopicRights
 from tests.support.subscribed_topics import SubscribedTopics

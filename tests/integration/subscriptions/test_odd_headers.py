@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import SourcePartition
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 from sequitur.subscription import Subscription
 from tests.support.odd_headers import LATIN_1, send_odd_headers

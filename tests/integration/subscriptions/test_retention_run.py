@@ -16,7 +16,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
@@ -29,6 +28,7 @@ from sequitur.consumer.subscription.retention import Holder, RetentionRun, run_r
 from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import TopicError
+from sequitur.kafka.partition import SourcePartition
 from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -20,7 +20,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Message, Position, Subscription, SubscriptionType
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription import skipping
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
@@ -42,6 +41,7 @@ from sequitur.errors import (
     SubscriptionNameError,
     TopicError,
 )
+from sequitur.kafka.partition import SourcePartition
 from tests.support.open_subscriptions import (
     OFTEN,
     SOON,

@@ -10,9 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.cli.main import app
-from sequitur.consumer import SourcePartition
-from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
 from sequitur.consumer.subscription.cursor_store import cursor_topic
 from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import group_of_new
@@ -22,6 +21,7 @@ from sequitur.errors import (
     TopicError,
     UnknownSubscriptionError,
 )
+from sequitur.kafka.partition import SourcePartition
 from tests.support.open_subscriptions import commit, committed, group_commit
 from tests.support.waiting import PATIENCE_S
 

@@ -13,11 +13,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription import consumption, cursor_store
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.stored_records import SubscriptionState

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur import Subscription, SubscriptionType
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import RegistryStore

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sequitur.base.json_field import FieldPath, FieldWatch, JsonField, parse_key
-from sequitur.consumer import parse_event_time_spec
-from sequitur.consumer.event_time import read_event_time
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.event_time import read_event_time
 from sequitur.errors import KeySpecError
 
 _DOTTED: list[tuple[str, Any, Any]] = [

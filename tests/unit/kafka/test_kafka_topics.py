@@ -14,13 +14,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import SourcePartition
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka import connections
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.producer import KafkaSettings
 from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel

@@ -9,7 +9,8 @@ import pytest
 
 from sequitur.base.flags import given_flags
 from sequitur.base.settings import SettingsError, load_settings
-from sequitur.consumer import DelayPolicy, EventTimeSource, ReorderSettings
+from sequitur.consumer.reorder import EventTimeSource, ReorderSettings
+from sequitur.consumer.reorder.clock import DelayPolicy
 from sequitur.pipelines.run_options import ReorderJob
 from sequitur.producer import EVENT_ID_HEADER
 

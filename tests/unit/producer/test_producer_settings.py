@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import SubscriptionNameError
 from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings
 from sequitur.producer.daemon.daemon import ProduceSettings

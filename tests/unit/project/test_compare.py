@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.topology import TopologyBuilder, bolt
 from sequitur.testing import ReorderTester
 from tests.support.pages import rows_of, section

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sequitur.cli import demo
-from sequitur.consumer import ReorderSettings
-from sequitur.consumer.step_log import Totals
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.step_log import Totals
 from sequitur.consumer.subscription.cursor_store import cursor_topic
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.kafka.control import control_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.testing import ReorderTester
 from tests.support.pages import section
 

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.testing import ReorderTester
 from tests.support.pages import rows_of, section
 

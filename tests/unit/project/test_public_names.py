@@ -14,7 +14,7 @@ import pytest
 
 import sequitur.consumer
 import sequitur.errors
-from tests.house.public_names import FACES, FOR_BENCHMARKS, NOT_FOR_USERS
+from tests.house.public_names import FACES, NOT_FOR_USERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,8 +89,6 @@ def test_errors_have_one_root_and_can_be_pickled(error: type[Exception]) -> None
 @pytest.mark.parametrize(("face", "name"), _NAMES)
 def test_types_of_public_signatures_are_public(face: str, name: str) -> None:
     """A user who annotates code finds each type that a signature names."""
-    if name in FOR_BENCHMARKS:
-        return
     public = {name for face in _FACES for name in face.__all__}
     value = getattr(importlib.import_module(face), name)
     named = {word for text in _annotations(value) for word in re.findall(r"[A-Za-z_][\w.]*", text)}
@@ -130,4 +128,3 @@ def test_what_the_pages_leave_out_is_there() -> None:
         for member in (*vars(owner), *vars(owner).get("__annotations__", ()))
     }
     assert there >= NOT_FOR_USERS
-    assert {*sequitur.consumer.__all__} >= FOR_BENCHMARKS

@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from sequitur.cli.console import shown
-from sequitur.cli.dead_letters import DeadLetter, Selection, request_rows
-from sequitur.cli.dlq import request
-from sequitur.cli.topic_reader import TopicRecord
-from sequitur.consumer.dead_letters import (
+from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_DETAIL_HEADER,
     DEAD_EVENT_TIME_HEADER,
     DEAD_REASON_HEADER,
     DEAD_TIME_HEADER,
-)
-from sequitur.consumer.event_time import (
     SOURCE_OFFSET_HEADER,
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
+from sequitur.cli.console import shown
+from sequitur.cli.dead_letters import DeadLetter, Selection, request_rows
+from sequitur.cli.dlq import request
+from sequitur.cli.topic_reader import TopicRecord
 from sequitur.consumer.topology import FailReason, Place, TopologyBuilder, bolt
 from sequitur.consumer.topology.settling.root import MadeTuple
 from sequitur.consumer.topology.step.batch import PendingEvent

@@ -10,7 +10,8 @@ import pytest
 
 from sequitur.cli.disorder import SHOWN_DELAYS_MS, Disorder, KeyTimes
 from sequitur.cli.measure import read_into
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.stored_batches import LogRecord
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 
 from sequitur.cli.tail import ShownRecord, ValueStyle, newest
 from sequitur.cli.topic_reader import OpenTopic, TopicRecord
-from sequitur.consumer import parse_event_time_spec
+from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.errors import UnknownTopicError
 from sequitur.kafka.settings import KafkaSettings
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.consumer import ReorderSettings
+    from sequitur.consumer.reorder import ReorderSettings
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from tests.support.cursors import state_of
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 
 
 def _cursor(subscription: str, acked: int = 0, *, partition: int = 0) -> Cursor:

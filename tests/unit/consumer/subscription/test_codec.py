@@ -11,10 +11,11 @@ import google_crc32c
 import msgspec
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import CURSOR_VERSION, decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import (
     LARGEST_OFFSET,
+    Cursor,
+    CursorIdentity,
     Redeliveries,
     RedeliverySpan,
 )

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription.cursor import WORTH_A_SEEK, ConsumedPartition, CountedSizes
+from sequitur.consumer.subscription.cursor import (
+    WORTH_A_SEEK,
+    ConsumedPartition,
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+)
 from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 

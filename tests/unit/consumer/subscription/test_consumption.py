@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sequitur.consumer import CursorIdentity, SourcePartition
 from sequitur.consumer.subscription.consumption import Consumption
-from sequitur.consumer.subscription.cursor import ConsumedPartition
+from sequitur.consumer.subscription.cursor import ConsumedPartition, CursorIdentity
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     DeadMessage,
@@ -21,6 +20,7 @@ from sequitur.consumer.subscription.dispatch import (
 from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import AckBeyondEndError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

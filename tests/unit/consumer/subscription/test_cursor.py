@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
-from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, AckCounts, Cursor, CursorIdentity
 from sequitur.errors import AckBeyondEndError, CursorError, MarkDeleteBackError
 
 if TYPE_CHECKING:

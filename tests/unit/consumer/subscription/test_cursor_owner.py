@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
 from sequitur.consumer.subscription import cursor_store
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorOwner, GroupOffsets
 from sequitur.consumer.subscription.stored_records import (
     HeldLease,
@@ -18,6 +17,7 @@ from sequitur.consumer.subscription.stored_records import (
     SubscriptionState,
 )
 from sequitur.errors import SubscriptionFencedError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.dead_letters import DeadLetters
 from sequitur.consumer.subscription.dispatch import DeadMessage, FailureCause
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

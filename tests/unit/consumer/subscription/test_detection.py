@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sequitur.consumer import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.policies import (
     DetectionThresholds,
     PartitionBacklog,

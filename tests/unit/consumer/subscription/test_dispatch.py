@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sequitur.base.retry import Backoff
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor import Redeliveries
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
@@ -15,6 +14,7 @@ from sequitur.consumer.subscription.dispatch import (
     FailureCause,
     OrderRule,
 )
+from sequitur.kafka.partition import SourcePartition
 
 ONE, TWO = SourcePartition("orders", 0), SourcePartition("orders", 1)
 _BACKOFF = Backoff(initial_ms=100, maximum_ms=1_000, jitter=0)

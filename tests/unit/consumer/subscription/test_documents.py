@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
+from sequitur.consumer.subscription.cursor import (
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+    PartitionCursor,
+)
 from sequitur.consumer.subscription.inspection import (
     Publisher,
     Sight,
@@ -25,6 +29,7 @@ from sequitur.consumer.subscription.registry import (
 )
 from sequitur.consumer.subscription.stored_records import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.kafka.partition import SourcePartition
 
 _HERE = SourcePartition("my-topic", 0)
 _RECORD = SubscriptionRecord("sub1", ("my-topic",), SubscriptionType.SHARED, 1_000_000, group="")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.backlog import IdleWatch
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.policies import (
     TopicPolicies,
     expired_before,

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from tests.support.tree import ROOT
 
 SPAN: Final = 100_000_000

@@ -12,7 +12,7 @@ import random
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor
+from sequitur.consumer.subscription.cursor import Cursor
 from sequitur.errors import MarkDeleteBackError
 from tests.support.cursors import MANAGED, Partition, entries_to_read, partition_of
 

@@ -32,8 +32,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer import Cursor
-from sequitur.consumer.subscription.cursor import CountedSizes
+from sequitur.consumer.subscription.cursor import CountedSizes, Cursor
 from sequitur.errors import AckBeyondEndError
 from tests.support.cursors import MANAGED, Partition, partition_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.position import (
     MoveTotals,
     forward_move,
@@ -18,6 +18,7 @@ from sequitur.consumer.subscription.position import (
 )
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import PositionRangeError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.errors import UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET
 from sequitur.consumer.subscription.position import (
     Position,
@@ -19,6 +18,7 @@ from sequitur.consumer.subscription.position import (
     places_of,
 )
 from sequitur.errors import PolicyError, PositionFormatError, PositionRangeError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

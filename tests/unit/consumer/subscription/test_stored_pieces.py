@@ -7,7 +7,6 @@ import struct
 import google_crc32c
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import (
     METADATA_LIMIT,
     StoredPieces,
@@ -17,6 +16,7 @@ from sequitur.consumer.subscription.codec import (
     read_pointer,
     read_stored,
 )
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.errors import (
     CursorChunksError,
     CursorDamagedError,

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import Cursor, CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.cursor import CountedSizes, PartitionCursor
+from sequitur.consumer.subscription.cursor import (
+    CountedSizes,
+    Cursor,
+    CursorIdentity,
+    PartitionCursor,
+)
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
 from sequitur.consumer.subscription.survey import Cuts, DueAck, FindingKind, Log, Survey, due_acks
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.policies import PartitionBacklog

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local import runner
 from sequitur.pipelines.local import tester as local_tester
 from sequitur.pipelines.local.runner import Pace

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer import SourcePartition
 from sequitur.errors import CheckpointError, OwnershipError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.store.checkpoint import SparkPart
 from sequitur.pipelines.store.storage import LocalStorage

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import LogRangeError, RetriableError, TopicError, UnansweredError
 from sequitur.kafka.log_reading import EARLIEST
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import TOPICS_EACH_S, Planner, shares
 from sequitur.pipelines.ordering.batch_size import BatchSize

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import (
     BrokerUnreachableError,
     CheckpointError,

@@ -14,7 +14,7 @@ import cloudpickle
 import psutil
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.local.runner import running_workers
 from sequitur.pipelines.local.workers import ProcessWorkers

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import Cursor, CursorIdentity, EventClock, SourcePartition
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
 from sequitur.pipelines.ordering.job_subscription import acked_between, held_offsets
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts
@@ -35,6 +36,7 @@ from tests.support.staged_rows import BASE_MS, Row, is_usable, rows_of_sources, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.store.storage import Location
 
 _PLACES = st.sets(st.integers(0, 45))

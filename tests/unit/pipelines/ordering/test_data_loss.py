@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import EventClock, SourcePartition
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import lost_offsets, rows_lost
 
 _READ = SourcePartition("in", 0)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock
-from sequitur.consumer.step_log import StagedStep, StepKind
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.step_log import StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.step import Finisher
 from tests.support.waiting import PATIENCE_S

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from sequitur.consumer import EventClock, LearnedDelays, ReorderSettings, SourcePartition
-from sequitur.consumer.clock import StepLateness, lateness_bin
-from sequitur.consumer.lateness import Run
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness, lateness_bin
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.frontier import Frontier, tick_ms
 
 A, B = SourcePartition("readings", 0), SourcePartition("readings", 1)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import check_batch, check_start, topic_ids
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.storage import LocalStorage

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import CursorIdentity, SourcePartition
-from sequitur.consumer.subscription.cursor import PartitionCursor
+from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.registry import Registry
 from sequitur.consumer.subscription.stored_records import StoredSubscription, SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_subscription import JobRecord, JobSubscription
 
 if TYPE_CHECKING:

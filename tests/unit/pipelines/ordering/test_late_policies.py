@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.event_time import (
+from sequitur.base.copy_headers import (
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
+    SOURCE_TOPIC_HEADER,
+)
+from sequitur.consumer.reorder.event_time import (
     EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
     REASON_HEADER,
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TIMESTAMP_HEADER,
-    SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.lateness import FoldLimits
+from sequitur.consumer.reorder.lateness import FoldLimits
 from sequitur.errors import LateRowError
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.deaths import DOCUMENTS, at_frontier_4000, check_verdicts_stay, times_of

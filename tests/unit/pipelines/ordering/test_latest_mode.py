@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from sequitur.consumer.event_time import (
+from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER
+from sequitur.consumer.reorder.event_time import (
     LAST_RELEASED_HEADER,
     LATE_BY_HEADER,
     REASON_HEADER,
-    SOURCE_OFFSET_HEADER,
     STALE,
 )
-from sequitur.consumer.lateness import FoldLimits
+from sequitur.consumer.reorder.lateness import FoldLimits
 from sequitur.errors import CheckpointError, LateRowError
 from tests.support.deaths import DOCUMENTS, check_newest_stay
 from tests.support.events import T0, Event, by_partition, event, time_of

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import BrokerUnreachableError, CheckpointError, ReorderError, SettingsError
 from sequitur.pipelines import process, reorder
 from sequitur.pipelines.ordering.job import reorder as reorder_on_spark

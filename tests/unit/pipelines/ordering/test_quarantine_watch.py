@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import parse_event_time_spec
-from sequitur.consumer.clock import UnusableRow
-from sequitur.consumer.event_time import MISSING
-from sequitur.consumer.step_log import Totals
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.clock import UnusableRow
+from sequitur.consumer.reorder.event_time import MISSING
+from sequitur.consumer.reorder.step_log import Totals
 from sequitur.pipelines.ordering.progress import QuarantineWatch
 
 _SECONDS = "event-time-likely-seconds"

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer import EventClock, LearnedDelays, SourcePartition, StepLateness
-from sequitur.consumer.lateness import Fold, KeyState, Run
-from sequitur.consumer.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
+from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
 from sequitur.pipelines.store.documents import files_document, partitions_document

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import StepFunctionError, TopicError
 from sequitur.pipelines.local.tester import _copied
 from sequitur.testing import ReorderTester

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.event_time import (
+from sequitur.base.copy_headers import (
+    SOURCE_OFFSET_HEADER,
+    SOURCE_PARTITION_HEADER,
+    SOURCE_TIMESTAMP_HEADER,
+    SOURCE_TOPIC_HEADER,
+)
+from sequitur.consumer.reorder.event_time import (
     EVENT_TIME_HEADER,
     FRONTIER_HEADER,
     LATE,
@@ -18,14 +24,10 @@ from sequitur.consumer.event_time import (
     MISSING,
     NEGATIVE,
     REASON_HEADER,
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TIMESTAMP_HEADER,
-    SOURCE_TOPIC_HEADER,
     TOO_FAR_FUTURE,
     UNPARSABLE,
 )
-from sequitur.consumer.step_log import StepKind, awaited
+from sequitur.consumer.reorder.step_log import StepKind, awaited
 from sequitur.errors import CheckpointError
 from tests.support.deaths import dying_before
 from tests.support.events import (

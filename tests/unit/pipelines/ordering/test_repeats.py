@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.step_log import StepKind
+from sequitur.consumer.reorder.step_log import StepKind
 from tests.support.deaths import DOCUMENTS, check_repeats_stay, of_event, times_of
 from tests.support.events import T0, Event, event
 

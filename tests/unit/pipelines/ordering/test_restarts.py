@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import (
     CheckpointError,
     DataLossError,
@@ -18,6 +18,7 @@ from sequitur.errors import (
     TopicError,
     UnansweredError,
 )
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.restarts import Begin, Restarts
 

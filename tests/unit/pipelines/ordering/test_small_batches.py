@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import LogRangeError, ReadTooLargeError, ReorderError, UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
 from sequitur.pipelines.rows.stage import RunWriter, Summary

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.base.retry import Outages
-from sequitur.consumer import ReorderSettings, SourcePartition
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import LogRangeError, UnansweredError
 from sequitur.kafka import connections
-from sequitur.kafka.partition import OutputPartition
+from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.reader import RACK
 from sequitur.kafka.record_batch import Stamp, new_builder, seal, stamped
 from sequitur.kafka.settings import KafkaSettings

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import (
     NOTHING_DONE,
     StagedStep,
     StepDone,

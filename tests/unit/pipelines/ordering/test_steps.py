@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock, ReorderSettings, SourcePartition
-from sequitur.consumer.clock import Look
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.reorder.clock import EventClock, Look
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.errors import UnansweredError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint

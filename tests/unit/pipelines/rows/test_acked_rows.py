@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer import SourcePartition
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.rows.stage import ROW_LIMITS, RowLimits, RunWriter, in_ranges
 from tests.support.examples import examples
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, as_batches, rows_of_sources

@@ -8,8 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer import parse_event_time_spec
-from sequitur.consumer.event_time import TOO_FAR_FUTURE, EventTime, TimeBounds, read_event_time
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.event_time import (
+    TOO_FAR_FUTURE,
+    EventTime,
+    TimeBounds,
+    read_event_time,
+)
 from sequitur.pipelines.rows.stage import READ_SCHEMA, RunWriter
 from tests.support.event_time_cases import (
     FORMAT_CASES,

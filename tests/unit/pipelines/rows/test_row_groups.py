@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import LATE, TimestampRule
-from sequitur.consumer.lateness import LateJudge
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import LATE, TimestampRule
+from sequitur.consumer.reorder.lateness import LateJudge
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import JudgeTask

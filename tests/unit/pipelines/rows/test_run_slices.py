@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer.event_time import LATE
-from sequitur.consumer.lateness import LateJudge
+from sequitur.consumer.reorder.event_time import LATE
+from sequitur.consumer.reorder.lateness import LateJudge
 from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits

@@ -13,7 +13,7 @@ import pytest
 
 from sequitur import ReorderSettings
 from sequitur.base.retry import Outages
-from sequitur.consumer.step_log import NOTHING_DONE
+from sequitur.consumer.reorder.step_log import NOTHING_DONE
 from sequitur.errors import SendUnansweredError, SinkUnansweredError, UnansweredError
 from sequitur.kafka import connections
 from sequitur.kafka.partition import OutputPartition

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import SourcePartition, parse_event_time_spec
-from sequitur.consumer.event_time import identity_of
-from sequitur.consumer.lateness import Fold, KeyState, Run
-from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
+from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.reorder.event_time import identity_of
+from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of

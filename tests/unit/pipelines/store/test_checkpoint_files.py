@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.clock import Look
-from sequitur.consumer.lateness import Run
-from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock, Look
+from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.ownership import as_text

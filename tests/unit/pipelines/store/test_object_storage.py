@@ -16,10 +16,10 @@ import obstore
 import pytest
 from pyarrow.fs import FileSystem
 
-from sequitur.consumer import SourcePartition
 from sequitur.consumer.topology.engine.plan import Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.errors import CheckpointError, OwnershipError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.store.checkpoint import SparkPart, Sweeper
 from sequitur.pipelines.store.ownership import Ownership

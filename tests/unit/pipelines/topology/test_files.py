@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import OutputTimestamp
-from sequitur.consumer.event_time import TimestampRule
+from sequitur.consumer.reorder import OutputTimestamp
+from sequitur.consumer.reorder.event_time import TimestampRule
 from sequitur.consumer.topology.engine.plan import OutputRecord, Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.layout import footer_of

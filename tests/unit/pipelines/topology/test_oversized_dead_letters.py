@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.dead_letters import DEAD_DETAIL_HEADER
+from sequitur.base.copy_headers import DEAD_DETAIL_HEADER
 from sequitur.consumer.topology import FailReason
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.topology import ProcessSettings, TransactionalTopologyBuilder
 from sequitur.consumer.topology.state import OpaqueState, State, TransactionalState
 from sequitur.consumer.topology.step.transaction_run import CommitRun

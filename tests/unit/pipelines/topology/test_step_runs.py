@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.clock import Look
-from sequitur.consumer.step_log import StepEntry, StepKind, Totals
+from sequitur.consumer.reorder.clock import EventClock, Look
+from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
 from sequitur.errors import ConservationError
+from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.topology import files, step_runs
 from sequitur.pipelines.topology import step_runs as replay
 from sequitur.pipelines.topology.files import OutputFiles

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
 
-from sequitur.consumer import ReorderSettings
+from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.topology import (
     BaseTransactionalBolt,
     Bolt,

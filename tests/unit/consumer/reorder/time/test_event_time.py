@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer.reorder import (
     EventTimeSource,
     EventTimeSpec,
     TimeFormat,
     TimeUnit,
     parse_event_time_spec,
 )
-from sequitur.consumer.event_time import (
+from sequitur.consumer.reorder.event_time import (
     LATE,
     LIKELY_UNITS,
     MISSING,

@@ -78,18 +78,14 @@ QUARANTINE_REASONS: Final = (
     NO_KEY,
 )
 
-# Headers added, in this order, behind the row's own headers.
+# Headers added, in this order, behind the row's own headers, and then those of its place.
 REASON_HEADER: Final = "sequitur-reason"
 LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # behind the frontier, or behind its key if stale
 FRONTIER_HEADER: Final = "sequitur-frontier"  # epoch ms; the frontier the row was held against
 LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, where that is known
-SOURCE_TOPIC_HEADER: Final = "sequitur-source-topic"
-SOURCE_PARTITION_HEADER: Final = "sequitur-source-partition"
-SOURCE_OFFSET_HEADER: Final = "sequitur-source-offset"
 OVERSIZED_HEADER: Final = "sequitur-oversized-file"
 """Of a record that stands for one too large for its topic: where the whole one is, in the job's
 checkpoint."""
-SOURCE_TIMESTAMP_HEADER: Final = "sequitur-source-timestamp"  # epoch ms; the record's own there
 
 
 # Which event times are believed: not before the earliest, not beyond the latest.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
-from sequitur.consumer.clock import Look
-from sequitur.consumer.step_log import Awaited, awaited
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.clock import EventClock, Look
+from sequitur.consumer.reorder.step_log import Awaited, awaited
+from sequitur.kafka.partition import SourcePartition
 
 IDLE_MS = 30_000
 DELAY_MS = 1_000

@@ -11,9 +11,8 @@ from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from sequitur.base.time_format import MAX_EVENT_TIME_MS
-from sequitur.consumer.clock import BEFORE_ALL_TIME_MS
-from sequitur.consumer.event_time import LATE, NO_KEY, STALE, TOO_LARGE
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS, MAX_EVENT_TIME_MS
+from sequitur.consumer.reorder.event_time import LATE, NO_KEY, STALE, TOO_LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import (
+from sequitur.consumer.reorder.clock import (
     DelayPolicy,
     EventClock,
+    LatenessHistogram,
     LearnedDelays,
-    SourcePartition,
     StepLateness,
+    bin_limit_ms,
     lateness_bin,
 )
-from sequitur.consumer.clock import LatenessHistogram, bin_limit_ms
 from sequitur.errors import StateFormatError
+from sequitur.kafka.partition import SourcePartition
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

@@ -32,8 +32,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from sequitur.base.json_field import cut, documents_of, value_at, which_fields, which_names
-from sequitur.base.time_format import TimeFormat
-from sequitur.consumer.event_time import (
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS, TimeFormat
+from sequitur.consumer.reorder.event_time import (
     LIKELY_UNITS,
     NO_KEY,
     TOO_LARGE,
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 CLOCK_FORMAT: Final = 2
 """No release had 1. It is refused, and not used again."""
 LONGEST_TICK_MS: Final = 1_000
-BEFORE_ALL_TIME_MS: Final = -1
-"""The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
 
 
 class Look(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer import ReorderMode
-from sequitur.consumer.event_time import LATE, NO_KEY, STALE, TOO_EARLY, TOO_LARGE
-from sequitur.consumer.lateness import LateJudge, is_behind, late_against, staging_rules
+from sequitur.consumer.reorder import ReorderMode
+from sequitur.consumer.reorder.event_time import LATE, NO_KEY, STALE, TOO_EARLY, TOO_LARGE
+from sequitur.consumer.reorder.lateness import LateJudge, is_behind, late_against, staging_rules
 
 _NOTHING = 0
 """The last of a key of which nothing is released; a mask says so."""

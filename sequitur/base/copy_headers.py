@@ -1,9 +1,15 @@
-"""Dead letters: the headers that say what became of an event."""
+"""Headers of a record that is a copy of another: where that one is, why it was copied."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
+
+SOURCE_TOPIC_HEADER: Final = "sequitur-source-topic"
+SOURCE_PARTITION_HEADER: Final = "sequitur-source-partition"
+SOURCE_OFFSET_HEADER: Final = "sequitur-source-offset"
+SOURCE_TIMESTAMP_HEADER: Final = "sequitur-source-timestamp"
+"""The timestamp that the record has there, epoch ms."""
 
 DEAD_REASON_HEADER: Final = "sequitur-dlq-reason"
 """One of `FailReason`."""

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.consumer.clock import BEFORE_ALL_TIME_MS, EventClock, LearnedDelays
-from sequitur.consumer.lateness import ROUTES, KeyState, LatePolicy, Output, Run
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.clock import EventClock, LearnedDelays
+from sequitur.consumer.reorder.lateness import ROUTES, KeyState, LatePolicy, Output, Run
 from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition
 
@@ -268,7 +269,7 @@ class StagedStep(Step):
 #   after F is out yet, so it goes out now without breaking the order.
 #
 # A row of this step with t < F is *behind the frontier*. With `keys` in the entry it is judged by
-# the last released event time of its key (`sequitur.consumer.lateness`), and either
+# the last released event time of its key (`sequitur.consumer.reorder.lateness`), and either
 # rescued, which releases it in this step, before everything else, or late. Without, it is late.
 # What was judged stands in a file of the step, written before the entry.
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer import EventClock, SourcePartition
-from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError
+from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from sequitur.consumer.lateness import Run
+    from sequitur.consumer.reorder.lateness import Run
 
 _COUNTS = st.integers(0, 1 << 40)
 _TOTALS = st.builds(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import BEFORE_ALL_TIME_MS, EventClock, SourcePartition
-from sequitur.consumer.clock import Look, PartitionClock
+from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.clock import EventClock, Look, PartitionClock
 from sequitur.errors import StateFormatError
+from sequitur.kafka.partition import SourcePartition
 
 A = SourcePartition("readings", 0)
 B = SourcePartition("readings", 1)

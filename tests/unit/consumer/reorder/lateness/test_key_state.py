@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sequitur.consumer.lateness import FOLD_LIMITS, Fold, KeyState, Run
+from sequitur.consumer.reorder.lateness import FOLD_LIMITS, Fold, KeyState, Run
 from sequitur.pipelines.workers import is_small
 
 

@@ -26,16 +26,16 @@ from sequitur.base.settings import (
     milliseconds,
     split,
 )
-from sequitur.consumer.clock import LATENESS_LIMIT_MS, DelayPolicy
-from sequitur.consumer.event_time import (
+from sequitur.consumer.reorder.clock import LATENESS_LIMIT_MS, DelayPolicy
+from sequitur.consumer.reorder.event_time import (
     EVENT_TIME_HEADER,
     EventTimeSpec,
     OutputTimestamp,
     TimeBounds,
 )
-from sequitur.consumer.lateness import DataLoss, LatePolicy, ReorderMode
-from sequitur.kafka.partition import EXPECTED, is_topic_name
+from sequitur.consumer.reorder.lateness import DataLoss, LatePolicy, ReorderMode
 from sequitur.kafka.records import EVENT_ID_HEADER
+from sequitur.kafka.settings import Topic
 
 _APP: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,12 +46,6 @@ _DEEPEST_FLOOR: Final = timedelta(days=7)
 def _check_app(value: object) -> object:
     if isinstance(value, str) and _APP.fullmatch(value) is None:
         raise ValueError("expected letters, digits, '.', '_' and '-', at most 200")
-    return value
-
-
-def check_topic(value: object) -> object:
-    if isinstance(value, str) and not is_topic_name(value):
-        raise ValueError(EXPECTED)
     return value
 
 
@@ -66,7 +60,6 @@ def _in_utc(value: datetime) -> datetime:
 Moment = Annotated[
     datetime, AfterValidator(_in_utc), PlainSerializer(datetime.isoformat, return_type=str)
 ]
-Topic = Annotated[str, BeforeValidator(check_topic)]
 App = Annotated[str, BeforeValidator(_check_app)]
 Topics = Annotated[tuple[Topic, ...], BeforeValidator(split)]
 Spec = Annotated[EventTimeSpec, BeforeValidator(_parse_spec), PlainSerializer(str, return_type=str)]

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer import EventClock, LatePolicy, LearnedDelays, SourcePartition, StepLateness
-from sequitur.consumer.lateness import KeyState, Run
-from sequitur.consumer.step_log import StepDone, StepEntry, StepKind, Totals, finish
+from sequitur.consumer.reorder import LatePolicy
+from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
+from sequitur.consumer.reorder.lateness import KeyState, Run
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError, StateFormatError
+from sequitur.kafka.partition import SourcePartition
 
 A = SourcePartition("readings", 0)
 
