@@ -24,8 +24,8 @@ _PROGRAM: Final = """
 import gc, json, sys
 import numpy as np
 import psutil
-from sequitur.consumer import Cursor, CursorIdentity
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 
 span, holes = int(sys.argv[1]), int(sys.argv[2])
 identity = CursorIdentity("billing", "orders", 3)
