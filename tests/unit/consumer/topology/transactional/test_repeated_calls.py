@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -38,7 +39,7 @@ from tests.support.transactions import (
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BaseBolt, BasicOutputCollector, Tuple
@@ -97,6 +98,17 @@ class Locked(Keeping):
         if self.open:
             raise ValueError(f"{self.open} are open")
         super().at_end()
+
+
+class Wavering(Keeping):
+    """Emits a value at once where it is given the same a second time, and nothing else."""
+
+    def pass_on(self, value: Any) -> None:
+        if _calls(self.journal).count(value) > 1:
+            self.collector.emit((self.transaction, value))
+
+    def at_end(self) -> None:
+        """Nothing is left."""
 
 
 def _tester(journal: Journal, folder: Path, part: BaseBolt, **settings: Any) -> TransactionTester:
@@ -710,3 +722,59 @@ def test_readers_get_what_was_emitted_and_not_what_the_bolt_makes_of_it_later(
     tester.run(events(*_values(12)))
     found = [json.loads(value or b"") for _, value in tester.records("out")]
     assert found == [_values(count) for count in range(1, 13)]
+
+
+class Stammering(Emitting):
+    """Emits at once what it is given, and fails then where the journal plans it."""
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        value = text(tuple["value"])
+        self._note("process", value, tuple["transaction"])
+        self.values.append(value)
+        self.pass_on(value)
+        self.journal.pass_through(f"{self.context.component}.{value}")
+
+
+@pytest.mark.promise("state-event-fails-batch")
+def test_what_a_bolt_emitted_before_it_raised_is_undone(tmp_path: Path) -> None:
+    """Nobody has it by then, so the bolt is not run again."""
+    journal = Journal()
+    journal.faults["part.30"] = [_503]
+    tester = _tester(journal, tmp_path, Stammering(journal))
+    tester.run(events(*_values(60)))
+    assert len(_calls(journal)) < 60 + 30
+    assert journal.finishes_of("part") == [1]
+    assert [text(event.value) for event in tester.failed] == ["30"]
+    values = [one for one in _values(60) if one != "30"]
+    assert [text(value) for _, value in tester.records("out")] == values
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values, 1)
+
+
+def test_what_a_bolt_emits_when_it_is_given_a_tuple_again_counts(tmp_path: Path) -> None:
+    """And not what it emitted for that before, or that it emitted nothing."""
+    journal = Journal()
+    journal.faults["part.3"] = [_503]
+    tester = _tester(journal, tmp_path, Wavering(journal, _LARGE))
+    tester.run(events(*_values(5)))
+    assert _again(journal) == [0, 1, 2]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys("012", 1)
+
+
+class Flooding(Stammering):
+    """Emits very much for what then fails; nobody reads it."""
+
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({"unread": ("transaction", "number")})
+
+    def pass_on(self, value: Any) -> None:
+        super().pass_on(value)
+        for number in range(70_000 if value == "3" else 0):
+            self.collector.emit((self.transaction, number), "unread")
+
+
+def test_a_call_that_emits_more_than_memory_is_to_hold_is_run_again(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.faults["part.3"] = [_503]
+    tester = _tester(journal, tmp_path, Flooding(journal))
+    tester.run(events(*_values(5)))
+    assert journal.finishes_of("part") == [1, 1]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys("0124", 1)
