@@ -304,16 +304,17 @@ class PartFile:
             return
         if self._writer is None:
             self.name = f"part-{uuid4().hex}{_SUFFIX}"
-            self._file = new_file(self._folder / self.name)
-            self._writer = pq.ParquetWriter(
-                self._file,
-                self._schema,
-                compression="none",
-                # Keys and values hardly repeat within a page; a topic does.
-                use_dictionary=["topic"],
-                write_statistics=list(_SKIPPED_BY),
-                store_schema=False,
-            )
+            with naming(self.location):  # a file begins with some bytes
+                self._file = new_file(self._folder / self.name)
+                self._writer = pq.ParquetWriter(
+                    self._file,
+                    self._schema,
+                    compression="none",
+                    # Keys and values hardly repeat within a page; a topic does.
+                    use_dictionary=["topic"],
+                    write_statistics=list(_SKIPPED_BY),
+                    store_schema=False,
+                )
         rows, most = rows.cast(self._schema), self._row_group_rows
         with naming(self.location):
             self._writer.write_table(rows, row_group_size=most)

@@ -10,6 +10,7 @@ that names them.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -19,7 +20,7 @@ import pyarrow as pa
 from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.durable import admit, make_folders, not_shared
+from sequitur.pipelines.store.durable import admit, make_folders, naming, not_shared
 from sequitur.pipelines.store.remote_path import (
     HdfsPath,
     ObjectPath,
@@ -29,7 +30,7 @@ from sequitur.pipelines.store.remote_path import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Location: TypeAlias = Path | ObjectPath | HdfsPath
 OVERSIZED_FOLDER: Final = "oversized"
@@ -60,6 +61,13 @@ def new_file(location: Location) -> pa.NativeFile:
         file.close()
         raise
     return file
+
+
+@contextlib.contextmanager
+def written(location: Location) -> Iterator[pa.NativeFile]:
+    """Write a file in a block; it is there behind it, and what fails in it names the file."""
+    with naming(location), new_file(location) as file:
+        yield file
 
 
 def new_folder(location: Location, *, may_be_there: bool = False) -> None:
@@ -93,7 +101,7 @@ def delete_all(location: Location) -> None:
 
 def write_new(location: Location, content: bytes) -> None:
     """Write a file that nobody has been told of yet."""
-    with new_file(location) as file:
+    with written(location) as file:
         file.write(content)
 
 

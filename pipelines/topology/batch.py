@@ -47,7 +47,7 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.rows.layout import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.rows.release import Roots
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.storage import new_file, open_file, sync, write_aside, write_new
+from sequitur.pipelines.store.storage import open_file, sync, write_aside, write_new, written
 from sequitur.pipelines.topology.files import (
     EVENT_COLUMNS,
     ExchangeFile,
@@ -378,7 +378,7 @@ class FileBatch(StepBatch):
         found = [(root.event[0], root.id, root.attempt) for root in roots if root.is_tracked]
         columns = zip(*found, strict=True) if found else [()] * len(_ROOTS_SCHEMA)
         path = self.folder / "work" / f"roots-{uuid4().hex}.arrow"
-        with new_file(path) as file, pa.ipc.new_file(file, _ROOTS_SCHEMA) as writer:
+        with written(path) as file, pa.ipc.new_file(file, _ROOTS_SCHEMA) as writer:
             rows = dict(zip(_ROOTS_SCHEMA.names, columns, strict=True))
             writer.write_table(pa.table(rows, schema=_ROOTS_SCHEMA))
         return path

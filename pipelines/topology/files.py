@@ -20,8 +20,15 @@ from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.rows.stage import ROW_LIMITS, RUN_ARROW_SCHEMA, in_row_groups, outputs_of
+from sequitur.pipelines.store.durable import naming
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.storage import is_remote, new_file, open_file, write_aside
+from sequitur.pipelines.store.storage import (
+    is_remote,
+    new_file,
+    open_file,
+    write_aside,
+    written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -184,8 +191,9 @@ class ExchangeFile:
         begin = self._file.tell()
         for tuples in _in_frames(waiting):
             frame = pickle.dumps([tuple(sent) for sent in tuples], 5)
-            self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
-            self._file.write(frame)
+            with naming(self.path):
+                self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
+                self._file.write(frame)
         length = self._file.tell() - begin
         self.index.setdefault(place, []).append((begin, length))
 
@@ -253,7 +261,7 @@ def write_acks(folder: Location, roots: Any, values: Any, flags: Any, ackers: in
     order = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[order], np.arange(ackers + 1))
     path = folder / f"acks-{uuid4().hex}.arrow"
-    with new_file(path) as file, pa.ipc.new_file(file, ACKS_SCHEMA) as writer:
+    with written(path) as file, pa.ipc.new_file(file, ACKS_SCHEMA) as writer:
         for own in np.split(order, ends[1:-1]):
             columns = [pa.array(roots[own]), pa.array(values[own]), pa.array(flags[own])]
             writer.write_batch(pa.record_batch(columns, schema=ACKS_SCHEMA))

@@ -96,8 +96,10 @@ def _check_transactional(process: ProcessSettings, topology: TransactionalTopolo
     """Check that settings go together with transactions."""
     if not topology.is_of_ordered_stream:
         raise TopologyFileError(
-            f"topology {topology.name!r}: a job's spout is the ordered stream, not "
-            f"{type(topology.source).__name__}: give the builder an OrderedStreamSpout()"
+            f"topology {topology.name!r}: a job cannot run its spout "
+            f"{type(topology.source).__name__}: only TransactionTester runs spouts of your own "
+            "today. Send what it emits to a Kafka topic, and give the builder an "
+            "OrderedStreamSpout()"
         )
     why = process.why_not_transactional()
     if why is not None:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sequitur.kafka.partition import KeyPartitioner, StickyPartitioner
 from sequitur.kafka.record_batch import (
@@ -72,6 +72,56 @@ class Life(enum.Enum):
     """Both: the journal forgets it."""
 
 
+class Dating(enum.Enum):
+    """Who gave the records of a batch their timestamps, and whether a broker refuses them."""
+
+    OURS = enum.auto()
+    """The producer gives them. A new batch begins here, until its first record says otherwise."""
+    SENDERS = enum.auto()
+    """The senders gave them. They never change: a broker that refuses them refuses the events."""
+    REFUSED = enum.auto()
+    """The producer gave them, and a broker refuses them: the batch waits for the broker's time."""
+    REDATED = enum.auto()
+    """A broker refused them, and its time has replaced them. The batch is sent again."""
+    REFUSED_AGAIN = enum.auto()
+    """A broker refuses the new timestamps too: the batch waits for that broker's time."""
+
+
+class DatingEvent(enum.Enum):
+    """What can happen to the timestamps of a batch."""
+
+    GIVEN = enum.auto()
+    """The first record came with a timestamp of its sender."""
+    REFUSED = enum.auto()
+    """A broker refused them, or named a range that they are not in."""
+    KEPT = enum.auto()
+    """The broker's time could not be learned: the batch is sent as it is."""
+    REPLACED = enum.auto()
+    """The records got the broker's time."""
+    HALVED = enum.auto()
+    """A broker refused the batch as a whole: the next state is that of its halves."""
+
+
+# The table has all that can happen. The producer never replaces a sender's timestamps. A batch that
+# is `REFUSED` is not sent, so it cannot be halved. A batch that was `REDATED` once stays so if the
+# next broker's time cannot be learned: it is halved when a broker refuses it for its timestamps.
+_NEXT_DATING: Final[dict[tuple[Dating, DatingEvent], Dating]] = {
+    (Dating.OURS, DatingEvent.GIVEN): Dating.SENDERS,
+    (Dating.OURS, DatingEvent.REFUSED): Dating.REFUSED,
+    (Dating.OURS, DatingEvent.HALVED): Dating.OURS,
+    (Dating.SENDERS, DatingEvent.HALVED): Dating.SENDERS,
+    (Dating.REFUSED, DatingEvent.REFUSED): Dating.REFUSED,
+    (Dating.REFUSED, DatingEvent.KEPT): Dating.OURS,
+    (Dating.REFUSED, DatingEvent.REPLACED): Dating.REDATED,
+    (Dating.REDATED, DatingEvent.REFUSED): Dating.REFUSED_AGAIN,
+    (Dating.REDATED, DatingEvent.HALVED): Dating.OURS,
+    (Dating.REFUSED_AGAIN, DatingEvent.REFUSED): Dating.REFUSED_AGAIN,
+    (Dating.REFUSED_AGAIN, DatingEvent.KEPT): Dating.REDATED,
+    (Dating.REFUSED_AGAIN, DatingEvent.REPLACED): Dating.REDATED,
+}
+_MISDATED: Final = (Dating.REFUSED, Dating.REFUSED_AGAIN)
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Events that go to one partition together."""
@@ -95,14 +145,9 @@ class Batch:
     in_journal: InJournal = InJournal.NOTHING
     journaled: Stamp | None = None
     pieced: int = 0  # bytes of its records that the journal holds, while it grows there
-    # whether records bear timestamps that their sender gave, which stay as they are
-    dated: bool = False
+    dating: Dating = Dating.OURS
     # the newest timestamp of its records as they were accepted; -1 if not known
     accepted_ms: int = -1
-    # whether a broker has refused the timestamps that we gave its records: they get others before
-    # it is sent again
-    misdated: bool = False
-    redated: bool = False  # whether they have got others for that
     # the newest timestamp of its records once it has numbers, or once its bytes have left memory;
     # -1 keeps theirs
     last_ms: int = -1
@@ -120,12 +165,19 @@ class Batch:
         self.stamp = stamp
         return self.data
 
+    def on_dating(self, event: DatingEvent) -> None:
+        """Take note of what happened to its timestamps; a `KeyError` if that is impossible."""
+        self.dating = _NEXT_DATING[self.dating, event]
+
     def redate(self, now_ms: int) -> None:
         """Have the newest of its records bear this time; the others keep their distance."""
-        assert not self.dated
+        self.on_dating(DatingEvent.REPLACED)
         self.last_ms = now_ms
-        self.misdated = False
-        self.redated = True
+
+    @property
+    def is_misdated(self) -> bool:
+        """Whether a broker refuses its timestamps: it is not sent with them."""
+        return self.dating in _MISDATED
 
     @property
     def newest_ms(self) -> int:
@@ -194,7 +246,7 @@ class Batch:
             self.last_event,
             count,
             *times,
-            self.dated,
+            self.dating is Dating.SENDERS,
             piece,
             data,
         )
@@ -241,7 +293,7 @@ class Batch:
                 left=self.left,
                 in_memory=InMemory.BYTES,
                 data=data,
-                dated=self.dated,
+                dating=_NEXT_DATING[self.dating, DatingEvent.HALVED],
                 accepted_ms=times_of(data)[1] - self.shift_ms,
             )
             for data, side, first_event in zip(
@@ -539,9 +591,10 @@ class PartitionQueue:
 
     def mark_dated(self) -> None:
         """Take note that the newest record bears a timestamp that its sender gave."""
-        batch = self.open or self.sealed[-1]
-        batch.dated = True
-        self.is_dated = self.open is not None
+        if not self.is_dated:  # else an earlier record has marked the batch
+            assert self.open is not None
+            self.open.on_dating(DatingEvent.GIVEN)
+            self.is_dated = True
 
     def seal(self) -> None:
         """Take no more records into the open batch."""

@@ -16,7 +16,7 @@ from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalBusyError, JournalError, JournalFullError
 from sequitur.kafka.record_batch import NO_STAMP, Stamp, times_of
-from sequitur.producer.batching.batch import InJournal, InMemory
+from sequitur.producer.batching.batch import Dating, InJournal, InMemory
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -155,7 +155,7 @@ def batch_frame(batch: Batch, stamp: Stamp, data: bytes) -> BatchFrame:
         batch.last_event,
         None,
         batch.last_ms,
-        batch.dated,
+        batch.dating is Dating.SENDERS,
         data,
     )
 

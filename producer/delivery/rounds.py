@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalClosedError, JournalError
-from sequitur.producer.batching.batch import InJournal
+from sequitur.producer.batching.batch import Dating, InJournal
 from sequitur.producer.delivery.journaling import (
     NO_OFFSET,
     JournalUpdates,
@@ -180,7 +180,7 @@ class Numbering:
             while (batch := queue.first_waiting) is not None:
                 if batch.in_journal is not InJournal.WAITING or not self._takes_more(queue, batch):
                     break
-                if not batch.dated:
+                if batch.dating is not Dating.SENDERS:
                     batch.last_ms = self._clock.now_ms()
                 self._numbered[batch] = queue, queue.number_first()
             if queue.first_waiting is None:

@@ -17,6 +17,7 @@ from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
 from sequitur.producer.batching.batch import (
     Batch,
+    Dating,
     InJournal,
     InMemory,
     Known,
@@ -630,16 +631,13 @@ class Routes:
                 in_journal=InJournal.NUMBERED,
                 journaled=stamp,
                 last_ms=kept.timestamp_ms,
-                dated=kept.dated,
             )
             sequencer.recover(
                 batch, batch.count, kept.base_sequence, Identity(kept.producer_id, kept.epoch)
             )
         for waiting in self._former.waiting.get((topic, partition), ()):
             # Its bytes stay in the journal until it is sent.
-            batch = self._take_over(
-                queue, waiting, in_journal=InJournal.WAITING, dated=waiting.dated
-            )
+            batch = self._take_over(queue, waiting, in_journal=InJournal.WAITING)
             queue.inherit(batch)
             self._rounds.add_waiting(queue)
         self._rounds.renewed(queue)
@@ -656,6 +654,7 @@ class Routes:
             count=frame.record_count,
             size=REFERENCE_BYTES,
             in_memory=InMemory.AWAY,
+            dating=Dating.SENDERS if frame.dated else Dating.OURS,
             **known,
         )
         self._accumulator.outstanding.take_over(batch)

@@ -31,7 +31,7 @@ from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning
 from sequitur.kafka.producer_ids import PartitionAnswer
 from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.batching.batch import InMemory
+from sequitur.producer.batching.batch import Dating, DatingEvent, InMemory
 from sequitur.producer.delivery.journaling import stamp_of
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.sequencer import Doubt, Slot, State, Verdict
@@ -178,7 +178,8 @@ class LeaderFinder:
 # it is sent only once the journal has the new timestamp, so that each later life sends the same
 # bytes.
 #
-# A batch has timestamps of its senders', or ours. The former are never touched.
+# A batch has timestamps of its senders, or ours. The former are never touched. `Dating` and its
+# table (`batching.batch`) say what can happen to ours.
 
 _TOLD_MS: Final = 60_000
 """A clock that differs by less than before is not told of again."""
@@ -216,11 +217,13 @@ class Redating:
             why = text or "it does not say which it takes"
             self._bar(queue.topic, f"the broker refuses our timestamps: {why}")
             return
-        slot.batch.misdated = True
+        slot.batch.on_dating(DatingEvent.REFUSED)
         for other in queue.sequencer:
             batch = other.batch
-            if other.state is State.READY and not other.held and not batch.dated:
-                batch.misdated |= not found.first_ms <= batch.newest_ms <= found.last_ms
+            is_still = other.state is State.READY and not other.held
+            is_ours = batch.dating is not Dating.SENDERS
+            if is_still and is_ours and not found.first_ms <= batch.newest_ms <= found.last_ms:
+                batch.on_dating(DatingEvent.REFUSED)
         if queue.topic not in self._asking:
             task = self._loop.create_task(self._learn(queue.topic, found, self._loop.time()))
             self._asking[queue.topic] = task
@@ -236,7 +239,7 @@ class Redating:
         for slot in queue.sequencer:
             is_settled = slot.doubt is not Doubt.POSSIBLE
             is_still = slot.state is State.READY and not slot.held
-            if slot.batch.misdated and is_settled and is_still:
+            if slot.batch.is_misdated and is_settled and is_still:
                 self._rounds.redate(queue, slot, now_ms)
 
     def stop(self) -> None:
@@ -253,7 +256,8 @@ class Redating:
             for queue in self._queues:
                 if queue.topic == topic:
                     for slot in queue.sequencer:
-                        slot.batch.misdated = False
+                        if slot.batch.is_misdated:
+                            slot.batch.on_dating(DatingEvent.KEPT)
         else:
             since_ms = int((self._loop.time() - found_at_s) * 1000)
             self._clock.correct(found.broker_ms(after_ms) + since_ms)
@@ -442,12 +446,12 @@ class Sender:
         """
         batch = slot.batch
         if slot.possibly_appended and (
-            (batch.misdated and slot.doubt is Doubt.POSSIBLE)
+            (batch.is_misdated and slot.doubt is Doubt.POSSIBLE)
             or (slot.doubt is not Doubt.SEARCHED and self._recovery.is_old(batch))
         ):
             if queue.sequencer.require_query():
                 self._recovery.begin(queue)
-        elif not batch.misdated:
+        elif not batch.is_misdated:
             return False
         elif not self._redating.is_asking(queue.topic):
             self._redating.redate(queue)
@@ -594,8 +598,8 @@ class Sender:
         if meaning.answer is Answer.TOO_LARGE:
             self._routes.doubt(queue.topic)
         if meaning.answer is Answer.MISDATED:
-            batch = slot.batch
-            halves = batch.dated or (batch.redated and slot.count > 1)
+            dating = slot.batch.dating
+            halves = dating is Dating.SENDERS or (dating is Dating.REDATED and slot.count > 1)
             return replace(meaning, answer=Answer.TOO_LARGE) if halves else meaning
         if meaning.answer is not Answer.FORBIDDEN:
             return meaning

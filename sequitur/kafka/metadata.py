@@ -203,9 +203,11 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         self._made_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
         self._making: dict[Any, asyncio.Lock] = {}
         self._asking: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     async def close(self) -> None:
         """Close the connections, and ask nobody any more."""
+        self._is_closed = True
         for task in self._asking:
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
@@ -236,11 +238,12 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
     ) -> T | None:
         """Ask brokers one after the other; return the first answer, None where none gives one.
 
-        A broker that hangs is not waited for long: the next one is asked beside it.
+        A broker that hangs is not waited for long: the next one is asked beside it. Once the client
+        is closed, nobody gives one.
         """
         left, asked = iter(nodes), set[asyncio.Task[Any]]()
         while True:
-            node = next(left, None)
+            node = None if self._is_closed else next(left, None)
             if node is not None:
                 asked.add(self._begin(ask(node)))
             elif not asked:
@@ -251,7 +254,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for one in done:
-                answer: T | None = one.result()
+                answer: T | None = None if one.cancelled() else one.result()
                 if answer is not None:
                     return answer
 

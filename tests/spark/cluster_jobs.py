@@ -97,9 +97,8 @@ class OrderedJob:
     def end(self, process: subprocess.Popen[Any]) -> None:
         if not self._is_bounded:
             process.terminate()
-        said, _ = process.communicate(timeout=_TIMEOUT_S)
         assert self._life is not None
-        assert process.returncode == 0, said + self._life.complaints()
+        said = self._life.end(within_s=_TIMEOUT_S)
         if not self._is_bounded:
             # A step that waits for its next attempt gives way to a signal, and holds its events.
             with self.life(self.rounds.place.options, is_bounded=True) as rest:

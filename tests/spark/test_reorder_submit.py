@@ -154,8 +154,8 @@ def test_ctrl_c_while_a_job_loads_shows_no_stack(job: Job, cpu_s: float) -> None
 
         wait_until(has_come_so_far)
         os.killpg(life.pid, signal.SIGINT)  # as a terminal does
-        output, _ = life.process.communicate(timeout=4 * PATIENCE_S)
-        said = life.complaints()
+        life.process.wait(timeout=4 * PATIENCE_S)
+        output, said = life.end(life.process.returncode), life.complaints()
     assert output == ""
     lines = [one for one in said.splitlines() if not one.startswith("WARNING: Using incubator")]
     assert len(lines) <= 1, said

@@ -70,9 +70,9 @@ class JobProcess:
         # Its place in the file is that of the job, which may be writing.
         return os.pread(self._complaints.fileno(), _MOST_SAID, 0).decode()
 
-    def end(self, status: int = 0) -> str:
+    def end(self, status: int = 0, *, within_s: float = _EXIT_TIMEOUT_S) -> str:
         """Wait until it has ended with this status; the rest of its standard output."""
-        self.process.wait(timeout=_EXIT_TIMEOUT_S)
+        self.process.wait(timeout=within_s)
         assert self.process.returncode == status, self.complaints()
         return "".join(self._lines())
 

@@ -1,11 +1,12 @@
-"""Transactional spouts whose source changes under them, and a store whose process is killed."""
+"""Transactional spouts of each kind over a source that changes under them, and their driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
-from sequitur.consumer.topology.transactional.spouts import (
+from sequitur.consumer.topology import (
     MemoryMetadataStore,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
@@ -15,76 +16,103 @@ from sequitur.consumer.topology.transactional.spouts import (
     TransactionalCoordinator,
     TransactionalEmitter,
     TransactionalSpout,
+    TransactionAttempt,
 )
+from sequitur.consumer.topology.transactional.spout_batches import SpoutBatches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sequitur.consumer.topology.api.bolt import TopologyContext
-    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-    from sequitur.consumer.topology.transactional.spouts import MetadataStore, SpoutCollector
+    from sequitur.consumer.topology import SpoutCollector, TopologyContext
+
+_sources: Final[WeakValueDictionary[int, Source]] = WeakValueDictionary()
 
 
-@dataclass
+@dataclass(eq=False)
 class Source:
-    """A broker: all copies of a spout read it as it is now.
+    """Partitions of rows. All copies of a spout read it as it is now.
+
+    Row n of partition p is the text of 1000 p + n.
 
     Attributes:
-        partitions: Their rows.
+        rows: How many rows each partition has.
         take: The most that a new batch takes of a partition.
         reachable: How many partitions answer; None for all.
+        broken: The partition whose next read raises.
         is_ready: What coordinators say.
-        broken: The partition whose next read raises; None for none.
+        contexts: Of each coordinator and emitter.
         closed: How many coordinators and emitters were closed.
         cleaned: What emitters were told to forget.
     """
 
-    partitions: list[list[int]] = field(default_factory=list)
-    take: int = 3
+    rows: list[int]
+    take: int = 50
     reachable: int | None = None
-    is_ready: bool = True
     broken: int | None = None
+    is_ready: bool = True
+    contexts: list[TopologyContext] = field(default_factory=list)
     closed: int = 0
     cleaned: list[int] = field(default_factory=list)
 
-    def count(self) -> int:
-        """Return how many partitions answer."""
-        there = len(self.partitions)
-        return there if self.reachable is None else min(there, self.reachable)
+    def __reduce__(self) -> Any:
+        """Stay the same object in this process."""
+        _sources[id(self)] = self
+        return _source, (id(self),)
 
-    def read(self, partition: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return rows of a partition, each with the partition's number in front."""
+    def new_batch(self, partition: int, last: Sequence[int] | None) -> tuple[int, int]:
+        begin = 0 if last is None else last[1]
+        return begin, min(begin + self.take, self.rows[partition])
+
+    def read(self, partition: int, begin: int, end: int) -> Sequence[Any]:
         if partition == self.broken:
             self.broken = None
-            raise ConnectionResetError(f"partition {partition}")
-        return [(partition, row) for row in self.partitions[partition][begin:end]]
+            raise ConnectionResetError(f"partition {partition} does not answer")
+        return [(str(1000 * partition + number),) for number in range(begin + 1, end + 1)]
 
-    def end(self, partition: int, begin: int) -> int:
-        """Return where a new batch ends."""
-        return min(begin + self.take, len(self.partitions[partition]))
+    def add_partition(self, rows: int) -> None:
+        self.rows.append(rows)
 
 
-SOURCES: dict[str, Source] = {}
-"""By name: spouts are pickled, and their copies find the same source."""
+def _source(number: int) -> Source:
+    return _sources[number]
 
 
 class _Part:
-    def __init__(self, name: str) -> None:
-        self.source = SOURCES[name]
+    def __init__(self, source: Source, context: TopologyContext) -> None:
+        self.source = source
+        self.context = context
+        source.contexts.append(context)
 
     def close(self) -> None:
         self.source.closed += 1
 
 
-class _Coordinator(_Part, PartitionCoordinator):
+class _Coordinator(_Part, PartitionCoordinator, TransactionalCoordinator):
     def is_ready(self) -> bool:
-        return self.source.is_ready
+        return bool(self.source.is_ready)
 
     def partitions(self) -> int:
-        return self.source.count()
+        there = len(self.source.rows)
+        return there if self.source.reachable is None else min(there, self.source.reachable)
+
+    def initialize_transaction(self, transaction_id: int, previous_metadata: Any) -> Any:
+        return *self.source.new_batch(0, previous_metadata), transaction_id
 
 
-class _Emitter(_Part, PartitionedEmitter):
+class _WholeEmitter(_Part, TransactionalEmitter):
+    def emit_batch(
+        self, transaction: TransactionAttempt, metadata: Any, collector: SpoutCollector
+    ) -> None:
+        begin, end, transaction_id = metadata
+        assert transaction_id == transaction.transaction_id
+        rows = self.source.read(0, begin, end)
+        collector.emit_many(rows[self.context.task :: self.context.tasks])
+
+    def cleanup_before(self, transaction_id: int) -> None:
+        self.source.cleaned.append(transaction_id)
+
+
+class _PartitionedEmitter(_Part, PartitionedEmitter):
     def emit_partition_batch_new(
         self,
         transaction: TransactionAttempt,
@@ -92,14 +120,13 @@ class _Emitter(_Part, PartitionedEmitter):
         partition: int,
         last_metadata: Any,
     ) -> Any:
-        begin = 0 if last_metadata is None else last_metadata[1]
-        metadata = (begin, self.source.end(partition, begin))
+        metadata = self.source.new_batch(partition, last_metadata)
         self.emit_partition_batch(transaction, collector, partition, metadata)
         return metadata
 
     def emit_partition_batch(
         self,
-        transaction: TransactionAttempt,  # noqa: ARG002
+        transaction: TransactionAttempt,  # noqa: ARG002 - its batches depend on metadata alone
         collector: SpoutCollector,
         partition: int,
         metadata: Any,
@@ -110,91 +137,45 @@ class _Emitter(_Part, PartitionedEmitter):
 class _OpaqueEmitter(_Part, OpaquePartitionedEmitter):
     def emit_partition_batch(
         self,
-        transaction: TransactionAttempt,  # noqa: ARG002
+        transaction: TransactionAttempt,  # noqa: ARG002 - likewise
         collector: SpoutCollector,
         partition: int,
         last_metadata: Any,
     ) -> Any:
-        begin = last_metadata or 0
-        end = self.source.end(partition, begin)
-        collector.emit_many(self.source.read(partition, begin, end))
-        return end
+        metadata = self.source.new_batch(partition, last_metadata)
+        collector.emit_many(self.source.read(partition, *metadata))
+        return metadata
 
 
-class SourceSpout(PartitionedTransactionalSpout):
-    """Reads a source; what it has emitted once for a transaction it emits again."""
+class _Spout:
+    fields: Sequence[str] = ("value",)
 
-    fields = ("partition", "row")
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def coordinator(self, context: TopologyContext) -> PartitionCoordinator:  # noqa: ARG002
-        """Return what counts the source's partitions."""
-        return _Coordinator(self.name)
-
-    def emitter(self, context: TopologyContext) -> PartitionedEmitter:  # noqa: ARG002
-        return _Emitter(self.name)
+    def coordinator(self, context: TopologyContext) -> _Coordinator:
+        return _Coordinator(self.source, context)
 
 
-class OpaqueSourceSpout(OpaquePartitionedTransactionalSpout):
-    """Reads a source; a repeat takes what the source gives then."""
-
-    fields = ("partition", "row")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def coordinator(self, context: TopologyContext) -> PartitionCoordinator:  # noqa: ARG002
-        """Return what counts the source's partitions."""
-        return _Coordinator(self.name)
-
-    def emitter(self, context: TopologyContext) -> OpaquePartitionedEmitter:  # noqa: ARG002
-        return _OpaqueEmitter(self.name)
-
-
-class _WholeCoordinator(_Part, TransactionalCoordinator):
-    def is_ready(self) -> bool:
-        return self.source.is_ready
-
-    def initialize_transaction(self, transaction_id: int, previous_metadata: Any) -> Any:
-        begin = 0 if previous_metadata is None else previous_metadata["end"]
-        return {"id": transaction_id, "begin": begin, "end": self.source.end(0, begin)}
-
-
-class _WholeEmitter(_Part, TransactionalEmitter):
-    def __init__(self, name: str, context: TopologyContext) -> None:
-        super().__init__(name)
-        self.context = context
-
-    def emit_batch(
-        self,
-        transaction: TransactionAttempt,
-        metadata: Any,
-        collector: SpoutCollector,
-    ) -> None:
-        assert metadata["id"] == transaction.transaction_id
-        rows = self.source.read(0, metadata["begin"], metadata["end"])
-        collector.emit_many(rows[self.context.task :: self.context.tasks])
-
-    def cleanup_before(self, transaction_id: int) -> None:
-        self.source.cleaned.append(transaction_id)
-
-
-class WholeSpout(TransactionalSpout):
-    """Reads partition 0 of a source: each task takes each so manieth row of a batch."""
-
-    fields = ("partition", "row")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def coordinator(self, context: TopologyContext) -> TransactionalCoordinator:  # noqa: ARG002
-        """Return what says where batches end."""
-        return _WholeCoordinator(self.name)
+class WholeSpout(_Spout, TransactionalSpout):
+    """Reads partition 0. Each task has its share of each batch."""
 
     def emitter(self, context: TopologyContext) -> TransactionalEmitter:
-        return _WholeEmitter(self.name, context)
+        return _WholeEmitter(self.source, context)
+
+
+class PartitionedSpout(_Spout, PartitionedTransactionalSpout):
+    """Emits for a transaction what it has emitted first."""
+
+    def emitter(self, context: TopologyContext) -> PartitionedEmitter:
+        return _PartitionedEmitter(self.source, context)
+
+
+class OpaqueSpout(_Spout, OpaquePartitionedTransactionalSpout):
+    """Takes in a repeat what the source gives then."""
+
+    def emitter(self, context: TopologyContext) -> OpaquePartitionedEmitter:
+        return _OpaqueEmitter(self.source, context)
 
 
 class KilledError(Exception):
@@ -223,12 +204,11 @@ class KilledStore(MemoryMetadataStore):
         self._removed[name] = self.read(name)
         super().remove(name)
 
-    def cut_power(self, number: int) -> Sequence[str]:
-        """Bring back removed values: those whose bits are set in a number; returns their names."""
-        names = [name for bit, name in enumerate(sorted(self._removed)) if number >> bit & 1]
-        for name in names:
-            super().write(name, self._removed.pop(name))
-        return names
+    def cut_power(self, number: int) -> None:
+        """Bring back the removed values whose bits are set in a number."""
+        for bit, name in enumerate(sorted(self._removed)):
+            if number >> bit & 1:
+                super().write(name, self._removed.pop(name))
 
     def _change(self) -> None:
         if self.changes_left is not None:
@@ -237,9 +217,43 @@ class KilledStore(MemoryMetadataStore):
             self.changes_left -= 1
 
 
-def committed_through(store: MetadataStore) -> int:
-    """Return the last transaction that a driver over this store finds committed; 0 for none."""
-    try:
-        return int(store.read("committed"))
-    except KeyError:
-        return 0
+class Driver:
+    """Drives a spout as an engine does. Each method takes the number of a step of a history."""
+
+    def __init__(self, spout: Any, tasks: int = 1) -> None:
+        self.spout = spout
+        self.store = KilledStore()
+        self.attempts = 0
+        self.last_committed = 0
+        self.restart(tasks)
+
+    def step(self, what: str, number: int) -> Any:
+        """Take a step: of its own, or a change of the source."""
+        if callable(method := getattr(self, what, None) or getattr(self.spout.source, what)):
+            return method(number)
+        setattr(self.spout.source, what, number)
+        return None
+
+    def restart(self, tasks: int) -> None:
+        """Begin another life over the store, with so many tasks."""
+        self.batches = SpoutBatches(self.spout, self.store, tasks)
+
+    def emit(self, transaction_id: int) -> list[int]:
+        """Emit a batch in another attempt."""
+        self.attempts += 1
+        return self.emit_again(transaction_id)
+
+    def emit_again(self, transaction_id: int) -> list[int]:
+        """Emit a batch in the same attempt, and return its rows in order."""
+        attempt = TransactionAttempt(transaction_id, self.attempts)
+        tuples = [one for task in self.batches.emit(attempt) for one in task]
+        assert {first for first, _ in tuples} <= {attempt}
+        return sorted(int(row) for _, row in tuples)
+
+    def commit(self, transaction_id: int) -> None:
+        self.batches.committed(transaction_id)
+        self.last_committed = transaction_id
+
+    def fail(self, transaction_id: int) -> list[int]:
+        """Return what is to be emitted again."""
+        return self.batches.failed(transaction_id)

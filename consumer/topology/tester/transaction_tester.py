@@ -117,7 +117,14 @@ class TransactionTester(TopologyTester):
         create_states(topology, epoch)
         if not topology.is_of_ordered_stream:
             store = MemoryMetadataStore() if metadata is None else metadata
-            self._spout = SpoutBatches(topology.source, store, partitions or 1)
+            self._spout = SpoutBatches(
+                topology.source,
+                store,
+                partitions or 1,
+                topology=topology.name,
+                component=topology.spout.id,
+                config=topology.config,
+            )
         self.transaction_id = resumes_after
         self.failed_tries: list[FailedTry] = []
 
@@ -160,6 +167,7 @@ class TransactionTester(TopologyTester):
         assert self._spout is not None
         if attempt.transaction_id == self._emitted_last:
             self._spout.failed(attempt.transaction_id)
+        emitted = self._spout.emit(attempt)
         self._emitted_last = attempt.transaction_id
         # Those of an earlier batch that wait are others than those with their number in this one.
         name, first = self._given.spout.id, attempt.transaction_id << _OFFSET_BITS
@@ -172,7 +180,7 @@ class TransactionTester(TopologyTester):
                 tuple(self._waiting.get(task, ())),
                 task,
             )
-            for task, own in enumerate(self._spout.emit(attempt))
+            for task, own in enumerate(emitted)
         ]
 
     def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:

@@ -22,6 +22,7 @@ from sequitur.consumer.topology.api.builder import (
 from sequitur.consumer.topology.api.groupings import FieldsGrouping
 from sequitur.consumer.topology.api.tuple import DEFAULT_STREAM, TRANSACTION_FIELD
 from sequitur.consumer.topology.state.store import State, TransactionalState
+from sequitur.consumer.topology.transactional.spouts import DeclaredSpout
 from sequitur.errors import StateError, TopologyBuildError
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         id: Names the topology and its data in databases. With the same id and the same checkpoint,
             the topology resumes after a restart.
         spout_id: Name of the spout.
-        spout: The spout: in a job the ordered stream.
+        spout: The spout. A job runs only the ordered stream, `TransactionTester` runs any.
         parallelism: How many tasks emit the tuples of a spout. The ordered stream has one for each
             partition of the output topic.
         config: See `TopologyBuilder`.
@@ -326,10 +327,11 @@ class TransactionalTopologyBuilder(TopologyBuilder):
         super().__init__(id, config=config, tick_interval=tick_interval)
         spout = OrderedStreamSpout() if spout is None else spout
         fields = getattr(spout, "fields", None)
-        if isinstance(spout, type) or not fields or not hasattr(spout, "is_opaque"):
+        if not isinstance(spout, OrderedStreamSpout | DeclaredSpout) or not fields:
             raise TopologyBuildError(f"spout {spout_id!r}: {spout!r} is not a transactional spout")
-        names = (TRANSACTION_FIELD, *fields)
-        if isinstance(fields, str) or len(set(names)) < len(names):
+        are_names = isinstance(fields, list | tuple) and all(isinstance(one, str) for one in fields)
+        names = (TRANSACTION_FIELD, *fields) if are_names else ()
+        if len(set(names)) < len(names) or not names:
             raise TopologyBuildError(
                 f"spout {spout_id!r}: fields = {fields!r}: give a list of different names. "
                 f"{TRANSACTION_FIELD!r} is the field that Sequitur adds before them: leave it out"

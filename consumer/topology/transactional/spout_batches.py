@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from sequitur.consumer.topology.api.bolt import TopologyContext
-from sequitur.consumer.topology.api.builder import check_sendable
 from sequitur.consumer.topology.transactional.spouts import (
     DeclaredSpout,
     OpaquePartitionedTransactionalSpout,
@@ -17,7 +16,7 @@ from sequitur.consumer.topology.transactional.spouts import (
     SpoutPart,
     TransactionalSpout,
 )
-from sequitur.errors import TopologyBuildError, TransactionMetadataError, TransactionOrderError
+from sequitur.errors import TransactionMetadataError, TransactionOrderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -272,13 +271,10 @@ class SpoutBatches:
         component: str = "spout",
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        if tasks < 1:
-            raise TopologyBuildError(f"spout {component!r}: {tasks} tasks, expected at least 1")
-        check_sendable(f"spout {component!r}", spout)
         self._component = component
         self._tasks = tasks
         self._store = store
-        self._fields = _checked_fields(component, spout)
+        self._fields = tuple(spout.fields)
         self._committed = _read_committed(store)
         self._attempts: dict[int, int] = {}  # last emission of each in this life
         self._next: int | None = None  # which is to be emitted; None before the first of this life
@@ -391,12 +387,7 @@ def _source(
     parts: ExitStack,
 ) -> BatchSource:
     """Make coordinator and emitters, each from a copy of the spout."""
-    component = contexts[0].component
-    kind = next((made for of, made in _SOURCES if isinstance(spout, of)), None)
-    if kind is None:
-        raise TopologyBuildError(
-            f"spout {component!r}: {type(spout).__name__} is not a transactional spout"
-        )
+    kind = next(made for of, made in _SOURCES if isinstance(spout, of))
     pickled = pickle.dumps(spout)
 
     def closed(part: _PartT) -> _PartT:
@@ -409,16 +400,6 @@ def _source(
     coordinator = closed(copied().coordinator(contexts[0]))
     emitters = [closed(copied().emitter(context)) for context in contexts]
     return kind(coordinator, emitters, store)
-
-
-def _checked_fields(component: str, spout: DeclaredSpout) -> tuple[str, ...]:
-    fields = getattr(spout, "fields", None)
-    is_names = isinstance(fields, list | tuple) and all(isinstance(one, str) for one in fields)
-    if not is_names or not fields or len(set(fields)) < len(fields):
-        raise TopologyBuildError(
-            f"spout {component!r}: its fields are a list of different names, and not {fields!r}"
-        )
-    return tuple(fields)
 
 
 def _read_committed(store: MetadataStore) -> int:

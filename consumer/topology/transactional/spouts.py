@@ -218,11 +218,6 @@ class RotatingTransactionalState:
         """Metadata of the latest transaction, or None."""
         return next(reversed(self._metadata.values()), None)
 
-    def previous(self, transaction_id: int) -> Any:
-        """Return the metadata of the latest transaction before this one, or None."""
-        before = [one for one in self._metadata if one < transaction_id]
-        return self._metadata[before[-1]] if before else None
-
     def state(self, transaction_id: int, initialize: Callable[[int, Any], Any]) -> Any:
         """Return the metadata of a transaction, and make it if there is none.
 
@@ -263,10 +258,10 @@ class RotatingTransactionalState:
 
     def _check_turn(self, transaction_id: int) -> None:
         latest = next(reversed(self._metadata), 0)
-        if transaction_id < 1 or transaction_id <= latest:
+        if transaction_id <= latest:
             raise TransactionOrderError(
-                f"{self._name}: transaction {transaction_id} has no metadata"
-                + (f", and transaction {latest} after it has" if latest else ": ids begin at 1")
+                f"{self._name}: transaction {transaction_id} has no metadata, and transaction "
+                f"{latest} after it has"
             )
         if self._is_strict and transaction_id != latest + 1:
             raise TransactionOrderError(
@@ -493,7 +488,10 @@ class DeclaredSpout(ABC):
 
 
 class TransactionalSpout(DeclaredSpout):
-    """Emits the same batch in each attempt of a transaction."""
+    """Emits the same batch in each attempt of a transaction.
+
+    Only `TransactionTester` runs it today: a job refuses it.
+    """
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> TransactionalCoordinator:
@@ -505,7 +503,10 @@ class TransactionalSpout(DeclaredSpout):
 
 
 class PartitionedTransactionalSpout(DeclaredSpout):
-    """Like `TransactionalSpout`, over partitions whose metadata is kept for it."""
+    """Like `TransactionalSpout`, over partitions whose metadata is kept for it.
+
+    Only `TransactionTester` runs it today: a job refuses it.
+    """
 
     @abstractmethod
     def coordinator(self, context: TopologyContext) -> PartitionCoordinator:
@@ -521,6 +522,8 @@ class OpaquePartitionedTransactionalSpout(DeclaredSpout):
 
     A failed batch and all batches after it are emitted again, from where the batch before it ended.
     No tuple is left out, and none is in two committed batches.
+
+    Only `TransactionTester` runs it today: a job refuses it.
     """
 
     is_opaque: ClassVar[bool] = True

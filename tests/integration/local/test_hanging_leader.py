@@ -70,21 +70,21 @@ def test_rows_of_other_leaders_come_out(
     def total(name: str) -> int:
         return getattr(job.steps[-1][1].totals, name) if job.steps else 0
 
-    def wait_for(name: str, rows: int) -> None:
+    def reach(name: str, rows: int) -> None:
         wait_until(lambda: total(name) == rows or not life.is_alive())
 
     job.send([_event(1_000_000, 1), _event(0, 0)])
     try:
         with job.running() as life:
-            wait_for("released", 1)
+            reach("released", 1)
             is_due.set()
             job.send([_event(1_000_001, 1)])
             wait_until(lambda: hangs.is_set() or not life.is_alive())
             for at in range(1, 6):
                 send(kafka, _TOPIC, [_event(at, 0)])
-                wait_for("released", 1 + at)
+                reach("released", 1 + at)
             brokers.resume(_HANGS)
-            wait_for("read", 8)
+            reach("read", 8)
     finally:
         brokers.resume(_HANGS)
     assert (total("released"), total("late")) == (6, 0)

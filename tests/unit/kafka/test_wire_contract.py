@@ -39,7 +39,7 @@ from sequitur.kafka.producer_ids import (
 )
 from sequitur.kafka.wire import Wire
 from sequitur.producer import KafkaSettings
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 class _Connection:
@@ -327,6 +327,27 @@ async def test_a_broker_that_hangs_is_waited_for_by_nobody_else(
         client._conns.clear()
         await wire.close()
     assert not client._asking
+
+
+async def test_who_waits_for_any_broker_is_told_of_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an error, and not by a cancellation of its own task; nobody else is asked then."""
+    wire = await _wire()
+    brokers = [(node, "127.0.0.1", node, None) for node in (1, 2)]
+    wire._client.cluster.update_metadata(MetadataResponse_v1(brokers, 1, []))
+    begun: list[int] = []
+
+    async def connecting(_host: str, port: int, **_options: Any) -> Any:
+        begun.append(port)
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connecting)
+    asking = asyncio.create_task(wire._ask_any(DescribeConfigsRequest([])))
+    async with asyncio.timeout(PATIENCE_S):
+        await until(lambda: begun)
+        await wire.close()
+        with pytest.raises(RetriableError):
+            await asking
+    assert len(begun) == 1
 
 
 async def test_a_connection_to_a_broker_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

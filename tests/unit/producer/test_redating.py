@@ -240,10 +240,33 @@ class _Redated:
 
 
 @pytest.mark.promise("in-machine-clock-hours")
-async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_asked() -> None:
-    """Neither does another get one that is on its way, or that the journal does not have yet."""
+async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_asked(
+    wire: FakeWire,
+) -> None:
+    """A batch in flight keeps its own too, and one that the journal does not have yet."""
     sequencer: Sequencer[Batch] = Sequencer(Identity(1, 0), confirmed=True)
-    slots = [sequencer.admit(Batch(name, 0, 0.0, 0, misdated=True), 1) for name in "abcdef"]
+    ahead_ms = [3 * _HOUR_MS] * 5 + [0]
+    slots = [
+        sequencer.admit(Batch(name, 0, 0.0, 0, last_ms=_NOW_MS + ms), 1)
+        for name, ms in zip("abcdef", ahead_ms, strict=True)
+    ]
+    rounds: Any = _Redated()
+    cluster: Any = wire
+    parts: Any = None
+    is_known = asyncio.Event()
+    redating = Redating(
+        wire=cluster,
+        clock=StampClock(lambda: _NOW_MS, lambda: 0.0),
+        queues=parts,
+        rounds=rounds,
+        barred=parts,
+        on_known=is_known.set,
+        on_failure=lambda _error: None,
+    )
+    queue: Any = SimpleNamespace(sequencer=sequencer, topic="t")
+    redating.refused(queue, slots[0], wire.range_text.format(0, _NOW_MS + _HOUR_MS))
+    async with asyncio.timeout(_IN_TIME_S):
+        await is_known.wait()
     for number, (state, doubt, held) in enumerate(
         [
             (State.READY, Doubt.NONE, False),
@@ -255,21 +278,76 @@ async def test_what_may_be_in_the_log_keeps_its_timestamp_until_the_broker_was_a
     ):
         slot = slots[number]
         slot.state, slot.doubt, slot.held = state, doubt, held
-    slots[-1].batch.misdated = False
-    rounds: Any = _Redated()
-    parts: Any = None
-    redating = Redating(
-        wire=parts,
-        clock=StampClock(lambda: _NOW_MS, lambda: 0.0),
-        queues=parts,
-        rounds=rounds,
-        barred=parts,
-        on_known=lambda: None,
-        on_failure=lambda _error: None,
-    )
-    queue: Any = SimpleNamespace(sequencer=sequencer)
     redating.redate(queue)
     assert rounds.batches == ["a", "c"]
+
+
+@pytest.mark.parametrize("journals", [False, True])
+async def test_two_brokers_that_disagree_move_a_timestamp_twice(
+    wire: FakeWire, make: Callable[..., IdempotentProducer], journals: bool
+) -> None:
+    """A batch of one record gets the time of each broker that refuses it."""
+    behind_ms = iter([0, 5 * _HOUR_MS])
+    wire.now_ms = lambda: _NOW_MS - next(behind_ms, 5 * _HOUR_MS)
+    producer = _ahead(make() if journals else make_producer())
+    async with asyncio.timeout(_IN_TIME_S), producer:
+        outcome = await producer.send_and_wait("t", b"1")
+        assert outcome == InLog(0, 0)
+        counts = producer.statistics()
+    (record,) = wire.records["t", 0]
+    assert abs(record.timestamp_ms - _NOW_MS + 5 * _HOUR_MS) < 60_000
+    assert isinstance(outcome, Persisted)
+    assert outcome.timestamp_ms == record.timestamp_ms
+    assert (wire.misdated, counts.renewals, counts.batches_split) == (2, 0, 0)
+
+
+async def test_a_batch_with_the_brokers_time_is_halved_though_another_refusal_told_no_time(
+    wire: FakeWire,
+) -> None:
+    """The second refusal is of the batch before it, and leaves both as they were."""
+    arrivals = iter([(0, True), (3 * _HOUR_MS, False), (0, True)])
+    counts: list[int] = []
+
+    def arrives(records: list[StoredRecord]) -> None:
+        counts.append(len(records))
+        behind_ms, wire.configs_known = next(arrivals, (3 * _HOUR_MS, True))
+        wire.now_ms = lambda: _NOW_MS - behind_ms
+
+    wire.fault = arrives
+    values = [bytes(600), b"1", b"2"]
+    async with asyncio.timeout(_IN_TIME_S), _ahead(make_producer(batch_size=512)) as producer:
+        result = await (await producer.send_many("t", values))
+        assert result.persisted == 3
+        assert producer.statistics().batches_split == 1
+    assert counts[:5] == [1, 1, 1, 2, 1]
+    assert values_of(wire) == values
+    first_ms, *halves_ms = _times(wire)
+    assert abs(first_ms) < 60_000
+    assert all(abs(time_ms + 3 * _HOUR_MS) < 60_000 for time_ms in halves_ms)
+
+
+async def test_the_next_life_knows_whose_timestamps_a_batch_has(
+    wire: FakeWire, make: Callable[..., IdempotentProducer]
+) -> None:
+    """It moves the producer's own, and gives up a sender's that is out of bounds."""
+    wire.after_max_ms = 5 * _HOUR_MS
+    producer = _ahead(make())
+    await producer.start()
+    await producer.send_and_wait("t", b"first")
+    wire.reachable = wire.connected = False
+    kept = {b"ours": None, b"far": _NOW_MS + 9 * _HOUR_MS, b"near": _NOW_MS - 9}
+    for value, time_ms in kept.items():
+        await (await producer.send("t", value, timestamp_ms=time_ms)).journaled
+    await kill(producer)
+    wire.reachable = True
+    wire.after_max_ms = _HOUR_MS
+    async with asyncio.timeout(_IN_TIME_S), _ahead(make()) as producer:
+        await producer.flush()
+        assert producer.statistics().not_persisted == 1
+    assert values_of(wire) == [b"first", b"ours", b"near"]
+    first_ms, ours_ms, near_ms = _times(wire)
+    assert (first_ms, near_ms) == (3 * _HOUR_MS, -9)
+    assert abs(ours_ms) < 60_000
 
 
 class _Steps:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.store import part_files, storage
 from sequitur.pipelines.store.part_files import PartFile, is_rows_file
+from sequitur.pipelines.topology.files import write_acks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])
 
@@ -48,6 +55,22 @@ def test_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/part-"):
         _written(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("order-batch-fit-checkpoint")
+@pytest.mark.parametrize("write", [
+    lambda folder: _written(folder, 1),
+    lambda folder: storage.write_new(folder / "new", b"content"),
+    lambda folder: write_acks(folder, np.zeros(1, np.uint64), np.zeros(1), np.zeros(1), 1),
+])  # fmt: skip
+def test_a_disk_without_room_is_told_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
+) -> None:
+    """Also where not even the first bytes of a file have room."""
+    for module in (part_files, storage):
+        monkeypatch.setattr(module, "new_file", lambda _: pa.OSFile("/dev/full", "wb"))
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/"):
+        write(tmp_path)
 
 
 def test_checksums_and_marks_of_spark_are_no_files_of_rows() -> None:

@@ -71,6 +71,18 @@ def _dies_in_commit(
             job.run(drain=True)
 
 
+def _goes_on_with_what_was_prepared(
+    job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the next life, which may not make the batch anew; all 30 events are counted once."""
+    with monkeypatch.context() as patched:
+        patched.delattr(ProcessingRun, "run")
+        job.run()
+    job.run(drain=True)
+    assert bolts.written(job)[-1]["count"] == 30
+    assert bolts.count_in(tmp_path)[0] == 30
+
+
 def test_what_an_older_life_discards_late_is_prepared_still(
     job: ListJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,12 +95,7 @@ def test_what_an_older_life_discards_late_is_prepared_still(
     _dies_in_commit(job, monkeypatch)
     (first,) = (job.folder / "prepared").iterdir()
     _dies_in_commit(job, monkeypatch, first.unlink)
-    with monkeypatch.context() as patched:
-        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
-        job.run()
-    job.run(drain=True)
-    assert bolts.written(job)[-1]["count"] == 30
-    assert bolts.count_in(tmp_path)[0] == 30
+    _goes_on_with_what_was_prepared(job, tmp_path, monkeypatch)
 
 
 def test_what_an_older_life_prepares_until_databases_refuse_it_is_committed(
@@ -109,12 +116,8 @@ def test_what_an_older_life_prepares_until_databases_refuse_it_is_committed(
 
     with monkeypatch.context() as patched:
         patched.setattr(Transactions, "_outlast_databases", tell)
-        patched.delattr(ProcessingRun, "run")  # the batch may not be made anew
-        job.run()
+        _goes_on_with_what_was_prepared(job, tmp_path, patched)
     assert not aside.exists()
-    job.run(drain=True)
-    assert bolts.written(job)[-1]["count"] == 30
-    assert bolts.count_in(tmp_path)[0] == 30
 
 
 @pytest.mark.parametrize(
@@ -148,12 +151,7 @@ def test_a_step_is_processed_by_one_life(
         with pytest.raises(_DeathError):
             job.run(drain=True)
     assert bolts.count_in(tmp_path)[0] == 30
-    with monkeypatch.context() as patched:
-        patched.delattr(ProcessingRun, "run")
-        job.run()
-    job.run(drain=True)
-    assert bolts.written(job)[-1]["count"] == 30
-    assert bolts.count_in(tmp_path)[0] == 30
+    _goes_on_with_what_was_prepared(job, tmp_path, monkeypatch)
 
 
 @pytest.mark.promise("state-version-changed-step")

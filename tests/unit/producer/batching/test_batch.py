@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from sequitur.kafka.record_batch import Stamp
-from sequitur.producer.batching.batch import Batch, InJournal, Life
+from sequitur.producer.batching.batch import Batch, Dating, DatingEvent, InJournal, Life
 
 
 def test_the_order_of_its_end_and_of_its_outcomes_does_not_matter() -> None:
@@ -39,3 +41,36 @@ def test_without_space_the_journal_holds_what_it_held(
     batch.take_back(waiting=waiting)
     assert (batch.in_journal, batch.journaled) == (holds, None)
     assert batch.is_kept is (holds is not InJournal.NOTHING)
+
+
+_OURS, _SENDERS, _REFUSED = Dating.OURS, Dating.SENDERS, Dating.REFUSED
+_REDATED, _REFUSED_AGAIN = Dating.REDATED, Dating.REFUSED_AGAIN
+
+
+@pytest.mark.parametrize(
+    ("dating", "after"),
+    [  # GIVEN, REFUSED, KEPT, REPLACED, HALVED
+        (_OURS, (_SENDERS, _REFUSED, None, None, _OURS)),
+        (_SENDERS, (None, None, None, None, _SENDERS)),
+        (_REFUSED, (None, _REFUSED, _OURS, _REDATED, None)),
+        (_REDATED, (None, _REFUSED_AGAIN, None, None, _OURS)),
+        (_REFUSED_AGAIN, (None, _REFUSED_AGAIN, _REDATED, _REDATED, None)),
+    ],
+)
+def test_what_can_happen_to_the_timestamps_of_a_batch(
+    dating: Dating, after: tuple[Dating | None, ...]
+) -> None:
+    """None is impossible: it raises, and the batch stays as it was."""
+    for event, expected in zip(DatingEvent, after, strict=True):
+        batch = Batch("t", 0, 0.0, 0, dating=dating)
+        with pytest.raises(KeyError) if expected is None else nullcontext():
+            batch.on_dating(event)
+        assert batch.dating is (expected or dating)
+        assert batch.is_misdated is (batch.dating in {_REFUSED, _REFUSED_AGAIN})
+
+
+def test_a_senders_timestamps_are_never_replaced() -> None:
+    batch = Batch("t", 0, 0.0, 0, dating=Dating.SENDERS, last_ms=7)
+    with pytest.raises(KeyError):
+        batch.redate(9)
+    assert batch.newest_ms == 7
