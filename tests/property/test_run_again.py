@@ -383,7 +383,7 @@ def test_calls_that_fail_by_chance_cost_few_calls_and_no_event(name: str, share:
     row, made, failed = _ROWS[name], Counter[str](), 0
     allowed = 0.0
 
-    @settings(max_examples=examples_in(test=1, test_all=20))
+    @settings(max_examples=examples_in(test=1, test_all=8))
     @example(batches=[(500, 300)], seed=3, is_shuffled=False)
     @given(
         batches=st.lists(st.tuples(_sizes, _deaths), min_size=1, max_size=3),

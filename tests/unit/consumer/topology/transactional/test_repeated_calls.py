@@ -778,3 +778,43 @@ def test_a_call_that_emits_more_than_memory_is_to_hold_is_run_again(tmp_path: Pa
     tester.run(events(*_values(5)))
     assert journal.finishes_of("part") == [1, 1]
     assert counts(store_in(tmp_path), "counts") == dict.fromkeys("0124", 1)
+
+
+class Streaming(Emitting):
+    """Emits much for each value; nobody reads most of it."""
+
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({"unread": ("transaction", "number")})
+
+    def pass_on(self, value: Any) -> None:
+        super().pass_on(value)
+        for number in range(1_500):
+            self.collector.emit((self.transaction, number), "unread")
+
+
+def test_a_bolt_that_emits_much_is_copied_before_too_much_waits(tmp_path: Path) -> None:
+    """It is so large that its calls alone are no reason to."""
+    journal, values = Journal(), _values(50)
+    journal.faults["part.49"] = [_503]
+    tester = _tester(journal, tmp_path, Streaming(journal, 60 * 16 * _KB))
+    tester.run(events(*values))
+    assert journal.finishes_of("part") == [1]
+    assert _again(journal) == [48]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values[:-1], 1)
+
+
+def test_what_always_fails_behind_a_committer_that_emits_at_once_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    """It fails in the processing phase: so the batch is committed without it."""
+    journal, values = Journal(), _values(40)
+    journal.faults["ask.39"] = [_503] * 40
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder = TransactionalTopologyBuilder("repeats", "spout")
+    builder.set_bolt("sum", GatherAndPassOn(journal), states=states).global_grouping("spout")
+    builder.set_bolt("ask", Asked(journal)).local_grouping("sum")
+    tester = TransactionTester(builder.build(), ProcessSettings(max_attempts=2))
+    tester.run(events(*values))
+    tester.retry_all()
+    assert [text(one.event.value) for one in tester.dead_letters] == values[-1:]
+    assert not tester.failed_tries
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values[:-1], 1)
