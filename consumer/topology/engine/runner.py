@@ -341,7 +341,7 @@ class Runner:
             self._until_s = self._clock() + self._limit_s
 
     def give_out(self) -> None:
-        """Give out what the bolt has emitted, where that waits: it is not undone any more."""
+        """Give readers what the bolt has emitted, if it waits; it cannot be undone any more."""
 
     def finish_batch(self) -> None:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""

@@ -352,7 +352,7 @@ class TaskOutput:
         anchors: Sequence[TrackedTuple],
         own: Root | None,
     ) -> list[TaskId]:
-        """Give a tuple to the readers that were chosen."""
+        """Give a tuple to the readers that were chosen for it."""
         users = self._users
         given_to: list[TaskId] = []
         call, users.running = users.running, None
@@ -593,9 +593,9 @@ def _task_of(target: Here | Elsewhere, number: int) -> TaskId:
 def _as_it_is(
     stream: Stream, target: Target, numbers: Sequence[int], what: Any
 ) -> tuple[Target, Sequence[int], Any]:
-    """Return what a reader gets later: not what the bolt makes of it meanwhile."""
+    """Return what a reader gets later; the bolt may change its values until then."""
     if isinstance(target, Here):
-        with contextlib.suppress(EmitError):  # what cannot be pickled is given as it is then
+        with contextlib.suppress(EmitError):  # what cannot be pickled is given as it is by then
             what = unpacked(stream, packed(stream, what))
     return target, numbers, what
 

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 
 _PARTS: Final = 4
-"""A copy is taken after a quarter of all tuples, or of a quarter of those for a failure."""
+"""A copy is taken after a quarter of all tuples, or a sixteenth of those for each failure."""
 _BYTES_EACH: Final = 1 << 14
-"""So many are pickled for a tuple at most: what grows with a batch is not copied at each step."""
-_MOST: Final = 1 << 12  # tuples are kept for a copy
+"""At most so many are pickled for a tuple: what grows with a batch is not copied each time."""
+_MOST: Final = 1 << 12  # after so many tuples, given or emitted, a copy is taken at the latest
 _MOST_OF_A_CALL: Final = 1 << 16
-"""So many tuples of a bolt wait for its next copy; a call that emits more is not undone."""
+"""At most so many emitted tuples wait for the next copy: a call that emits more is not undone."""
 
 
 _OWN_WAYS: Final = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
@@ -97,10 +97,8 @@ def _is_whole(one: Any) -> bool:
 class BoltCopies:
     """The newest copy of a bolt, the tuples that it was given since, and what it emitted for them.
 
-    Others get what it has emitted with its next copy: until then its calls can be undone. That is
-    taken after a quarter of the tuples that it was given so far; once some have failed, after a
-    sixteenth of as many as it is given for a failure. It is taken later where it is so large that
-    more than 16 KiB would be pickled for a tuple. There is none of a bolt that has something of
+    Readers get what the bolt has emitted when its next copy is taken. Until then its calls can be
+    undone. ADR 39 says when a copy is taken. A bolt has none if it holds something of
     which a copy may not be whole.
     """
 
@@ -119,7 +117,7 @@ class BoltCopies:
         return self._copy is not None
 
     def drop(self) -> None:
-        """Have no copy any more."""
+        """Do without copies from now on; readers get what has waited."""
         self._copy = None
         self._give_out()
 
