@@ -588,16 +588,19 @@ class Executor:
         """
         self._complete_calls()
         self._take_in_made()
-        if not self._is_rehearsal:
-            for runner in self._runners.values():
-                if self._environment.outcome.failures:
-                    break  # of the batch nothing is to be committed
-                if self._start.moment.only_retries and not runner.has_to_finish:
-                    continue  # what it would make may fail, and the run would never end
-                runner.finish_batch()
-                self._complete_calls()
-                self._take_in_made()
-            self._environment.awaited.clear()
+        for runner in self._runners.values():
+            if self._environment.outcome.failures:
+                break  # of the batch nothing is to be committed
+            runner.give_out()
+            self._complete_calls()
+            if self._is_rehearsal:
+                continue
+            if self._start.moment.only_retries and not runner.has_to_finish:
+                continue  # what it would make may fail, and the run would never end
+            runner.finish_batch()
+            self._complete_calls()
+            self._take_in_made()
+        self._environment.awaited.clear()
         if self._settles:
             self._open.settle()
 

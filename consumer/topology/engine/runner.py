@@ -340,6 +340,9 @@ class Runner:
         if self._limit_s is not None:
             self._until_s = self._clock() + self._limit_s
 
+    def give_out(self) -> None:
+        """Give readers what the bolt has emitted, if it waits; it cannot be undone any more."""
+
     def finish_batch(self) -> None:
         """Let the bolt ack what it holds; if it fails, all events that it was given do."""
         users = self._users

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import traceback
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sequitur.base.copy_headers import FailReason
@@ -21,6 +23,7 @@ from sequitur.consumer.topology.engine.plan import (
     Sent,
     checked_values,
     packed,
+    unpacked,
 )
 from sequitur.consumer.topology.engine.trees import (
     BatchEvent,
@@ -283,6 +286,7 @@ class TaskOutput:
     def __init__(self, environment: Environment, context: TopologyContext) -> None:
         self.emit_one: Callable[[tuple[Any, ...], TrackedTuple], None] | None = None
         self.width = -1
+        self.held: deque[Callable[[], Any]] | None = None  # where what is emitted waits
         self._context = context
         self._component = context.component
         self._streams: dict[str, tuple[Stream, Sequence[Target]]] = {}
@@ -318,7 +322,6 @@ class TaskOutput:
         self, values: Any, anchors: Sequence[TrackedTuple], stream_name: str, task: int | None
     ) -> list[TaskId]:
         """Emit a tuple whose anchors are this task's; see `OutputCollector.emit`."""
-        users = self._users
         stream, targets = self._declared(stream_name, task)
         current = anchors[0] if anchors else self._current()
         made = checked_values(self._component, stream, values, current)
@@ -331,6 +334,26 @@ class TaskOutput:
         # What may raise, or run code of the user's, comes first: then all of it is done or nothing.
         chosen = [self._chosen(target, stream, made, task) for target in targets]
         own = self._root_of_its_own(stream, made, anchors, task, targets)
+        if self.held is not None:
+            kept = [_as_it_is(stream, *one) for one in chosen]
+            self.held.append(partial(self._give_out, kept, stream, anchors, own))
+            return [
+                _task_of(target, number)
+                for target, numbers, _ in chosen
+                if not isinstance(target, Output)
+                for number in numbers
+            ]
+        return self._give_out(chosen, stream, anchors, own)
+
+    def _give_out(
+        self,
+        chosen: Sequence[tuple[Target, Sequence[int], Any]],
+        stream: Stream,
+        anchors: Sequence[TrackedTuple],
+        own: Root | None,
+    ) -> list[TaskId]:
+        """Give a tuple to the readers that were chosen for it."""
+        users = self._users
         given_to: list[TaskId] = []
         call, users.running = users.running, None
         try:
@@ -558,6 +581,23 @@ class TaskOutput:
             users.running = anchor
 
         return only
+
+
+def _task_of(target: Here | Elsewhere, number: int) -> TaskId:
+    if isinstance(target, Elsewhere):
+        return TaskId(target.component, number)
+    context = target.runners[number].context
+    return TaskId(context.component, context.task)
+
+
+def _as_it_is(
+    stream: Stream, target: Target, numbers: Sequence[int], what: Any
+) -> tuple[Target, Sequence[int], Any]:
+    """Return what a reader gets later; the bolt may change its values until then."""
+    if isinstance(target, Here):
+        with contextlib.suppress(EmitError):  # what cannot be pickled is given as it is by then
+            what = unpacked(stream, packed(stream, what))
+    return target, numbers, what
 
 
 class _Source(NamedTuple):

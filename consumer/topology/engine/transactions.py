@@ -20,15 +20,13 @@ from sequitur.consumer.topology.api.groupings import task_of_group
 from sequitur.consumer.topology.engine.concurrency import ConcurrentRunner
 from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.task_output import detail_of
-from sequitur.consumer.topology.engine.trees import FAILED, TrackedTuple
+from sequitur.consumer.topology.engine.trees import ACKED, FAILED, TrackedTuple
 from sequitur.consumer.topology.state.map_state import CommitterStates
 from sequitur.consumer.topology.state.store import Writer
 from sequitur.consumer.topology.transactional.attempt import BatchFailure, Cause, Phase
 from sequitur.consumer.topology.transactional.builder import BatchOutputCollector
 from sequitur.errors import (
     NOT_THE_USERS,
-    BoltTimeoutError,
-    EmitError,
     FailBatch,
     StateError,
     StateOvertakenError,
@@ -38,7 +36,7 @@ from sequitur.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sequitur.consumer.topology.api.bolt import BaseBolt
     from sequitur.consumer.topology.api.collector import TaskId
@@ -49,13 +47,13 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.builder import TransactionContext
 
 
-_EACH: Final = 8
-_CLOSE: Final = 4  # once a tuple has failed
+_PARTS: Final = 4
+"""A copy is taken after a quarter of all tuples, or a sixteenth of those for each failure."""
 _BYTES_EACH: Final = 1 << 14
-"""So many are pickled for a tuple at most: what grows with a batch is not copied at each step."""
-_MOST: Final = 1 << 12
-_SMALL: Final = 1 << 12
-_SMALL_AGAIN: Final = 1 << 16
+"""At most so many are pickled for a tuple: what grows with a batch is not copied each time."""
+_MOST: Final = 1 << 12  # after so many tuples, given or emitted, a copy is taken at the latest
+_MOST_OF_A_CALL: Final = 1 << 16
+"""At most so many emitted tuples wait for the next copy: a call that emits more is not undone."""
 
 
 _OWN_WAYS: Final = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
@@ -97,20 +95,17 @@ def _is_whole(one: Any) -> bool:
 
 
 class BoltCopies:
-    """The newest copy of a bolt, and the tuples that it was given since.
+    """The newest copy of a bolt, the tuples that it was given since, and what it emitted for them.
 
-    A copy is taken after 8 tuples, after 16 more, and so on up to every 4,096; once one has failed,
-    every 4, or as many as a copy takes 16 KiB, and where the bolt has gone on. A call that emits is
-    not repeated, as other tasks have what it has emitted: it is followed by a copy, if one takes up
-    to 4 KiB or a tuple has failed before, and else there is none any more. Nor is there one of a
-    bolt that has something of which a copy may not be whole.
+    Readers get what the bolt has emitted when its next copy is taken. Until then its calls can be
+    undone. ADR 39 says when a copy is taken. A bolt has none if it holds something of
+    which a copy may not be whole.
     """
 
-    def __init__(self, bolt: BaseBolt, shared: Sequence[Any], *, is_again: bool = False) -> None:
+    def __init__(self, bolt: BaseBolt, shared: Sequence[Any]) -> None:
         self.since: list[TrackedTuple] = []
-        self._each = _EACH
-        self._small = _SMALL_AGAIN if is_again else _SMALL
-        self._has_gone_back = False
+        self.emitted: deque[Callable[[], Any]] = deque()
+        self._given = self._failures = 0
         self._shared = {id(one): one for one in shared}
         self._tuples: dict[int, TrackedTuple] = {}
         self._copy: bytes | None = None
@@ -122,34 +117,28 @@ class BoltCopies:
         return self._copy is not None
 
     def drop(self) -> None:
-        """Have no copy any more."""
+        """Do without copies from now on; readers get what has waited."""
         self._copy = None
-        self.since.clear()
+        self._give_out()
 
     def add(self, bolt: BaseBolt, given: TrackedTuple) -> None:
         """Note that the bolt was given a tuple."""
         if self._copy is None:
             return
         self.since.append(given)
-        if len(self.since) >= self._each:
-            self._each = min(2 * self._each, _MOST)
+        self._given += 1
+        share = self._given // (_PARTS * (1 + _PARTS * self._failures))
+        least = min(max(share, len(self._copy) // _BYTES_EACH), _MOST)
+        if len(self.since) >= least or len(self.emitted) >= _MOST:
             self.take(bolt)
-
-    def add_emitting(self, bolt: BaseBolt) -> None:
-        """Note that the bolt was given a tuple, and emitted something for it."""
-        if self._copy is None:
-            return
-        if self._has_gone_back or len(self._copy) <= self._small:
-            self.take(bolt)
-        else:
-            self.drop()
 
     def back(self) -> tuple[BaseBolt, list[TrackedTuple]]:
         """Return the bolt as it was when it was copied, and the tuples that it was given since."""
         assert self._copy is not None
-        self._has_gone_back = True
-        self._come_closer()
+        self._failures += 1
         since, self.since = self.since, []
+        self._given -= len(since)
+        self.emitted.clear()
         unpickler = pickle.Unpickler(io.BytesIO(self._copy))  # noqa: S301 - our own
         unpickler.persistent_load = self._known  # type: ignore[method-assign]
         bolt: BaseBolt = unpickler.load()
@@ -180,13 +169,12 @@ class BoltCopies:
             self.drop()
             return
         self._copy, self._tuples = file.getvalue(), kept
-        if self._has_gone_back:
-            self._come_closer()
-        self.since.clear()
+        self._give_out()
 
-    def _come_closer(self) -> None:
-        assert self._copy is not None
-        self._each = max(_CLOSE, len(self._copy) // _BYTES_EACH)
+    def _give_out(self) -> None:
+        self.since.clear()
+        while self.emitted:
+            self.emitted.popleft()()
 
     def _known(self, number: int) -> Any:
         return self._tuples.get(number) or self._shared[number]
@@ -313,31 +301,54 @@ class TransactionRunner(_InTransaction):
         self._is_copied = isinstance(bolt, BatchBolt) or self._transaction.is_again
         self._copies: BoltCopies | None = None
         self._raised: Counter[TrackedTuple] = Counter()
-        self._has_emitted = self._is_again = False
+        self._is_new, self._is_undone, self._has_emitted = True, False, False
 
     def run(self, given: TrackedTuple) -> None:
         """See `Runner`."""
-        self._has_emitted = False
         self._raised.clear()
-        if self._keeps and not given.is_tick:
-            self._run_keeping(given)
-        else:
-            super().run(given)
+        again = deque(self._run_once(given, is_new=True))
+        while again:
+            self._users.begin_again()
+            one = again.popleft()
+            again.extendleft(reversed(self._run_once(one, is_new=one is given)))
 
-    def _run_keeping(self, given: TrackedTuple) -> None:
-        copies = self._copies
-        if copies is None and self._is_copied:
-            is_again = self._transaction.is_again
-            copies = self._copies = BoltCopies(self.bolt, self._shared, is_again=is_again)
+    def _run_once(self, given: TrackedTuple, *, is_new: bool) -> Sequence[TrackedTuple]:
+        """Call the bolt for a tuple; return the tuples that it is to be given again.
+
+        Args:
+            given: The tuple.
+            is_new: Whether no call for it has passed.
+        """
+        keeps = self._keeps and not given.is_tick
+        if keeps and self._copies is None and self._is_copied:
+            self._copies = BoltCopies(self.bolt, self._shared)
+        copies = self._copies if keeps else None
+        is_held = copies is not None and copies.can_go_back
+        self._output.held = copies.emitted if copies is not None and is_held else None
+        self._is_new, self._is_undone, self._has_emitted = is_new, False, False
+        if not is_new:  # it was acked then
+            given.owner, self._acks = self, False
         super().run(given)
-        if given.owner is FAILED and copies is not None and copies.can_go_back:
-            self._go_back(copies)
-        else:
-            _keep(given, 1)
-            if copies is not None and self._has_emitted:
-                copies.add_emitting(self.bolt)
-            elif copies is not None:
+        self._output.held, self._acks = None, True
+        is_failed = given.owner is FAILED
+        if not (is_failed or self._is_undone):
+            if not is_new:
+                given.owner = ACKED
+            elif keeps:
+                _keep(given, 1)
+            if copies is not None:
                 copies.add(self.bolt, given)
+            return ()
+        again = [given] if self._is_undone else []
+        if copies is not None and copies.can_go_back:
+            if is_failed and not is_new:
+                _keep(given, -1)
+            bolt, since = copies.back()
+            self.renew(bolt)
+            again = [*since, *again]
+        elif keeps and is_new:
+            _keep(given, 1)
+        return again
 
     @property
     def _shared(self) -> Sequence[Any]:
@@ -345,84 +356,35 @@ class TransactionRunner(_InTransaction):
         return self.context, self.collector
 
     def raised(self, given: TrackedTuple, error: BaseException) -> None:
-        """See `Runner`; a call that has emitted is not repeated, since others have that already."""
+        """See `Runner`; a call is not repeated where others have what it has emitted already."""
         copies = self._copies
-        is_as_before = not self._keeps or (copies is not None and copies.can_go_back)
-        most = self._repeats(given)
-        if self._has_emitted or not is_as_before or not self._is_repeated(given, error, most):
-            super().raised(given, error)
-            return
-        if copies is not None:
-            self._go_back(copies)
-        self._users.begin_again()
-        super().run(given)
-
-    def _is_repeated(self, given: TrackedTuple, error: BaseException, most: int) -> bool:
-        if isinstance(error, FailBatch):
-            return False
-        self._raised[given] += 1
-        return self._raised[given] <= most
-
-    def _go_back(self, copies: BoltCopies) -> None:
-        """Go on from the newest copy, with the tuples since then: without any that fails now."""
-        bolt, since = copies.back()
-        self.renew(bolt)
-        again = deque(since)
-        while again:
-            given = again.popleft()
-            if self._passes_again(given):
-                copies.add(self.bolt, given)
-                continue
-            if not copies.can_go_back:
-                continue  # what is left of it stays noted as kept
-            if given.owner is FAILED:
-                _keep(given, -1)
-            else:
-                again.appendleft(given)
-            bolt, since = copies.back()
-            self.renew(bolt)
-            again.extendleft(reversed(since))
-        copies.take(self.bolt)
-
-    def _passes_again(self, given: TrackedTuple) -> bool:
-        """Call the bolt for a tuple that it was given before; whether it passes."""
-        users = self._users
-        users.begin_again()
-        users.call, self._is_again = given, True
-        try:
-            users.running = given
-            returned = self._call(given)
-            if returned is not None:
-                self._emit_all(returned, given)
-            users.running = None
-        except BoltTimeoutError:
-            users.running = None
-            self.gave_up(given)
-        except BaseException as error:  # whatever a bolt raises fails its tuple
-            users.running = None
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            assert self._copies is not None
-            most = _REPEATS if self._copies.can_go_back else 0
-            if not self._is_repeated(given, error, most):
-                super().raised(given, error)
+        can_go_back = copies is not None and copies.can_go_back
+        can_repeat = can_go_back if self._keeps else not self._has_emitted
+        most = self._repeats(given) if self._is_new else _REPEATS
+        if can_repeat and not isinstance(error, FailBatch) and self._raised[given] < most:
+            self._raised[given] += 1
+            self._is_undone = True
         else:
-            return True
-        finally:
-            self._is_again = False
-        return False
+            super().raised(given, error)
 
     def emit(
         self, values: Any, anchors: Sequence[TrackedTuple], stream: str, task: int | None
     ) -> list[TaskId]:
         """See `Runner`."""
-        if self._is_again:
-            raise EmitError(
-                f"bolt {self._component!r} emitted for a tuple for which it had not emitted when "
-                "it was given it before"
-            )
         self._has_emitted = True
+        copies = self._copies
+        if copies is not None and len(copies.emitted) >= _MOST_OF_A_CALL:
+            self._output.held = None
+            users = self._users
+            call, users.running = users.running, None
+            copies.drop()
+            users.running = call
         return super().emit(values, anchors, stream, task)
+
+    def give_out(self) -> None:
+        """See `Runner`."""
+        if self._copies is not None:
+            self._copies.drop()
 
 
 class ConcurrentTransactionRunner(_InTransaction, ConcurrentRunner):

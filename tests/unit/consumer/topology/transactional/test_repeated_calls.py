@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import json
 import threading
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +23,6 @@ from sequitur.consumer.topology import (
     TransactionalTopologyBuilder,
     TransactionTester,
 )
-from sequitur.consumer.topology.engine.transactions import BoltCopies
 from sequitur.consumer.topology.state import TransactionalState
 from sequitur.consumer.topology.tester.tester import InMemoryBatch
 from sequitur.errors import BoltTimeoutError, FailBatch
@@ -50,21 +51,16 @@ _503 = ConnectionError("503")
 
 
 class Keeping(Noting):
-    """Gathers the values of a batch, and emits them at its end; it may become large.
+    """Gathers the values of a batch, and emits them at its end.
 
     Args:
         journal: Notes its calls.
-        sizes: By a value, how many bytes it keeps from there on.
+        size: How many bytes it has from the beginning.
     """
 
-    def __init__(self, journal: Journal, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, journal: Journal, size: int = 0) -> None:
         super().__init__(journal)
-        self.sizes = sizes or {}
-        self.kept = ""
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        self.kept = "x" * self.sizes.get(text(tuple["value"]), len(self.kept))
-        super().process(tuple)
+        self.kept = "x" * size
 
     def pass_on(self, value: Any) -> None:
         """Not yet."""
@@ -105,11 +101,14 @@ class Locked(Keeping):
 
 
 class Wavering(Keeping):
-    """Emits a value at once where it is given the same a second time."""
+    """Emits a value at once where it is given the same a second time, and nothing else."""
 
     def pass_on(self, value: Any) -> None:
         if _calls(self.journal).count(value) > 1:
             self.collector.emit((self.transaction, value))
+
+    def at_end(self) -> None:
+        """Nothing is left."""
 
 
 def _tester(journal: Journal, folder: Path, part: BaseBolt, **settings: Any) -> TransactionTester:
@@ -154,106 +153,15 @@ def _again(journal: Journal) -> list[int]:
     return again
 
 
-def _range(first: int, behind: int) -> list[int]:
-    return list(range(first, behind))
-
-
-_LARGE = {"0": 160 * _KB}
-"""A copy for ten tuples: that is 16 KiB for each."""
-_GROWS = {"7": 160 * _KB}
-
-
-@pytest.mark.promise("state-calls-fail-chance")
-@pytest.mark.parametrize(
-    ("sizes", "fails", "again"),
-    [
-        pytest.param({}, [7], _range(0, 7), id="before the first copy"),
-        pytest.param({}, [8], [], id="behind a copy after 8"),
-        pytest.param({}, [23], _range(8, 23), id="before one after 16 more"),
-        pytest.param({}, [30], _range(24, 30), id="behind that"),
-        pytest.param({}, [55], _range(24, 55), id="before one after 32 more"),
-        pytest.param({}, [5, 9], _range(0, 5) + _range(6, 9), id="then every 4"),
-        pytest.param({}, [5, 12], [*_range(0, 5), 10, 11], id="and not ever more"),
-        pytest.param(_LARGE, [5, 15], _range(0, 5) + _range(6, 15), id="a large one every 10"),
-        pytest.param(_LARGE, [5, 17], [*_range(0, 5), 16], id="and that each time"),
-        pytest.param(
-            _GROWS, [5, 19], _range(0, 5) + _range(10, 19), id="one that has grown meanwhile"
-        ),
-    ],
-)  # fmt: skip
-def test_a_bolt_is_given_again_what_came_since_its_copy(
-    sizes: Mapping[str, int], fails: Sequence[int], again: Sequence[int], tmp_path: Path
-) -> None:
-    journal = Journal()
-    for value in fails:
-        journal.faults[f"part.{value}"] = [_503]
-    tester = _tester(journal, tmp_path, Keeping(journal, sizes))
-    tester.run(events(*_values(60)))
-    assert _again(journal) == again
-    assert len(tester.acked) == 60 - len(fails)
-    assert not tester.failed_tries
-
-
-def test_copies_are_close_while_a_bolt_is_given_again_what_came_since_one(tmp_path: Path) -> None:
-    """So a call that fails among these is repeated with few before it."""
-    journal = Journal()
-    journal.faults.update({"part.20": [_503], "part.18": [None, _503]})
-    tester = _tester(journal, tmp_path, Keeping(journal))
-    tester.run(events(*_values(22)))
-    assert _again(journal) == [*_range(8, 19), 16, 17, 18, 19]
-    assert [text(event.value) for event in tester.failed] == ["20"]
-
-
-def test_a_copy_is_4096_tuples_behind_at_most() -> None:
-    """However many a batch has that does not fail."""
-    bolt = PassOn()
-    copies = BoltCopies(bolt, ())
-    given: Any = "a tuple"
-    for _ in range(16_000):
-        copies.add(bolt, given)
-    _, since = copies.back()
-    assert len(since) == 16_000 - sum(8 << each for each in range(10)) - 4096
-
-
-@pytest.mark.parametrize(
-    ("size", "fails", "is_run_again"),
-    [
-        pytest.param(0, [3], False, id="a small one is copied"),
-        pytest.param(4 * _KB, [3], True, id="a large one has no copy any more"),
-        pytest.param(4 * _KB, [0, 3], False, id="but is copied once it has gone back"),
-    ],
-)
-def test_a_bolt_that_emits_is_copied_behind_it(
-    size: int, fails: Sequence[int], is_run_again: bool, tmp_path: Path
-) -> None:
-    journal = Journal()
-    for value in fails:
-        journal.faults[f"part.{value}"] = [_503]
-    part = Emitting(journal)
-    part.kept = "x" * size
-    tester = _tester(journal, tmp_path, part)
-    tester.run(events(*_values(6)))
-    again = [one for one in range(6) if one not in fails]
-    assert _again(journal) == (again if is_run_again else [])
-    assert [text(event.value) for event in tester.failed] == [str(value) for value in fails]
-
-
-def test_a_call_that_emits_only_when_it_is_repeated_fails_its_event(tmp_path: Path) -> None:
-    """Others have not had it from the call that counts; what is beside it goes on."""
-    journal = Journal()
-    journal.faults["part.3"] = [_503]
-    tester = _tester(journal, tmp_path, Wavering(journal), max_attempts=1)
-    tester.run(events(*_values(5)))
-    assert [text(dead.event.value) for dead in tester.dead_letters] == ["0", "1", "2", "3"]
-    assert "emitted for a tuple for which it had not emitted" in tester.dead_letters[0].detail
-    assert counts(store_in(tmp_path), "counts") == {"4": 1}
+_LARGE = 400 * _KB
+"""So large that it is copied once within the first eight tuples: as it begins its batch."""
 
 
 class StatedItself(Keeping):
     """Says what is pickled of it before it is prepared."""
 
     def __getstate__(self) -> Any:
-        return {"journal": self.journal, "sizes": self.sizes, "kept": ""}
+        return {"journal": self.journal, "kept": ""}
 
 
 @pytest.mark.promise("state-event-fails-batch")
@@ -431,7 +339,7 @@ def test_a_call_is_repeated_seven_times_each_time_that_it_is_made(tmp_path: Path
     journal.faults["part.1"] = [None, *[_503] * 5, None, *[_503] * 5, None]
     journal.faults["part.2"] = [None, _503]
     builder = TransactionalTopologyBuilder("repeats", "spout")
-    builder.set_bolt("part", Keeping(journal)).local_grouping("spout")
+    builder.set_bolt("part", Keeping(journal, _LARGE)).local_grouping("spout")
     builder.set_bolt("beside", Emitting(journal)).local_grouping("spout")
     builder.set_bolt("ask", Asked(journal)).local_grouping("beside")
     states = {"count": TransactionalState(store_in(tmp_path), "counts")}
@@ -452,7 +360,7 @@ def test_a_call_that_passed_before_fails_its_event_after_seven_repeats(
     """The bolt has nothing of the event then, and is not run again for it."""
     journal = Journal()
     journal.faults.update({"part.3": [_503], "part.1": [None, *[_503] * times]})
-    tester = _tester(journal, tmp_path, Keeping(journal))
+    tester = _tester(journal, tmp_path, Keeping(journal, _LARGE))
     tester.run(events(*_values(5)))
     failed = ["3"] if times == 7 else ["1", "3"]
     assert [text(event.value) for event in tester.failed] == failed
@@ -462,7 +370,7 @@ def test_a_call_that_passed_before_fails_its_event_after_seven_repeats(
 def test_a_call_that_takes_too_long_when_it_is_repeated_is_not_made_again(tmp_path: Path) -> None:
     journal = Journal()
     journal.faults.update({"part.3": [_503], "part.1": [None, BoltTimeoutError(), None]})
-    tester = _tester(journal, tmp_path, Keeping(journal), max_attempts=1)
+    tester = _tester(journal, tmp_path, Keeping(journal, _LARGE), max_attempts=1)
     tester.run(events(*_values(5)))
     reasons = {text(dead.event.value): dead.reason for dead in tester.dead_letters}
     assert reasons == {"1": FailReason.TIMEOUT, "3": FailReason.EXCEPTION}
@@ -474,7 +382,7 @@ def test_a_bolt_is_given_again_in_order_what_came_before_a_call_that_fails_again
 ) -> None:
     journal = Journal()
     journal.faults.update({"part.6": [_503], "part.2": [None, _503]})
-    tester = _tester(journal, tmp_path, Keeping(journal))
+    tester = _tester(journal, tmp_path, Keeping(journal, _LARGE))
     tester.run(events(*_values(8)))
     assert _again(journal) == [0, 1, 2, 0, 1, 2, 3, 4, 5]
     assert [text(value) for _, value in tester.records("out")] == list("0123457")
@@ -535,7 +443,7 @@ class Holding(Emitting):
 
 
 def test_tuples_that_a_bolt_keeps_are_not_copied_with_it(tmp_path: Path) -> None:
-    """It is small, however large these are: there is a copy behind each call that emits."""
+    """They have much that could not be copied: it would be run again."""
     journal = Journal()
     wide = [value.ljust(_KB) for value in _values(8)]
     journal.faults[f"part.{wide[7]}"] = [_503]
@@ -557,13 +465,13 @@ class Ticked(Keeping):
 
 def test_a_tick_is_not_given_again_with_what_came_since_a_copy(tmp_path: Path) -> None:
     journal = Journal()
-    tester = _tester(journal, tmp_path, Ticked(journal))
+    tester = _tester(journal, tmp_path, Ticked(journal, _LARGE))
     tester.run(events("a"))
     tester.advance(2)
     journal.faults.update({"tick": [None] * 3, "part.3": [_503]})
     tester.run(events(*_values(5)))
     assert len(journal.faults["tick"]) == 2
-    assert _again(journal) == _range(0, 3)
+    assert _again(journal) == [0, 1, 2]
 
 
 class CallsBesides(Asked):
@@ -787,3 +695,126 @@ def test_side_by_side_a_call_that_is_repeated_has_its_time_from_the_beginning(
     advance.clear()
     assert len(made) == 1 + 3
     assert not tester.failed_tries
+
+
+class Growing(GatherAndPassOn):
+    """Emits all values so far, always in the same list."""
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.so_far: list[Any] = []
+
+    def pass_on(self, value: Any) -> None:
+        self.so_far.append(value)
+        self.collector.emit((self.transaction, self.so_far))
+
+
+def test_readers_get_what_was_emitted_and_not_what_the_bolt_makes_of_it_later(
+    tmp_path: Path,
+) -> None:
+    journal = Journal()
+    builder = TransactionalTopologyBuilder("readers", "spout")
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder.set_bolt("sum", Growing(journal), states=states).global_grouping("spout")
+    builder.set_bolt("ask", PassOn()).local_grouping("sum")
+    builder.set_output("out", key=None, value="value").local_grouping("ask")
+    tester = TransactionTester(builder.build())
+    tester.run(events(*_values(12)))
+    found = [json.loads(value or b"") for _, value in tester.records("out")]
+    assert found == [_values(count) for count in range(1, 13)]
+
+
+class Stammering(Emitting):
+    """Emits at once what it is given, and fails then where the journal plans it."""
+
+    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
+        value = text(tuple["value"])
+        self._note("process", value, tuple["transaction"])
+        self.values.append(value)
+        self.pass_on(value)
+        self.journal.pass_through(f"{self.context.component}.{value}")
+
+
+@pytest.mark.promise("state-event-fails-batch")
+def test_what_a_bolt_emitted_before_it_raised_is_undone(tmp_path: Path) -> None:
+    """Nobody has it by then, so the bolt is not run again."""
+    journal = Journal()
+    journal.faults["part.30"] = [_503]
+    tester = _tester(journal, tmp_path, Stammering(journal))
+    tester.run(events(*_values(60)))
+    assert len(_calls(journal)) < 60 + 30
+    assert journal.finishes_of("part") == [1]
+    assert [text(event.value) for event in tester.failed] == ["30"]
+    values = [one for one in _values(60) if one != "30"]
+    assert [text(value) for _, value in tester.records("out")] == values
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values, 1)
+
+
+def test_what_a_bolt_emits_when_it_is_given_a_tuple_again_counts(tmp_path: Path) -> None:
+    """And not what it emitted for that before, or that it emitted nothing."""
+    journal = Journal()
+    journal.faults["part.3"] = [_503]
+    tester = _tester(journal, tmp_path, Wavering(journal, _LARGE))
+    tester.run(events(*_values(5)))
+    assert _again(journal) == [0, 1, 2]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys("012", 1)
+
+
+class Flooding(Stammering):
+    """Emits very much for what then fails; nobody reads it."""
+
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({"unread": ("transaction", "number")})
+
+    def pass_on(self, value: Any) -> None:
+        super().pass_on(value)
+        for number in range(70_000 if value == "3" else 0):
+            self.collector.emit((self.transaction, number), "unread")
+
+
+def test_a_call_that_emits_more_than_memory_is_to_hold_is_run_again(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.faults["part.3"] = [_503]
+    tester = _tester(journal, tmp_path, Flooding(journal))
+    tester.run(events(*_values(5)))
+    assert journal.finishes_of("part") == [1, 1]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys("0124", 1)
+
+
+class Streaming(Emitting):
+    """Emits much for each value; nobody reads most of it."""
+
+    streams: Mapping[str, Sequence[str]] = MappingProxyType({"unread": ("transaction", "number")})
+
+    def pass_on(self, value: Any) -> None:
+        super().pass_on(value)
+        for number in range(1_500):
+            self.collector.emit((self.transaction, number), "unread")
+
+
+def test_a_bolt_that_emits_much_is_copied_before_too_much_waits(tmp_path: Path) -> None:
+    """It is so large that its calls alone are no reason to."""
+    journal, values = Journal(), _values(50)
+    journal.faults["part.49"] = [_503]
+    tester = _tester(journal, tmp_path, Streaming(journal, 60 * 16 * _KB))
+    tester.run(events(*values))
+    assert journal.finishes_of("part") == [1]
+    assert _again(journal) == [48]
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values[:-1], 1)
+
+
+def test_what_always_fails_behind_a_committer_that_emits_at_once_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    """It fails in the processing phase: so the batch is committed without it."""
+    journal, values = Journal(), _values(40)
+    journal.faults["ask.39"] = [_503] * 40
+    states = {"count": TransactionalState(store_in(tmp_path), "counts")}
+    builder = TransactionalTopologyBuilder("repeats", "spout")
+    builder.set_bolt("sum", GatherAndPassOn(journal), states=states).global_grouping("spout")
+    builder.set_bolt("ask", Asked(journal)).local_grouping("sum")
+    tester = TransactionTester(builder.build(), ProcessSettings(max_attempts=2))
+    tester.run(events(*values))
+    tester.retry_all()
+    assert [text(one.event.value) for one in tester.dead_letters] == values[-1:]
+    assert not tester.failed_tries
+    assert counts(store_in(tmp_path), "counts") == dict.fromkeys(values[:-1], 1)
