@@ -112,7 +112,7 @@ class _Owner:
         state: SubscriptionState,
         cursors: Iterable[PartitionCursor],
         *,
-        removed: Iterable[SourcePartition],
+        removed: Iterable[SourcePartition] = (),
     ) -> None:
         if state.step > 0 and self._world.happens(0.2):
             raise UnansweredError("no broker answers")

@@ -90,7 +90,7 @@ def test_what_was_deleted_unread_is_lost_when_a_job_passes_over_it() -> None:
     where = SourcePartition("a", 0)
     held = PartitionCursor.begin(CursorIdentity("s", *where), 0)
     held.cursor.seek(2, end=20)
-    stored = StoredSubscription(SubscriptionState(), {where: held})
+    stored = StoredSubscription(SubscriptionState(checkpoint="c"), {where: held})
     unused: Any = None
     job = JobSubscription("s", stored, unused, unused, unused, record=unused)
     job.expire(where, 10, Log(start=7, end=20))
