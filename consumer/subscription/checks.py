@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.duty import Duty
+from sequitur.consumer.subscription.owned_cursors import OwnedCursors
 from sequitur.consumer.subscription.policies import is_unused
 from sequitur.consumer.subscription.registry import NOTED_EACH_MS, BacklogStates, Registry
 from sequitur.consumer.subscription.skipping import cuts, quota_checks, skip
@@ -42,15 +43,14 @@ from sequitur.kafka.control import control_topic
 from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from confluent_kafka import TopicPartition
 
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from sequitur.consumer.subscription.policies import QuotaCheck
     from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
-    from sequitur.consumer.subscription.survey import Log, Survey
-    from sequitur.kafka.partition import SourcePartition
+    from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.settings import KafkaSettings
 
 
@@ -96,38 +96,6 @@ class CheckRound:
             "findings": [one.to_document() for one in self.findings],
             "expired": list(self.expired),
         }
-
-
-class _TakenCursors:
-    """The cursors of a subscription that was taken over to ack what is due."""
-
-    def __init__(self, owner: CursorOwner, survey: Survey) -> None:
-        stored = owner.stored
-        self.name = owner.subscription
-        epoch = survey.registry.require(self.name).epoch
-        self.state = SubscriptionState(epoch=epoch) if stored is None else stored.state
-        self._owner = owner
-        self._survey = survey
-        self._cursors = {} if stored is None else dict(stored.cursors)
-        self._changed: set[SourcePartition] = set()
-
-    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
-        return {where: one.copy() for where, one in self._cursors.items()}
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        if where not in self._cursors:  # none was stored: it begins where the log does
-            identity = CursorIdentity(self.name, *where)
-            self._cursors[where] = PartitionCursor.begin(identity, log.start)
-        keeps_read = bool(self.state.checkpoint)  # a job has it in its checkpoint
-        cursor = self._cursors[where].cursor
-        cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=keeps_read)
-        self._changed.add(where)
-
-    def store(self) -> None:
-        self._owner.write(
-            replace(self.state, written_ms=self._survey.now_ms),
-            [self._cursors[where] for where in sorted(self._changed)],
-        )
 
 
 class Checks:
@@ -214,7 +182,7 @@ class Checks:
             with self._surveyor.cursors.take(
                 record.name, watch=self._surveyor.watch, partition=record.partition
             ) as owner:
-                taken = _TakenCursors(owner, survey)
+                taken = _taken(owner, survey, record)
                 due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
                 survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
         except (SubscriptionConnectedError, SubscriptionFencedError):
@@ -310,6 +278,25 @@ class Checks:
                 self._surveyor.registry.change(
                     partial(Registry.connected, name=name, now_ms=survey.now_ms), subscription=name
                 )
+
+
+def _taken(
+    owner: CursorOwner, survey: Survey, record: SubscriptionRecord
+) -> OwnedCursors[PartitionCursor]:
+    """Return the cursors of a subscription that was taken over to ack what is due.
+
+    A cursor that is not stored begins where the log does.
+    """
+    cursors = {
+        where: PartitionCursor.begin(CursorIdentity(record.name, *where), survey.logs[where].start)
+        for topic in record.topics
+        for where in survey.partitions(topic)
+    }
+    state = SubscriptionState(epoch=record.epoch)
+    if owner.stored is not None:
+        state = owner.stored.state
+        cursors |= owner.stored.cursors
+    return OwnedCursors(record.name, replace(state, written_ms=survey.now_ms), cursors, owner)
 
 
 def _detected(survey: Survey) -> list[Finding]:

@@ -781,7 +781,7 @@ class ConsumedPartition:
     """One thread at a time."""
 
     __slots__ = (
-        "_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end", "redeliveries",
+        "_counted", "_passed", "_sizes", "cursor", "end", "redeliveries",
     )  # fmt: skip
 
     def __init__(
@@ -794,8 +794,6 @@ class ConsumedPartition:
     ) -> None:
         self.cursor = cursor
         self.end = max(end, cursor.committed_offset)
-        self.changes = 0
-        self.acks = 0
         self._sizes = sizes
         self.redeliveries = redeliveries
         self._counted = 0
@@ -833,10 +831,8 @@ class ConsumedPartition:
         ack = self.cursor.ack_lost if is_deleted else self.cursor.ack_absent
         for begin, end in list(self.cursor.unacked_ranges(first, offset)):
             ack(begin, end, end=self.end)
-            self.changes += 1
         if stop > self.cursor.read_position:
             self.cursor.seek(stop, end=self.end)
-            self.changes += 1
         if not found:
             return []
         # What an earlier life has counted is not counted again.
@@ -858,7 +854,6 @@ class ConsumedPartition:
             return None
         self._sizes = self._sizes.behind(self.cursor.committed_offset).passed(first)
         self.cursor.seek(max(first, self.cursor.read_position), end=self.end)
-        self.changes += 1
         return first
 
     def check_acks(self, offsets: Sequence[int]) -> None:
@@ -870,22 +865,16 @@ class ConsumedPartition:
         self.check_acks(offsets)
         first, stop = offsets[0], offsets[0] + len(offsets)
         if len(offsets) == 1 or list(range(first, stop)) == offsets:
-            added = self.cursor.ack_range(first, stop, end=self.end)
-        elif len(offsets) < _EACH_ALONE:
-            added = sum(self.cursor.ack(one, end=self.end) for one in offsets)
-        else:
-            added = self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
-        self._acked(len(offsets))
-        return added
+            return self.cursor.ack_range(first, stop, end=self.end)
+        if len(offsets) < _EACH_ALONE:
+            return sum(self.cursor.ack(one, end=self.end) for one in offsets)
+        return self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
 
     def ack_cumulative(self, offset: int) -> int:
         """Ack a message and all before it; return how many were not acked before."""
         if offset < min(self._passed, self.cursor.committed_offset):
-            added = self.cursor.ack(offset, end=self.end)
-        else:
-            added = self.cursor.ack_cumulative(offset, end=self.end)
-        self._acked()
-        return added
+            return self.cursor.ack(offset, end=self.end)
+        return self.cursor.ack_cumulative(offset, end=self.end)
 
     def pass_over(self, stop: int, *, start: int) -> int:
         """Ack all before an offset by nobody's ack; return how many of them are lost.
@@ -894,11 +883,5 @@ class ConsumedPartition:
         """
         lost = self.cursor.counts.lost
         self.cursor.pass_over(stop, start=start, end=self.end, keeps_read=True)
-        self._acked()
         self._passed = max(self._passed, stop)
         return self.cursor.counts.lost - lost
-
-    def _acked(self, acks: int = 1) -> None:
-        """Note acks, also repeated ones: these are counted in the cursor."""
-        self.acks += acks
-        self.changes += acks

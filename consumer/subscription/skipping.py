@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
@@ -30,16 +30,16 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from confluent_kafka import KafkaError
 
     from sequitur.consumer.subscription.backlog import Surveyor
-    from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
+    from sequitur.consumer.subscription.cursor import Cursor
+    from sequitur.consumer.subscription.owned_cursors import OwnedCursors
     from sequitur.consumer.subscription.policies import PoliciesInForce, QuotaCheck
     from sequitur.consumer.subscription.registry import SubscriptionRecord
-    from sequitur.consumer.subscription.stored_records import SubscriptionState
-    from sequitur.consumer.subscription.survey import Log, Survey
+    from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.kafka.stored_batches import Record
 
@@ -107,27 +107,6 @@ SKIPS_EACH_S: Final = 2.0
 _logger: Final = logging.getLogger("sequitur.subscription")
 
 
-class OwnCursors(Protocol):
-    """The cursors of a subscription that this process owns."""
-
-    @property
-    def name(self) -> str:
-        """The subscription's name."""
-
-    @property
-    def state(self) -> SubscriptionState:
-        """What its cursors share."""
-
-    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
-        """Return the cursors as they are now."""
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        """Ack all messages before an offset; those that the log no longer has are lost."""
-
-    def store(self) -> None:
-        """Have the cursors written."""
-
-
 def quota_checks(survey: Survey) -> list[QuotaCheck]:
     """Return the backlog of each topic beside its quota."""
     return [
@@ -164,7 +143,7 @@ def cuts(survey: Survey) -> Cuts:
     return Cuts(evicted, alive_from)
 
 
-def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> list[DueAck]:
+def skip_due(surveyor: Surveyor, own: OwnedCursors[Any], topics: Collection[str]) -> list[DueAck]:
     """Ack what has expired, or is evicted, of a subscription of this process."""
     registry = surveyor.registry.read()
     record = registry.subscriptions.get(own.name)
@@ -176,7 +155,7 @@ def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> li
 
 def skip(
     surveyor: Surveyor,
-    own: OwnCursors,
+    own: OwnedCursors[Any],
     survey: Survey,
     record: SubscriptionRecord,
     wanted: Cuts,
@@ -242,7 +221,7 @@ def _may_skip(policies: PoliciesInForce) -> bool:
 class OwnSkips:
     """Acks what has expired or is evicted of an open subscription, every so often."""
 
-    def __init__(self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str]) -> None:
+    def __init__(self, surveyor: Surveyor, own: OwnedCursors[Any], topics: Sequence[str]) -> None:
         self.counts: Counter[FindingKind] = Counter()
         self._surveyor = surveyor
         self._own = own

@@ -18,6 +18,7 @@ from sequitur.consumer.subscription.checks import INTERVAL_S, Checks, Leadership
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.duty import Duty, ToldOnce
+from sequitur.consumer.subscription.owned_cursors import OwnedCursors
 from sequitur.consumer.subscription.registry import (
     RegistryStore,
     SubscriptionRecord,
@@ -102,12 +103,11 @@ _DOCUMENT: Final = "subscription.json"
 _NONE: Final = np.empty(0, np.int64)
 
 
-class JobSubscription:
+class JobSubscription(OwnedCursors[PartitionCursor]):
     """The cursors of a job.
 
-    The thread that stages asks what is acked; the one that finishes steps acks, and one that looks
-    for what has expired. `_lock` is held while cursors are looked at or changed, `_writing` while
-    they are stored.
+    Three threads use it: one stages rows, and asks what is acked. One finishes steps, and acks. One
+    acks what has expired.
     """
 
     def __init__(
@@ -121,31 +121,15 @@ class JobSubscription:
         record: JobRecord,
         lost: str = "",
     ) -> None:
-        self.name = name
+        super().__init__(name, *_of(stored), None)
         self._record = record
         self._lost = lost
         self._take = take
-        self._taken: CursorOwner | None = None
         self._topics = topics
         self._outages = outages
-        self._lock = threading.Lock()
-        self._writing = threading.RLock()
         self._written: tuple[SourcePartition, ...] = ()
-        # Since the last time that they were stored: changed, and those of topics that are gone.
-        self._changed: set[SourcePartition] = set()
-        self._removed: set[SourcePartition] = set()
         self._skips_held = False
         self.former = NO_FORMER_JOB
-        self._begin_with(stored)
-
-    def _begin_with(self, stored: StoredSubscription | None) -> None:
-        self._state = SubscriptionState() if stored is None else stored.state
-        self._cursors = {} if stored is None else dict(stored.cursors)
-
-    @property
-    def state(self) -> SubscriptionState:
-        """What its cursors share, as it is stored."""
-        return self._state
 
     @property
     def partition(self) -> int | None:
@@ -191,9 +175,9 @@ class JobSubscription:
         known = "" if found is None else found["id"]
         if self._taken is None:
             self._check_same(checkpoint.root, known, head, done)
-            epoch, self._taken = self._state.epoch, self._take()
-            self._begin_with(self._taken.stored)
-            if self._state.epoch != epoch:
+            epoch, self._taken = self.state.epoch, self._take()
+            self._begin_with(*_of(self._taken.stored))
+            if self.state.epoch != epoch:
                 raise SubscriptionError(
                     f"subscription {self.name!r} was reset while the job started: start it again"
                 )
@@ -202,7 +186,7 @@ class JobSubscription:
         if found is not None:
             self.former = FormerJob.from_document(found["former"])
         elif head is None:
-            state = self._state
+            state = self.state
             self.former = FormerJob(state.lives, state.transaction, state.transactions)
         if found is None:
             known = uuid4().hex
@@ -210,13 +194,13 @@ class JobSubscription:
                 _DOCUMENT,
                 {"subscription": self.name, "id": known, "former": self.former.to_document()},
             )
-        step = -1 if head is None else self._state.step
-        if (known, step) != (self._state.checkpoint, self._state.step):
+        step = -1 if head is None else self.state.step
+        if (known, step) != (self.state.checkpoint, self.state.step):
             # Before the first step: else a life that dies behind it would not know its own.
-            self._write(replace(self._state, checkpoint=known, step=step))
+            self._write(replace(self.state, checkpoint=known, step=step))
 
     def _check_same(self, root: str, known: str, head: Step | None, done: int) -> None:
-        state = self._state
+        state = self.state
         if head is None and self._lost:
             raise SubscriptionError(self._lost)
         if head is None or state.step < 0:
@@ -245,16 +229,16 @@ class JobSubscription:
         now_ms: int,
     ) -> dict[SourcePartition, int]:
         """Return where a job without a log begins, and note what comes again."""
-        is_new = not self._cursors
+        is_new = not self._partitions
         with self._lock:
             self._forget_recreated(ids)
             for where, offset in first.items():
-                if where not in self._cursors:
+                if where not in self._partitions:
                     start = ends[where] if is_new and latest else offset
                     self._add(where, start)
-            begins = {where: self._cursors[where].cursor.committed_offset for where in first}
-            # All are stored once more: somebody may have moved or lost the group's offsets.
-            self._changed.update(first)
+                # All are stored once more: somebody may have moved or lost the group's offsets.
+                self._touch(where)
+            begins = {where: self._partitions[where].cursor.committed_offset for where in first}
         ends_out = self._topics.high_watermarks(self._written)
         again = self._count_again(ends_out)
         if again:
@@ -263,9 +247,9 @@ class JobSubscription:
                 "checkpoint was lost. They come again"
             )
         state = replace(
-            self._state,
-            topics={**self._state.topics, **ids},
-            repeated=self._state.repeated + again,
+            self.state,
+            topics={**self.state.topics, **ids},
+            repeated=self.state.repeated + again,
             # So that a life that dies before its first step does not count them once more.
             sent=_by_topic(ends_out),
             written_ms=now_ms,
@@ -277,7 +261,7 @@ class JobSubscription:
         """Count the records behind what was there when the cursors were written."""
         return sum(
             max(0, now[where] - end)
-            for topic, ends in self._state.sent.items()
+            for topic, ends in self.state.sent.items()
             for number, end in ends.items()
             if (where := SourcePartition(topic, number)) in now
         )
@@ -294,7 +278,7 @@ class JobSubscription:
         found = {}
         with self._lock:
             for where, stop in planned.items():
-                one = self._cursors.get(where)
+                one = self._partitions.get(where)
                 if one is None:
                     continue
                 ranges = acked_between(one.cursor, before.get(where, 0), stop)
@@ -319,32 +303,17 @@ class JobSubscription:
     def acked_among(self, where: SourcePartition, offsets: Longs) -> Any:
         """Tell of each offset of a partition whether it is acked."""
         with self._lock:
-            one = self._cursors.get(where)
+            one = self._partitions.get(where)
             if one is None:
                 return np.zeros(len(offsets), np.bool_)
             return one.cursor.acked_among(offsets)
 
-    def copies(self) -> dict[SourcePartition, PartitionCursor]:
-        """Return the cursors as they are now, for others to look at."""
-        with self._lock:
-            return {where: one.copy() for where, one in self._cursors.items()}
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        """Ack all messages before an offset: they are skipped, held ones when they are due."""
-        with self._lock:
-            one = self._cursors.get(where)
-            if one is None or stop <= one.cursor.committed_offset:
-                return
-            one.cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=True)
-            sizes = one.sizes.behind(one.cursor.committed_offset)
-            self._cursors[where] = PartitionCursor(one.cursor, sizes)
-            self._changed.add(where)
-            self._skips_held = True
-
-    def store(self) -> None:
-        """Store the cursors that have changed."""
-        with self._writing:  # what a step is about to write belongs together
-            self._write(self._state)
+    def _pass_over(self, where: SourcePartition, one: PartitionCursor, stop: int, log: Log) -> None:
+        """Skip the messages before an offset: held ones when they are due."""
+        super()._pass_over(where, one, stop, log)
+        sizes = one.sizes.behind(one.cursor.committed_offset)
+        self._partitions[where] = PartitionCursor(one.cursor, sizes)
+        self._skips_held = True
 
     def step_is_done(
         self,
@@ -369,7 +338,7 @@ class JobSubscription:
                     self._ack(entry, where, known.position, place, first.get(where, 0))
             ends_out = self._topics.high_watermarks(self._written)
             state = replace(
-                self._state,
+                self.state,
                 step=entry.step,
                 transaction=transactions[0],
                 transactions=transactions[1],
@@ -377,13 +346,13 @@ class JobSubscription:
                 frontier_ms=entry.frontier_ms,
                 written_ms=now_ms,
                 sent=_by_topic(ends_out),
-                topics={**self._state.topics, **entry.topics},
+                topics={**self.state.topics, **entry.topics},
             )
             self._write(state)
 
     def _jumps(self, entry: StepEntry, where: SourcePartition) -> bool:
         """Tell whether a step has passed offsets that hold no row, or begins a partition."""
-        one = self._cursors.get(where)
+        one = self._partitions.get(where)
         if one is None:
             return True
         rows, _size = entry.counted.get(where, (0, 0))
@@ -392,9 +361,8 @@ class JobSubscription:
     def _ack(
         self, entry: StepEntry, where: SourcePartition, position: int, held: Longs, first: int
     ) -> None:
-        one = self._cursors.get(where) or self._add(where, min(first, position))
-        cursor, sizes = one.cursor, one.sizes
-        reached, before = cursor.read_position, _marks(cursor)
+        one = self._partitions.get(where) or self._add(where, min(first, position))
+        cursor, reached = one.cursor, one.cursor.read_position
         rows, size = entry.counted.get(where, (0, 0))
         absent = 0
         if entry.kind in {StepKind.BATCH, StepKind.RESET}:
@@ -409,43 +377,25 @@ class JobSubscription:
         is_ahead = cursor.committed_offset > position
         if is_ahead or (len(held) and cursor.acked_among(held).any()):
             self._skips_held = True
-        sizes = sizes.read(position, size).behind(cursor.committed_offset)
-        if _marks(cursor) != before:
-            self._cursors[where] = PartitionCursor(cursor, sizes)
-            self._changed.add(where)
+        sizes = one.sizes.read(position, size).behind(cursor.committed_offset)
+        self._partitions[where] = PartitionCursor(cursor, sizes)
 
     def _add(self, where: SourcePartition, start: int) -> PartitionCursor:
-        self._cursors[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
-        self._changed.add(where)
-        return self._cursors[where]
+        self._partitions[where] = PartitionCursor.begin(CursorIdentity(self.name, *where), start)
+        return self._partitions[where]
 
     def _forget_recreated(self, ids: Mapping[str, str]) -> None:
         """Let go of the cursors of topics that are other ones now, of the same name."""
-        known = self._state.topics
+        known = self.state.topics
         gone = {topic for topic, one in ids.items() if known.get(topic, one) != one}
-        for where in [where for where in self._cursors if where.topic in gone]:
-            del self._cursors[where]
-            self._removed.add(where)
+        for where in [where for where in self._partitions if where.topic in gone]:
+            self._remove(where)
 
-    def _write(self, state: SubscriptionState) -> None:
-        assert self._taken is not None
-        with self._writing:
-            with self._lock:  # a cursor that is encoded must not change meanwhile
-                changed, self._changed = self._changed, set()
-                removed, self._removed = self._removed, set()
-                copies = [
-                    one.copy()
-                    for where in sorted(changed)
-                    if (one := self._cursors.get(where)) is not None
-                ]
-            try:
-                self._taken.write(state, copies, removed=removed)
-            except BaseException:
-                with self._lock:  # the next time they have to be stored, too
-                    self._changed |= changed
-                    self._removed |= removed
-                raise
-            self._state = state
+
+def _of(
+    stored: StoredSubscription | None,
+) -> tuple[SubscriptionState, Mapping[SourcePartition, PartitionCursor]]:
+    return (SubscriptionState(), {}) if stored is None else (stored.state, stored.cursors)
 
 
 def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
@@ -453,12 +403,6 @@ def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
     for where, end in ends.items():
         found.setdefault(where.topic, {})[where.partition] = end
     return found
-
-
-def _marks(cursor: Cursor) -> tuple[int, ...]:
-    """Return numbers that are others once the cursor has changed."""
-    counts = cursor.counts
-    return cursor.mark_delete, cursor.read_position, counts.consumed, counts.absent, counts.lost
 
 
 class JobRecord:
