@@ -298,7 +298,7 @@ class FencedWriter:
             }
         )
         with self._told(another_may=False):
-            self._again(lambda: self._producer.init_transactions(_CALL_S))
+            self._again(self._outages, lambda: self._producer.init_transactions(_CALL_S))
         if writes_to is not None:
             with self._told(another_may=True):
                 self._end_hanging(writes_to, *beside)
@@ -308,8 +308,8 @@ class FencedWriter:
         """Whether a transaction has failed: each further write fails of the same."""
         return self._failure is not None
 
-    def write(self, records: Iterable[TopicWrite]) -> None:
-        """Write records, all or nothing."""
+    def write(self, records: Iterable[TopicWrite], outages: Outages | None = None) -> None:
+        """Write records, all or nothing; `outages` say how long to wait, if not those of before."""
         if self._failure is not None:
             raise self._failure
         wanted = list(records)
@@ -318,7 +318,9 @@ class FencedWriter:
                 self._producer.begin_transaction()
                 for one in wanted:
                     self._produce(one)
-                self._again(lambda: self._producer.commit_transaction(_CALL_S))
+                self._again(
+                    outages or self._outages, lambda: self._producer.commit_transaction(_CALL_S)
+                )
         except ReorderError as error:
             self._failure = error
             raise
@@ -357,7 +359,7 @@ class FencedWriter:
         finally:
             del refused
 
-    def _again(self, call: Callable[[], object]) -> None:
+    def _again(self, outages: Outages, call: Callable[[], object]) -> None:
         """Make a call until it is carried out: of one that timed out nobody knows what it did."""
 
         def passes(error: Exception) -> str | None:
@@ -365,7 +367,7 @@ class FencedWriter:
                 return self._said(error)
             return None
 
-        self._outages.outlast(call, passes)
+        outages.outlast(call, passes)
 
     @contextlib.contextmanager
     def _told(self, *, another_may: bool) -> Iterator[None]:

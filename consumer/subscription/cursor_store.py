@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.base.retry import Backoff, Retry, brief_outages
+from sequitur.base.retry import Backoff, Retry, any_of, brief_outages
 from sequitur.consumer.subscription.codec import in_metadata
 from sequitur.consumer.subscription.compacted_topic import (
     CompactedTopic,
@@ -584,6 +584,7 @@ class CursorOwner:
 
     def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
         """Write records, by another client where one's transaction failed."""
+        outages = self._outages.as_one()
 
         def attempt() -> None:
             while True:
@@ -591,22 +592,20 @@ class CursorOwner:
                     # First: a new client ends what the failed one has left open, which hides the
                     # claim. Whoever this takes the id from has the claim, and takes it back.
                     self._writer.close()
-                    self._writer = self._new_writer()
+                    self._writer = self._new_writer(outages)
                     self._is_proven = False
                 if not self._is_proven:
                     self.confirm()
                     self._is_proven = True
                 begun_s = self.lease.now_s()
                 with contextlib.suppress(SubscriptionFencedError):
-                    self._writer.write([*records, *(self._next_claim() if claims else ())])
+                    self._writer.write([*records, *(self._next_claim() if claims else ())], outages)
                     self.lease.renewed(begun_s)
                     return
                 # By another process, or by a broker that ended what took too long.
                 self.confirm()
 
-        self._outages.outlast(
-            attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
-        )
+        outages.outlast(attempt, any_of(UnansweredError))
 
     def confirm(self) -> None:
         """Check with the brokers that nobody has claimed the subscription since."""
@@ -633,12 +632,13 @@ class CursorOwner:
         process came later: it begins again.
         """
         before: Claim | None = None
+        outages = self._outages.as_one()
 
         def attempt() -> None:
             nonlocal before
             if self._writer.is_over:
                 self._writer.close()
-                self._writer = self._new_writer()
+                self._writer = self._new_writer(outages)
             # Behind the id: what former owners write from now on is refused, and is not missed.
             found = StoredRecords(followed.read())
             known = StoredRecords({}) if to_remove else found
@@ -654,7 +654,7 @@ class CursorOwner:
             if not self._claim.count:
                 self._claim = Claim.begin(self.lease.lease_s, before)
             begun_s = self.lease.now_s()
-            self._writer.write(self._next_claim())
+            self._writer.write(self._next_claim(), outages)
             self.lease.renewed(begun_s)
             if self.lease.lease_s:  # nobody may have looked after them for a week
                 self._offsets.set(known.offsets(self.subscription))
@@ -701,13 +701,13 @@ class CursorOwner:
             return claim is not None and claim.life == self._claim.life
         return False
 
-    def _new_writer(self) -> FencedWriter:
+    def _new_writer(self, outages: Outages | None = None) -> FencedWriter:
         return FencedWriter(
             self._kafka,
             transactional_id(self._kafka, self.subscription),
             name=f"subscription {self.subscription!r}",
             writes_to=(self._topic.name, self.partition),
-            outages=self._outages,
+            outages=outages or self._outages,
         )
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:

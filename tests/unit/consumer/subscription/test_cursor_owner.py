@@ -70,7 +70,7 @@ class _Writer:
         self.is_over = False
         topic.writers.append(self)
 
-    def write(self, records: Sequence[TopicWrite]) -> None:
+    def write(self, records: Sequence[TopicWrite], _outages: Outages | None = None) -> None:
         before, self._topic.before_write = self._topic.before_write, lambda: None
         self.is_over = True
         before()
