@@ -587,23 +587,26 @@ class CursorOwner:
         outages = self._outages.as_one()
 
         def attempt() -> None:
-            while True:
-                if self._writer.is_over:
-                    # First: a new client ends what the failed one has left open, which hides the
-                    # claim. Whoever this takes the id from has the claim, and takes it back.
-                    self._writer.close()
-                    self._writer = self._new_writer(outages)
-                    self._is_proven = False
-                if not self._is_proven:
-                    self.confirm()
-                    self._is_proven = True
-                begun_s = self.lease.now_s()
-                with contextlib.suppress(SubscriptionFencedError):
-                    self._writer.write([*records, *(self._next_claim() if claims else ())], outages)
-                    self.lease.renewed(begun_s)
-                    return
-                # By another process, or by a broker that ended what took too long.
+            if self._writer.is_over:
+                # First: a new client ends what the failed one has left open, which hides the
+                # claim. Whoever this takes the id from has the claim, and takes it back.
+                self._writer.close()
+                self._writer = self._new_writer(outages)
+                self._is_proven = False
+            if not self._is_proven:
                 self.confirm()
+                self._is_proven = True
+            begun_s = self.lease.now_s()
+            with contextlib.suppress(SubscriptionFencedError):
+                self._writer.write([*records, *(self._next_claim() if claims else ())], outages)
+                self.lease.renewed(begun_s)
+                return
+            # By another process, or by a broker that ended what took too long.
+            self.confirm()
+            raise UnansweredError(
+                f"subscription {self.subscription!r} cannot be written: the brokers have ended "
+                "the transaction, which took too long"
+            )
 
         outages.outlast(attempt, any_of(UnansweredError))
 

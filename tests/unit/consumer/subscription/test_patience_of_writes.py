@@ -14,7 +14,7 @@ from sequitur.consumer.subscription import cursor_store
 from sequitur.consumer.subscription.compacted_topic import FencedWriter
 from sequitur.consumer.subscription.cursor_store import CursorOwner, GroupOffsets
 from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
-from sequitur.errors import UnansweredError
+from sequitur.errors import SubscriptionFencedError, UnansweredError
 from sequitur.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 _NO_ANSWER = KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True)
 _ABORTED = KafkaError(1, "aborted", txn_requires_abort=True)
+_FENCED = KafkaError(90, "fenced", fatal=True)
 
 
 class _Brokers:
@@ -147,3 +148,20 @@ def test_a_takeover_waits_no_longer_than_a_write(
         brokers.take()
     assert brokers.clients == 2
     assert brokers.now_s == pytest.approx(_PATIENCE_S)
+
+
+def test_brokers_that_end_each_transaction_are_given_up(brokers: _Brokers) -> None:
+    """They fence a client whose transaction takes too long. Nobody else has the subscription."""
+    owner = brokers.take()
+
+    def fence() -> None:
+        brokers.wait(1)
+        if brokers.now_s > 10 * _PATIENCE_S:
+            pytest.fail("it is not given up")
+        raise KafkaException(_FENCED)
+
+    brokers.commits = fence
+    with pytest.raises(UnansweredError) as raised:
+        owner.write(SubscriptionState(), [])
+    assert not isinstance(raised.value, SubscriptionFencedError)
+    assert brokers.now_s == pytest.approx(_PATIENCE_S, abs=3)
