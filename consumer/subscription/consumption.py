@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer.subscription.cursor import ConsumedPartition
 from sequitur.consumer.subscription.duty import Duty
 from sequitur.consumer.subscription.owned_cursors import OwnedCursors
+from sequitur.consumer.subscription.partitions import ConsumedPartition
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
 from sequitur.kafka.arrivals import sizes_of
 from sequitur.kafka.connections import close_own
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from sequitur.consumer.subscription.cursor import CursorStats, PartitionCursor
+    from sequitur.consumer.subscription.cursor import CursorStats
     from sequitur.consumer.subscription.dead_letters import DeadLetters
     from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
     from sequitur.consumer.subscription.opening import OpenedSubscription, SubscriptionOpening
     from sequitur.consumer.subscription.partition_reader import Arrival, PartitionReader
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.consumer.subscription.survey import Log
     from sequitur.kafka.partition import SourcePartition
 

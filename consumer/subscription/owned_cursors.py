@@ -6,14 +6,14 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from sequitur.consumer.subscription.cursor import ConsumedPartition, PartitionCursor
+from sequitur.consumer.subscription.partitions import ConsumedPartition, PartitionCursor
 from sequitur.errors import UnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sequitur.consumer.subscription.cursor_store import CursorOwner
-    from sequitur.consumer.subscription.stored_records import SubscriptionState
+    from sequitur.consumer.subscription.subscription_state import SubscriptionState
     from sequitur.consumer.subscription.survey import Log
     from sequitur.kafka.partition import SourcePartition
 

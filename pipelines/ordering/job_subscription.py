@@ -12,27 +12,27 @@ import numpy as np
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.reorder.step_log import StepKind
-from sequitur.consumer.subscription.admin import finish_reset, may_take, refuse_another
+from sequitur.consumer.subscription.admin import may_take, refuse_another
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.checks import INTERVAL_S, Checks, Leadership, LedChecks
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.claims import LEASE_S, HeldLease
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_moves import finish_reset
 from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.duty import Duty, ToldOnce
+from sequitur.consumer.subscription.led_checks import INTERVAL_S, Leadership, LedChecks
 from sequitur.consumer.subscription.owned_cursors import OwnedCursors
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import (
-    RegistryStore,
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
+from sequitur.consumer.subscription.registry_store import RegistryStore
 from sequitur.consumer.subscription.skipping import skip_due
-from sequitur.consumer.subscription.stored_records import (
-    LEASE_S,
-    HeldLease,
-    SubscriptionState,
-    nothing_stored,
-)
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.stored_records import nothing_stored
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import ConsumerError, ReorderError, SubscriptionError, SubscriptionFencedError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics

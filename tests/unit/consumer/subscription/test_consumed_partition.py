@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer.subscription.cursor import (
-    WORTH_A_SEEK,
-    ConsumedPartition,
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-)
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.partitions import WORTH_A_SEEK, ConsumedPartition
 from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sequitur.consumer.subscription.claims import HeldLease
 from sequitur.consumer.subscription.consumption import Consumption
-from sequitur.consumer.subscription.cursor import ConsumedPartition, CursorIdentity
+from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     DeadMessage,
@@ -18,7 +19,8 @@ from sequitur.consumer.subscription.dispatch import (
     OrderRule,
 )
 from sequitur.consumer.subscription.partition_reader import Arrival
-from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
+from sequitur.consumer.subscription.partitions import ConsumedPartition
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import AckBeyondEndError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
@@ -27,7 +29,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.consumer.subscription.cursor import PartitionCursor
+    from sequitur.consumer.subscription.partitions import PartitionCursor
 
 _LEASE_S = 15.0
 _LONG_S = 60.0

@@ -11,9 +11,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
 from sequitur.consumer.subscription import cursor_store
-from sequitur.consumer.subscription.compacted_topic import FencedWriter
-from sequitur.consumer.subscription.cursor_store import CursorOwner, GroupOffsets
-from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
+from sequitur.consumer.subscription.claims import HeldLease
+from sequitur.consumer.subscription.cursor_store import CursorOwner
+from sequitur.consumer.subscription.fenced_writer import FencedWriter
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionFencedError, UnansweredError
 from sequitur.kafka.settings import KafkaSettings
 

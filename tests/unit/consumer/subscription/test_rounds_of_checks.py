@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.cursor import CountedSizes, Cursor, CursorIdentity
-from sequitur.consumer.subscription.cursor import PartitionCursor as Held
-from sequitur.consumer.subscription.policies import TopicPolicies, ttl_cutoff_ms
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.expiry import ttl_cutoff_ms
+from sequitur.consumer.subscription.partitions import PartitionCursor as Held
+from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord, SubscriptionType
-from sequitur.consumer.subscription.stored_records import StoredSubscription, SubscriptionState
-from sequitur.consumer.subscription.survey import FindingKind, Log, Survey
+from sequitur.consumer.subscription.stored_records import StoredSubscription
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
+from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.errors import TopicError
 from sequitur.kafka.partition import SourcePartition
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
-from sequitur.consumer.subscription.stored_records import StoredSubscription, SubscriptionState
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.partitions import PartitionCursor
+from sequitur.consumer.subscription.stored_records import StoredSubscription
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import UnansweredError
 from sequitur.kafka.partition import SourcePartition
