@@ -1,11 +1,18 @@
-"""Offsets of a job's rows: those that are still in it, and those that a cursor has acked."""
+"""The subscription of a job: a row that has left the job is acked.
+
+What was read is acked, but for what is held and what waits for another attempt. So a step that is
+done makes the cursors again, from the checkpoint alone. Nothing has to be remembered between two
+steps, and if the cursors of a step were not written, the next step makes up for it.
+
+A job whose checkpoint is gone begins at the cursors. They say what was acked. The state beside them
+says how far the frontier was, so that no key goes back in time. What was out and not acked when the
+checkpoint was lost comes again, and is counted.
+"""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import numpy as np
@@ -14,14 +21,9 @@ from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.subscription.admin import may_take, refuse_another
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.checks import Checks
 from sequitur.consumer.subscription.claims import LEASE_S, HeldLease
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.consumer.subscription.cursor_moves import finish_reset
 from sequitur.consumer.subscription.cursor_store import CursorStore
-from sequitur.consumer.subscription.detection import FindingKind
-from sequitur.consumer.subscription.duty import Duty, ToldOnce
-from sequitur.consumer.subscription.led_checks import INTERVAL_S, Leadership, LedChecks
 from sequitur.consumer.subscription.owned_cursors import OwnedCursors
 from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import (
@@ -30,10 +32,9 @@ from sequitur.consumer.subscription.registry import (
     group_of_new,
 )
 from sequitur.consumer.subscription.registry_store import RegistryStore
-from sequitur.consumer.subscription.skipping import skip_due
 from sequitur.consumer.subscription.stored_records import nothing_stored
 from sequitur.consumer.subscription.subscription_state import SubscriptionState
-from sequitur.errors import ConsumerError, ReorderError, SubscriptionError, SubscriptionFencedError
+from sequitur.errors import SubscriptionError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.rows.release import Part, RunRows
@@ -59,44 +60,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Location
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def held_offsets(
-    checkpoint: Checkpoint, entry: StepEntry, waiting: Sequence[Location]
-) -> dict[SourcePartition, Longs]:
-    """Return the offsets of rows that are still in the job once a step is done."""
-    parts = []
-    if live := entry.live_runs:
-        parts.append(Part(checkpoint.files(*live), entry.frontier_ms + 1))
-    if waiting:
-        parts.append(Part(tuple(waiting), reasons=()))
-    found: dict[SourcePartition, list[Longs]] = {}
-    if parts:
-        for rows in RunRows(parts, None, SOURCE_ORDER).pieces():
-            offsets = rows["offset"].to_numpy()
-            for source, place in sources(rows):
-                found.setdefault(source, []).append(offsets[place])
-    return {where: np.concatenate(several) for where, several in found.items()}
-
-
-def acked_between(cursor: Cursor, first: int, stop: int) -> tuple[Longs, Longs]:
-    """Return what a cursor has acked from one offset to before another, as ranges."""
-    firsts, stops = cursor.acked_arrays()
-    firsts = np.concatenate([[0], firsts])
-    stops = np.concatenate([[cursor.committed_offset], stops])
-    some = (stops > first) & (firsts < stop) & (firsts < stops)
-    return firsts[some], stops[some]
-
-
-# The subscription of a job: whatever has left the job is acked.
-#
-# Acked is what was read, less what is held and what waits for another attempt. So a step that is
-# done gives the cursors anew, from the checkpoint alone; nothing has to be remembered between two
-# steps, and a step whose cursors were not written is made up for by the next.
-#
-# A job whose checkpoint is gone begins at the cursors. They say what was acked; the state beside
-# them says how far the frontier was, so that no key goes back in time. What was out and not acked
-# when the checkpoint was lost comes again, and is counted.
 
 
 _DOCUMENT: Final = "subscription.json"
@@ -392,19 +355,6 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             self._remove(where)
 
 
-def _of(
-    stored: StoredSubscription | None,
-) -> tuple[SubscriptionState, Mapping[SourcePartition, PartitionCursor]]:
-    return (SubscriptionState(), {}) if stored is None else (stored.state, stored.cursors)
-
-
-def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for where, end in ends.items():
-        found.setdefault(where.topic, {})[where.partition] = end
-    return found
-
-
 class JobRecord:
     """The record of a job's subscription in the registry: which topics it is on."""
 
@@ -459,85 +409,6 @@ class JobRecord:
         self.topics = wanted
 
 
-# The checks of subscriptions in a job: a thread beside its steps.
-#
-# What has expired or is evicted of the job's own subscription the job acks by itself, since nobody
-# else may write its cursors. And it takes a seat among those who can make the checks of all topics;
-# see `sequitur.consumer.subscription.checks`.
-
-
-_POLL_S: Final = 0.1
-
-
-class SubscriptionChecks:
-    """Checks again and again, from entering to leaving."""
-
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        subscription: JobSubscription,
-        topics: Collection[str],
-        outages: Outages,
-        *,
-        replication_factor: int,
-    ) -> None:
-        self._kafka = kafka
-        self._subscription = subscription
-        self._topics = topics
-        self._outages = outages
-        self._surveyor = Surveyor(kafka, replication_factor=replication_factor)
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="subscription-checks", daemon=True)
-        self._tell = ToldOnce(outages.tell)
-
-    def __enter__(self) -> Self:
-        self._subscription.register(self._topics)
-        # A reset whose process died before it had said so in the registry.
-        finish_reset(self._surveyor.registry, self._subscription.name, self._subscription.state)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        make = partial(Checks, self._surveyor)
-        with Leadership(self._kafka) as leadership, LedChecks(make) as checks:
-            round_ = Duty(
-                lambda: self._look(checks if leadership.leads else None),
-                every_s=INTERVAL_S,
-                passes=(ReorderError, ConsumerError),
-                tell=lambda error: self._tell(
-                    # Of the job's own subscription its next step tells; else another one leads.
-                    str(error)
-                    if isinstance(error, SubscriptionFencedError)
-                    else f"subscriptions are not checked: {error}"
-                ),
-            )
-            while not self._ends.is_set():
-                if not leadership.poll(_POLL_S):
-                    checks.close()
-                round_.run()
-
-    def _look(self, checks: LedChecks | None) -> None:
-        """Ack what is due of the job's own subscription; make the checks of all if it leads."""
-        self._skip_due()
-        for found in checks.run().findings if checks is not None else ():
-            if found.kind is not FindingKind.OWNED:
-                self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
-
-    def _skip_due(self) -> None:
-        """Ack what has expired, or is evicted, of the job's own subscription."""
-        for one in skip_due(self._surveyor, self._subscription, self._subscription.topics):
-            self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
-
-
-# A job's subscription is read before its checkpoint is opened: the epoch names its folder.
-#
-# It is taken once the checkpoint is the job's, so that a job that is refused there stops nobody.
-
-
 def subscribe(
     kafka: KafkaSettings,
     settings: ReorderSettings,
@@ -545,7 +416,11 @@ def subscribe(
     outages: Outages,
     opened: contextlib.ExitStack,
 ) -> JobSubscription | None:
-    """Read the subscription of a job, if it has one; it is taken with the checkpoint."""
+    """Read the subscription of a job, if it has one.
+
+    It is read before the checkpoint is opened, since its epoch names the checkpoint's folder. It is
+    taken once the checkpoint is the job's. So a job that is refused there stops no other job.
+    """
     if (name := settings.subscription) is None:
         return None
     factor = settings.replication_factor
@@ -586,12 +461,41 @@ def require_name(job: JobContext) -> None:
         )
 
 
-def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:
-    """Return the checks that a job with a subscription makes while it runs."""
-    return SubscriptionChecks(
-        job.kafka,
-        subscription,
-        input_topics(job),
-        job.outages,
-        replication_factor=job.settings.replication_factor,
-    )
+def held_offsets(
+    checkpoint: Checkpoint, entry: StepEntry, waiting: Sequence[Location]
+) -> dict[SourcePartition, Longs]:
+    """Return the offsets of rows that are still in the job once a step is done."""
+    parts = []
+    if live := entry.live_runs:
+        parts.append(Part(checkpoint.files(*live), entry.frontier_ms + 1))
+    if waiting:
+        parts.append(Part(tuple(waiting), reasons=()))
+    found: dict[SourcePartition, list[Longs]] = {}
+    if parts:
+        for rows in RunRows(parts, None, SOURCE_ORDER).pieces():
+            offsets = rows["offset"].to_numpy()
+            for source, place in sources(rows):
+                found.setdefault(source, []).append(offsets[place])
+    return {where: np.concatenate(several) for where, several in found.items()}
+
+
+def acked_between(cursor: Cursor, first: int, stop: int) -> tuple[Longs, Longs]:
+    """Return what a cursor has acked from one offset to before another, as ranges."""
+    firsts, stops = cursor.acked_arrays()
+    firsts = np.concatenate([[0], firsts])
+    stops = np.concatenate([[cursor.committed_offset], stops])
+    some = (stops > first) & (firsts < stop) & (firsts < stops)
+    return firsts[some], stops[some]
+
+
+def _of(
+    stored: StoredSubscription | None,
+) -> tuple[SubscriptionState, Mapping[SourcePartition, PartitionCursor]]:
+    return (SubscriptionState(), {}) if stored is None else (stored.state, stored.cursors)
+
+
+def _by_topic(ends: Mapping[SourcePartition, int]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for where, end in ends.items():
+        found.setdefault(where.topic, {})[where.partition] = end
+    return found

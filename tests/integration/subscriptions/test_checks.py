@@ -38,11 +38,8 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import ToDo, control_topic, key_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
-from sequitur.pipelines.ordering.job_subscription import (
-    JobRecord,
-    JobSubscription,
-    SubscriptionChecks,
-)
+from sequitur.pipelines.ordering.job_checks import SubscriptionChecks
+from sequitur.pipelines.ordering.job_subscription import JobRecord, JobSubscription
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
 from tests.support.waiting import PATIENCE_S, wait_until
