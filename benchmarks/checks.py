@@ -25,22 +25,19 @@ from benchmarks.broker import bench_broker
 from benchmarks.figures import print_figures
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.codec import in_metadata
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.cursor_store import cursor_topic
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.policies import BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_records import (
-    SubscriptionState,
-    cursor_key,
-    cursor_value,
-    state_key,
-)
+from sequitur.consumer.subscription.stored_pieces import in_metadata
+from sequitur.consumer.subscription.stored_records import cursor_key, cursor_value, state_key
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.kafka.partition import SourcePartition
 from sequitur.producer import KafkaSettings
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 import msgspec
 from confluent_kafka import Message as KafkaMessage  # noqa: TC002 - `help()` evaluates it
 
+from sequitur.consumer.subscription.claims import LEASE_S, LONGEST_LEASE_S, HeldLease
 from sequitur.consumer.subscription.consumption import Consumption
-from sequitur.consumer.subscription.cursor_store import GroupOffsets
 from sequitur.consumer.subscription.dead_letters import DeadLetters
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     Dispatch,
     DispatchLimits,
     OrderRule,
 )
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
 from sequitur.consumer.subscription.opening import SubscriptionOpening
 from sequitur.consumer.subscription.partition_reader import PartitionReader
 from sequitur.consumer.subscription.position import Edge, Position
 from sequitur.consumer.subscription.registry import SubscriptionType
 from sequitur.consumer.subscription.skipping import OwnSkips
-from sequitur.consumer.subscription.stored_records import LEASE_S, LONGEST_LEASE_S, HeldLease
-from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.errors import CumulativeAckError
 from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.partition import SourcePartition, check_topic_name

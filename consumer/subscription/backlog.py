@@ -1,9 +1,4 @@
-"""Which jobs get on: what one holds for its frontier counts for nobody's quota while that moves.
-
-A frontier that stands still though there is something to read is that of a job that is down, or
-hangs. Where all is read it waits for messages, and those would wait for the job if producers were
-held for what it holds.
-"""
+"""Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected."""
 
 from __future__ import annotations
 
@@ -15,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff, Retry
+from sequitur.consumer.subscription.claims import ClaimWatch, Hold
 from sequitur.consumer.subscription.cursor_store import CursorStore
-from sequitur.consumer.subscription.policies import limits_ms, older_than
-from sequitur.consumer.subscription.registry import RegistryStore
+from sequitur.consumer.subscription.expiry import limits_ms, older_than
+from sequitur.consumer.subscription.registry_store import RegistryStore
 from sequitur.consumer.subscription.stored_records import (
-    ClaimWatch,
-    Hold,
     StoredRecords,
     StoredSubscriptions,
     nothing_stored,
@@ -38,70 +32,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from sequitur.base.retry import Outages
+    from sequitur.consumer.subscription.claims import Claim
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition
-    from sequitur.consumer.subscription.cursor import PartitionCursor
     from sequitur.consumer.subscription.cursor_store import CursorOwner
-    from sequitur.consumer.subscription.policies import Place
+    from sequitur.consumer.subscription.expiry import Place
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.consumer.subscription.stored_records import (
-        Claim,
-        StoredSubscription,
-        SubscriptionState,
-    )
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
+    from sequitur.consumer.subscription.subscription_state import SubscriptionState
     from sequitur.kafka.settings import KafkaSettings
 
 
 PATIENCE_S: Final = 60.0
 """A step may take long, and a job that is started again some time, too."""
-
-
-class FrontierWatch:
-    """Remembers since when frontiers stand still."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[int, float]] = {}
-
-    def standing(
-        self, frontiers: Mapping[str, int], caught_up: frozenset[str], now_s: float
-    ) -> frozenset[str]:
-        """Return the jobs whose frontiers have stood still for too long."""
-        self._known = {
-            name: self._known[name]
-            if name not in caught_up and self._known.get(name, (None,))[0] == frontier_ms
-            else (frontier_ms, now_s)
-            for name, frontier_ms in frontiers.items()
-        }
-        return frozenset(
-            name for name, (_, since_s) in self._known.items() if now_s - since_s > PATIENCE_S
-        )
-
-
-class IdleWatch:
-    """Remembers since when subscriptions have had no owner, by a clock that is never set."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._known: dict[str, tuple[int | None, float]] = {}
-
-    def look(self, survey: Survey) -> dict[str, float]:
-        """Return for how many seconds each subscription was seen without an owner.
-
-        An owner that was there between two looks has left another time; a command leaves the one
-        that it has found.
-        """
-        now_s = self._clock()
-        before, self._known = self._known, {}
-        for name in survey.registry.subscriptions.keys() - survey.connected - survey.untold.keys():
-            seen_ms = survey.seen_ms.get(name)
-            known = before.get(name)
-            is_same = known is not None and known[0] == seen_ms
-            self._known[name] = known if known is not None and is_same else (seen_ms, now_s)
-        return {name: now_s - since_s for name, (_, since_s) in self._known.items()}
-
-
-# Asking Kafka for all that backlogs are judged by: cursors, logs, ages, and who is connected.
-
-
 _PATIENCE_S: Final = 60.0
 _RETRY: Final = Retry(
     patience_s=_PATIENCE_S, backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0)
@@ -295,6 +238,50 @@ class Surveyor:
                 return change(registry, owner)
 
             owner.remove(by=partial(self.registry.change, confirmed, subscription=name))
+
+
+class FrontierWatch:
+    """Remembers since when frontiers stand still."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def standing(
+        self, frontiers: Mapping[str, int], caught_up: frozenset[str], now_s: float
+    ) -> frozenset[str]:
+        """Return the jobs whose frontiers have stood still for too long."""
+        self._known = {
+            name: self._known[name]
+            if name not in caught_up and self._known.get(name, (None,))[0] == frontier_ms
+            else (frontier_ms, now_s)
+            for name, frontier_ms in frontiers.items()
+        }
+        return frozenset(
+            name for name, (_, since_s) in self._known.items() if now_s - since_s > PATIENCE_S
+        )
+
+
+class IdleWatch:
+    """Remembers since when subscriptions have had no owner, by a clock that is never set."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[int | None, float]] = {}
+
+    def look(self, survey: Survey) -> dict[str, float]:
+        """Return for how many seconds each subscription was seen without an owner.
+
+        An owner that was there between two looks has left another time; a command leaves the one
+        that it has found.
+        """
+        now_s = self._clock()
+        before, self._known = self._known, {}
+        for name in survey.registry.subscriptions.keys() - survey.connected - survey.untold.keys():
+            seen_ms = survey.seen_ms.get(name)
+            known = before.get(name)
+            is_same = known is not None and known[0] == seen_ms
+            self._known[name] = known if known is not None and is_same else (seen_ms, now_s)
+        return {name: now_s - since_s for name, (_, since_s) in self._known.items()}
 
 
 def gone_logs(

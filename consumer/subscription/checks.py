@@ -1,57 +1,42 @@
 """One round of all checks: quota, time to live, expiration, detection.
 
 A subscription without an owner gets its acks here: it is taken over for that. One that has an
-owner, or may have one, is left alone: that one makes these acks itself, see `skipping`.
+owner, or may have one, is left alone: that owner makes these acks itself, see `skipping`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Consumer
-
-from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
-from sequitur.consumer.subscription.duty import Duty
-from sequitur.consumer.subscription.policies import is_unused
-from sequitur.consumer.subscription.registry import NOTED_EACH_MS, BacklogStates, Registry
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.detection import Finding, FindingKind, detect, near_deletion
+from sequitur.consumer.subscription.expiry import is_unused
+from sequitur.consumer.subscription.owned_cursors import OwnedCursors
+from sequitur.consumer.subscription.partitions import PartitionCursor
+from sequitur.consumer.subscription.registry import NOTED_EACH_MS, Registry
+from sequitur.consumer.subscription.registry_store import BacklogStates
 from sequitur.consumer.subscription.skipping import cuts, quota_checks, skip
-from sequitur.consumer.subscription.stored_records import SubscriptionState
-from sequitur.consumer.subscription.survey import (
-    Cuts,
-    DueAck,
-    Finding,
-    FindingKind,
-    detect,
-    due_acks,
-    near_deletion,
-)
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
+from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
 from sequitur.errors import (
-    ConsumerError,
     SubscriptionConnectedError,
     SubscriptionFencedError,
     TopicError,
     UnansweredError,
     UnknownSubscriptionError,
 )
-from sequitur.kafka.control import control_topic
-from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from confluent_kafka import TopicPartition
-
+    from sequitur.consumer.subscription.backlog import Surveyor
+    from sequitur.consumer.subscription.backlog_quota import QuotaCheck
     from sequitur.consumer.subscription.cursor_store import CursorOwner
-    from sequitur.consumer.subscription.policies import QuotaCheck
     from sequitur.consumer.subscription.registry import Changes, SubscriptionRecord
-    from sequitur.consumer.subscription.survey import Log, Survey
-    from sequitur.kafka.partition import SourcePartition
-    from sequitur.kafka.settings import KafkaSettings
+    from sequitur.consumer.subscription.survey import Survey
 
 
 VALID_FOR_MS: Final = 30_000
@@ -61,73 +46,6 @@ _HALF_DONE: Final = (
     "of its messages expire, are evicted or deleted"
 )
 _OF_BEFORE: Final = "and the acks are for messages of the old topic: reset the subscription"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRound:
-    """What a round found and did."""
-
-    now_ms: int
-    quotas: tuple[QuotaCheck, ...] = ()  # the backlog of each topic beside its quota
-    # what was acked for subscriptions without a consumer; in a dry run what would be
-    acked: tuple[DueAck, ...] = ()
-    findings: tuple[Finding, ...] = ()  # what was found and done, in words
-    expired: tuple[str, ...] = ()  # the subscriptions that were deleted
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "now_ms": self.now_ms,
-            "backlogs": [
-                {
-                    "topic": one.topic,
-                    "backlogSize": one.size_bytes + one.held_bytes,
-                    "heldSize": one.held_bytes,
-                    "isEstimate": one.is_estimate,
-                    "age_s": one.age_s,
-                    "proximity": one.proximity,
-                    "isExceeded": one.is_exceeded,
-                    "subscription": one.subscription,
-                    **one.quota.to_document(),
-                }
-                for one in self.quotas
-            ],
-            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
-            "findings": [one.to_document() for one in self.findings],
-            "expired": list(self.expired),
-        }
-
-
-class _TakenCursors:
-    """The cursors of a subscription that was taken over to ack what is due."""
-
-    def __init__(self, owner: CursorOwner, survey: Survey) -> None:
-        stored = owner.stored
-        self.name = owner.subscription
-        epoch = survey.registry.require(self.name).epoch
-        self.state = SubscriptionState(epoch=epoch) if stored is None else stored.state
-        self._owner = owner
-        self._survey = survey
-        self._cursors = {} if stored is None else dict(stored.cursors)
-        self._changed: set[SourcePartition] = set()
-
-    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
-        return {where: one.copy() for where, one in self._cursors.items()}
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        if where not in self._cursors:  # none was stored: it begins where the log does
-            identity = CursorIdentity(self.name, *where)
-            self._cursors[where] = PartitionCursor.begin(identity, log.start)
-        keeps_read = bool(self.state.checkpoint)  # a job has it in its checkpoint
-        cursor = self._cursors[where].cursor
-        cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=keeps_read)
-        self._changed.add(where)
-
-    def store(self) -> None:
-        self._owner.write(
-            replace(self.state, written_ms=self._survey.now_ms),
-            [self._cursors[where] for where in sorted(self._changed)],
-        )
 
 
 class Checks:
@@ -214,7 +132,7 @@ class Checks:
             with self._surveyor.cursors.take(
                 record.name, watch=self._surveyor.watch, partition=record.partition
             ) as owner:
-                taken = _TakenCursors(owner, survey)
+                taken = _taken(owner, survey, record)
                 due = skip(self._surveyor, taken, survey, record, wanted, copy_to=self._copy_to)
                 survey = survey.with_held(record.name, taken.copies(), epoch=taken.state.epoch)
         except (SubscriptionConnectedError, SubscriptionFencedError):
@@ -310,6 +228,60 @@ class Checks:
                 self._surveyor.registry.change(
                     partial(Registry.connected, name=name, now_ms=survey.now_ms), subscription=name
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRound:
+    """What a round found and did."""
+
+    now_ms: int
+    quotas: tuple[QuotaCheck, ...] = ()  # the backlog of each topic beside its quota
+    # what was acked for subscriptions without a consumer; in a dry run what would be
+    acked: tuple[DueAck, ...] = ()
+    findings: tuple[Finding, ...] = ()  # what was found and done, in words
+    expired: tuple[str, ...] = ()  # the subscriptions that were deleted
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "now_ms": self.now_ms,
+            "backlogs": [
+                {
+                    "topic": one.topic,
+                    "backlogSize": one.size_bytes + one.held_bytes,
+                    "heldSize": one.held_bytes,
+                    "isEstimate": one.is_estimate,
+                    "age_s": one.age_s,
+                    "proximity": one.proximity,
+                    "isExceeded": one.is_exceeded,
+                    "subscription": one.subscription,
+                    **one.quota.to_document(),
+                }
+                for one in self.quotas
+            ],
+            "acked": [{**one._asdict(), "why": one.why.value} for one in self.acked],
+            "findings": [one.to_document() for one in self.findings],
+            "expired": list(self.expired),
+        }
+
+
+def _taken(
+    owner: CursorOwner, survey: Survey, record: SubscriptionRecord
+) -> OwnedCursors[PartitionCursor]:
+    """Return the cursors of a subscription that was taken over to ack what is due.
+
+    A cursor that is not stored begins where the log does.
+    """
+    cursors = {
+        where: PartitionCursor.begin(CursorIdentity(record.name, *where), survey.logs[where].start)
+        for topic in record.topics
+        for where in survey.partitions(topic)
+    }
+    state = SubscriptionState(epoch=record.epoch)
+    if owner.stored is not None:
+        state = owner.stored.state
+        cursors |= owner.stored.cursors
+    return OwnedCursors(record.name, replace(state, written_ms=survey.now_ms), cursors, owner)
 
 
 def _detected(survey: Survey) -> list[Finding]:
@@ -416,151 +388,3 @@ def _owned(subscription: str, due: Sequence[DueAck]) -> Finding:
         f"it has a consumer, which acks {messages:,} messages that have expired or are evicted",
         {"messages": messages},
     )
-
-
-# Checks again and again, by one process of an installation at a time.
-#
-# A backlog grows when the job is down, so the checks run beside it, too: in `sequitur subscription
-# maintain`, and in each job. Who makes them is settled by a consumer group on the topic of the
-# registry, which has one partition: whoever is assigned it. When that one dies the partition goes
-# to another. One that was cut off and goes on has lost the transactional id of the backlog states,
-# and stops.
-
-
-INTERVAL_S: Final = 1.0
-"""Producers are to know of a backlog within two seconds."""
-_POLL_S: Final = 0.2
-_SESSION_MS: Final = 10_000
-_LONGEST_ROUND_MS: Final = 600_000
-_STALE_AFTER_ROUNDS: Final = 10
-
-
-def checks_group(kafka: KafkaSettings) -> str:
-    """Return the group that settles who makes an installation's checks."""
-    return system_name(kafka, "subscription-checks")
-
-
-class Leadership:
-    """A place in the consumer group of processes that can make the checks. One of them leads."""
-
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self._leads = threading.Event()
-        self._consumer = Consumer(
-            {
-                **kafka.librdkafka(),
-                "group.id": checks_group(kafka),
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "session.timeout.ms": _SESSION_MS,
-                "heartbeat.interval.ms": _SESSION_MS // 5,
-                "max.poll.interval.ms": _LONGEST_ROUND_MS,
-                "allow.auto.create.topics": False,
-            }
-        )
-        self._consumer.subscribe(
-            [control_topic(kafka)],
-            on_assign=self._assigned,
-            on_revoke=self._revoked,
-            on_lost=self._revoked,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process makes the checks."""
-        return self._leads.is_set()
-
-    def poll(self, timeout_s: float = 0.0) -> bool:
-        """Return whether this process leads now. Call it again and again."""
-        self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
-        return self.leads
-
-    def close(self) -> None:
-        """Leave the group, so that another process can make the checks at once."""
-        self._leads.clear()
-        self._consumer.close()
-
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.assign(partitions)
-        consumer.pause(partitions)
-        if partitions:
-            self._leads.set()
-
-    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        self._leads.clear()
-        consumer.unassign()
-
-
-class LedChecks:
-    """The checks of one process: begun when it leads, and closed when it leads no more."""
-
-    def __init__(self, make: Callable[[], Checks]) -> None:
-        self._make = make
-        self._checks: Checks | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def run(self) -> CheckRound:
-        """Make one round, as the process that leads; see `Checks.run`.
-
-        After an error the next round begins them anew: whoever leads now goes on, brokers that were
-        away come back.
-        """
-        if self._checks is None:
-            self._checks = self._make()
-        try:
-            return self._checks.run()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the checks. The next `run` makes new ones."""
-        if self._checks is not None:
-            self._checks.close()
-            self._checks = None
-
-
-def watch(
-    kafka: KafkaSettings,
-    *,
-    tell: Callable[[CheckRound], object],
-    stop: Callable[[], bool] = bool,
-    interval_s: float = INTERVAL_S,
-    copy_to: str | None = None,
-    replication_factor: int = -1,
-    dry_run: bool = False,
-    warn: Callable[[str], object] = len,
-    **options: Any,
-) -> None:
-    """Make all checks again and again, while this process is the one that makes them."""
-    surveyor = Surveyor(kafka, replication_factor=replication_factor)
-    surveyor.registry.ensure()
-    options.setdefault(
-        "valid_for_ms", max(VALID_FOR_MS, int(interval_s * 1000 * _STALE_AFTER_ROUNDS))
-    )
-    with (
-        Leadership(kafka) as leadership,
-        LedChecks(lambda: Checks(surveyor, copy_to=copy_to, dry_run=dry_run, **options)) as checks,
-    ):
-        round_ = Duty(
-            lambda: tell(checks.run()),
-            every_s=interval_s,
-            # What was written by a newer version is told of until it is understood.
-            passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
-            tell=lambda error: warn(str(error)),
-        )
-        while not stop():
-            if leadership.poll(_POLL_S):
-                round_.run()
-            else:
-                checks.close()

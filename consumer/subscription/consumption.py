@@ -1,4 +1,8 @@
-"""Which cursors of a subscription are stored as they are, and which requests for it are met."""
+"""A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
+
+All state is behind one lock, and the conditions are built on it. No request to Kafka is made under
+the lock. So if a broker is away, receivers stop only when they have all that was read.
+"""
 
 from __future__ import annotations
 
@@ -9,113 +13,31 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.consumer.subscription.duty import Duty
+from sequitur.consumer.subscription.owned_cursors import OwnedCursors
+from sequitur.consumer.subscription.partitions import ConsumedPartition
 from sequitur.errors import PositionRangeError, SubscriptionClosedError, UnansweredError
 from sequitur.kafka.arrivals import sizes_of
 from sequitur.kafka.connections import close_own
 from sequitur.kafka.shared_admin import IDLE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from confluent_kafka import Message
 
-    from sequitur.consumer.subscription.cursor import (
-        ConsumedPartition,
-        CursorStats,
-        PartitionCursor,
-        Redeliveries,
-    )
+    from sequitur.consumer.subscription.cursor import CursorStats
     from sequitur.consumer.subscription.dead_letters import DeadLetters
     from sequitur.consumer.subscription.dispatch import Dispatch, DispatchCounts, HandedOut
     from sequitur.consumer.subscription.opening import OpenedSubscription, SubscriptionOpening
     from sequitur.consumer.subscription.partition_reader import Arrival, PartitionReader
-    from sequitur.consumer.subscription.stored_records import SubscriptionState
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.consumer.subscription.survey import Log
     from sequitur.kafka.partition import SourcePartition
-
-
-class CursorWrite(NamedTuple):
-    """What is written at once."""
-
-    meets: int  # number of the newest request that is met by it
-    cursors: list[PartitionCursor]  # copies, since acks go on while they are written
-    changes: dict[SourcePartition, int]  # how often each partition had changed when it was copied
-    acks: dict[SourcePartition, int]  # how many acks each partition had taken by then
-
-
-class CursorWrites:
-    """Not for several threads: whoever has it guards it together with the partitions."""
-
-    def __init__(self, partitions: Mapping[SourcePartition, ConsumedPartition]) -> None:
-        self._partitions = partitions
-        self._stored_changes: dict[SourcePartition, int] = dict.fromkeys(partitions, 0)
-        self._stored_acks: dict[SourcePartition, int] = {}
-        self._requested = self._met = 0
-        self._refused = 0
-        self._refusal: UnansweredError | None = None
-
-    @property
-    def is_requested(self) -> bool:
-        """Whether there is a request that no write has met, and none has failed to meet."""
-        return self._requested > max(self._met, self._refused)
-
-    def request(self) -> int:
-        """Request that all is stored as it is now; return the request's number."""
-        self._requested += 1
-        return self._requested
-
-    def is_met(self, request: int) -> bool:
-        """Tell whether all is stored that a request was about."""
-        if self._met >= request:
-            return True
-        if self._refused >= request and self._refusal is not None:
-            raise UnansweredError(*self._refusal.args) from self._refusal
-        return False
-
-    def next(self, held: Callable[[SourcePartition], Redeliveries]) -> CursorWrite:
-        """Return what is not stored as it is now."""
-        changed = {
-            where: part
-            for where, part in self._partitions.items()
-            if part.changes != self._stored_changes.get(where)
-        }
-        return CursorWrite(
-            self._requested,
-            [part.copy(held(where)) for where, part in changed.items()],
-            {where: part.changes for where, part in changed.items()},
-            {where: part.acks for where, part in changed.items()},
-        )
-
-    def stored(self, write: CursorWrite) -> None:
-        """Take note of what was written."""
-        self._stored_changes |= write.changes
-        self._stored_acks |= write.acks
-        self._met = write.meets
-
-    def refused(self, write: CursorWrite, refusal: UnansweredError) -> None:
-        """Take note of what could not be written."""
-        self._refused, self._refusal = write.meets, refusal
-
-    def acks_left(self) -> bool:
-        """Tell whether there are acks that are not stored."""
-        parts = self._partitions.items()
-        return any(part.acks != self._stored_acks.get(where, 0) for where, part in parts)
-
-    @property
-    def refusal(self) -> UnansweredError | None:
-        """Why the newest write that failed has failed."""
-        return self._refusal
-
-
-# A subscription while it is consumed: one thread reads, one writes cursors, any number receive.
-#
-# All state is behind one lock, and four conditions are built on it. No request to Kafka is made
-# under the lock, so a broker that is away stops receivers only once they have all that was read.
 
 
 _POLL_S: Final = 0.1
@@ -130,7 +52,7 @@ _logger: Final = logging.getLogger("sequitur.subscription")
 _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
-class Consumption:
+class Consumption(OwnedCursors[ConsumedPartition]):
     """Threads begin with `begin` and end with `close`, or when they cannot go on."""
 
     def __init__(
@@ -144,24 +66,19 @@ class Consumption:
         refill: int,
         write_interval_s: float,
     ) -> None:
+        super().__init__(opened.owner.subscription, opened.state, opened.partitions, opened.owner)
         self._opening = opening
-        self._owner = opened.owner
-        self._state = opened.state
         self._reader = reader
         self._letters = letters
         self._refill = refill
         self._write_interval_s = write_interval_s
 
-        self._lock = threading.Lock()
         self._has_messages = threading.Condition(self._lock)
         self._has_room = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
-        self._is_written = threading.Condition(self._lock)
         # From here on all of it changes only under the lock.
         self._dispatch = dispatch
-        self._partitions = opened.partitions
         self._unread = set(opened.partitions)
-        self._writes = CursorWrites(opened.partitions)
         self._failure: Exception | None = None
         self._origin: TracebackType | None = None
         self._ends = False
@@ -171,7 +88,7 @@ class Consumption:
 
         self._threads = [
             threading.Thread(target=work, name=f"subscription-{what}", daemon=True)
-            for what, work in (("reader", self._read), ("writer", self._write))
+            for what, work in (("reader", self._run_reader), ("writer", self._run_writer))
         ]
         self._duties = [
             # A topic that is not the one of before ends all; brokers that are away are asked again.
@@ -261,7 +178,7 @@ class Consumption:
         with self._lock:
             self._check()
             request = self._request()
-            while not self._writes.is_met(request):
+            while not self._is_met(request):
                 left_s = None if until_s is None else until_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise UnansweredError(f"acks are not stored after {timeout_s:g} s")
@@ -283,35 +200,6 @@ class Consumption:
             dispatch = self._dispatch
             return cursors, dispatch.unacked, replace(dispatch.counts), dispatch.is_blocked
 
-    @property
-    def name(self) -> str:
-        """The subscription's name."""
-        return self._owner.subscription
-
-    @property
-    def state(self) -> SubscriptionState:
-        """What its cursors share."""
-        return self._state
-
-    def copies(self) -> dict[SourcePartition, PartitionCursor]:
-        """Return the cursors as they are now, for others to look at."""
-        with self._lock:
-            self._check()
-            return {where: part.copy() for where, part in self._partitions.items()}
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        """Ack all messages before an offset; those that wait are not handed out any more."""
-        with self._lock:
-            self._check()
-            part = self._partitions.get(where)
-            if part is None or stop <= part.cursor.committed_offset:
-                return
-            part.know_end(log.end)
-            if lost := part.pass_over(stop, start=log.start):
-                self._tell_lost(where, log.start, lost)
-            self._dispatch.ack_cumulative(where, stop - 1)
-            self._let_go_on()
-
     def store(self) -> None:
         """Have the writing thread write cursors now."""
         with self._lock:
@@ -326,10 +214,10 @@ class Consumption:
             self._end()
         for thread in self._threads:
             thread.join()
-        if self._writes.acks_left():
+        if self._acks_left():
             self._check_failure()
-            if self._writes.refusal is not None:
-                raise self._writes.refusal
+            if self._refusal is not None:
+                raise self._refusal
 
     def end_in_fork(self) -> None:
         """End in a process that was forked: it has none of the threads, and acks would be lost."""
@@ -339,7 +227,7 @@ class Consumption:
         # and to let go of one of these here ends the process.
         if self._failure is None:
             self._failure = SubscriptionClosedError(
-                f"subscription {self._owner.subscription!r} was opened by the process that this "
+                f"subscription {self.name!r} was opened by the process that this "
                 "one was forked from: use it there, or open one here"
             )
 
@@ -359,9 +247,8 @@ class Consumption:
 
     def _request(self) -> int:
         """Have the writing thread write cursors now; return the request's number."""
-        request = self._writes.request()
         self._is_due.notify()
-        return request
+        return super()._request()
 
     def _require(self, where: SourcePartition) -> None:
         if where not in self._partitions:
@@ -373,9 +260,7 @@ class Consumption:
         """Check that this process may go on."""
         self._check_failure()
         if self._ends:
-            raise SubscriptionClosedError(
-                f"subscription {self._owner.subscription!r} was closed: open it again"
-            )
+            raise SubscriptionClosedError(f"subscription {self.name!r} was closed: open it again")
 
     def _check_failure(self) -> None:
         if self._failure is not None:
@@ -399,7 +284,7 @@ class Consumption:
         if self._dispatch.room >= self._refill:
             self._has_room.notify()
 
-    def _read(self) -> None:
+    def _run_reader(self) -> None:
         """Read for as long as there is room, and look for what is new: the first thread's work.
 
         What waits for brokers is done here: the other thread renews the lease.
@@ -474,7 +359,7 @@ class Consumption:
             self._has_messages.notify_all()
         return moves
 
-    def _write(self) -> None:
+    def _run_writer(self) -> None:
         """Write cursors every so often, and renew the lease: the second thread's work."""
         writes_s = time.monotonic() + self._write_interval_s
         try:
@@ -482,11 +367,9 @@ class Consumption:
                 now_s = time.monotonic()
                 with self._lock:
                     pause_s = min(writes_s - now_s, _LOOKS_EACH_S, self._owner.lease.due_in_s)
-                    self._is_due.wait_for(
-                        lambda: self._ends or self._writes.is_requested, max(pause_s, 0)
-                    )
+                    self._is_due.wait_for(lambda: self._ends or self._is_requested, max(pause_s, 0))
                     ends = self._ends
-                    writes = ends or self._writes.is_requested or time.monotonic() >= writes_s
+                    writes = ends or self._is_requested or time.monotonic() >= writes_s
                 self._owner.check()
                 if self._letters is not None and not ends:
                     self._write_letters(self._letters)
@@ -522,28 +405,27 @@ class Consumption:
         """Write the cursors that have changed since they were written."""
         with self._lock:
             for where in self._dispatch.touched:
-                self._partitions[where].changes += 1
+                self._touch(where)
             self._dispatch.touched.clear()
-            write = self._writes.next(self._dispatch.redeliveries)
-        try:
-            if write.cursors:
-                self._store(write.cursors)
-        except UnansweredError as error:
-            with self._lock:
-                self._writes.refused(write, error)
-                self._is_written.notify_all()
-            return
-        with self._lock:
-            self._writes.stored(write)
-            self._is_written.notify_all()
+        with suppress(UnansweredError):  # each flush that waits says so
+            self._write(replace(self.state, written_ms=wall_clock_ms()), if_changed=True)
 
-    def _store(self, cursors: list[PartitionCursor]) -> None:
-        """Write cursors, and what they share."""
-        self._owner.write(replace(self._state, written_ms=wall_clock_ms()), cursors)
+    def _copy(self, where: SourcePartition, one: ConsumedPartition) -> PartitionCursor:
+        return one.copy(self._dispatch.redeliveries(where))
+
+    def _pass_over(
+        self, where: SourcePartition, one: ConsumedPartition, stop: int, log: Log
+    ) -> None:
+        """Ack messages before an offset; those that wait are not handed out any more."""
+        one.know_end(log.end)
+        if lost := one.pass_over(stop, start=log.start):
+            self._tell_lost(where, log.start, lost)
+        self._dispatch.ack_cumulative(where, stop - 1)
+        self._let_go_on()
 
     def _look_for_partitions(self) -> None:
         """Take up partitions that were added; end where a topic is not the one of before."""
-        added = self._opening.added(self._partitions, self._state.topics)
+        added = self._opening.added(self._partitions, self.state.topics)
         with self._lock:
             self._partitions |= added
             self._unread |= added.keys()

@@ -1,134 +1,31 @@
-"""What a cursor shows of itself, under Pulsar's names."""
+"""Which offsets of a partition a subscription has acked: Pulsar's cursor, without its limits.
+
+The mark-delete position is the last offset up to which everything is acked. After it, ranges are
+acked one by one, in any order. If the first range touches the position, the position moves. Pulsar
+stores 10,000 ranges of a cursor and forgets the others (apache/pulsar#25540). Here all are kept, so
+memory and time grow with their number.
+
+An ack that is refused changes nothing.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 
 from sequitur.consumer.subscription.acked_ranges import AckedRanges, merge
-from sequitur.errors import AckBeyondEndError, CursorDamagedError, MarkDeleteBackError
+from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from sequitur.consumer.subscription.acked_ranges import Offsets
 
 
-@dataclass(frozen=True, slots=True)
-class CursorStats:
-    """Counts of a cursor at one moment.
-
-    Attributes:
-        partition: Number of the partition.
-        mark_delete: The last offset up to which everything is acked.
-        read_position: The offset that is read next.
-        backlog: How many offsets before the end are not acked.
-        entries_since_first_not_acked: Number of offsets after the mark-delete position, up to and
-            including the read position. 1 for a cursor that has caught up, as in Pulsar.
-        acked_ranges: How many ranges after the mark-delete position are acked.
-        consumed: How many messages were acked.
-        absent: How many offsets were acked because Kafka holds nothing there.
-        repeated: How many acks were of messages that had been acked.
-        lost: How many offsets Kafka deleted before they were acked. They had at most this many
-            messages.
-        individually_deleted: The ranges, as `ranges_text` writes them.
-    """
-
-    partition: int
-    mark_delete: int
-    read_position: int
-    backlog: int
-    entries_since_first_not_acked: int
-    acked_ranges: int
-    consumed: int
-    absent: int
-    repeated: int
-    lost: int
-    individually_deleted: str
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the fields that Pulsar has, under its names, with positions as partition:offset.
-
-        Four have no counterpart there: `committedOffset`, as Kafka's groups count it,
-        `absentOffsets`, `repeatedAcks` and `lostAtMost`.
-        """
-        return {
-            "markDeletePosition": f"{self.partition}:{self.mark_delete}",
-            "readPosition": f"{self.partition}:{self.read_position}",
-            "msgBacklog": self.backlog,
-            "messagesConsumedCounter": self.consumed,
-            "individuallyDeletedMessages": self.individually_deleted,
-            "numberOfEntriesSinceFirstNotAckedMessage": self.entries_since_first_not_acked,
-            "totalNonContiguousDeletedMessagesRange": self.acked_ranges,
-            "committedOffset": self.mark_delete + 1,
-            "absentOffsets": self.absent,
-            "repeatedAcks": self.repeated,
-            "lostAtMost": self.lost,
-        }
-
-
-def ranges_text(partition: int, ranges: Iterable[tuple[int, int]]) -> str:
-    """Return acked ranges as Pulsar prints them."""
-    texts = (f"({partition}:{first - 1}..{partition}:{stop - 1}]" for first, stop in ranges)
-    return f"[{', '.join(texts)}]"
-
-
-# Which offsets of a partition a subscription has acked: Pulsar's cursor, without its limits.
-#
-# The mark-delete position is the last offset up to which everything is acked. Behind it ranges are
-# acked one by one, in any order; when the first range touches the position, it moves. Pulsar keeps
-# 10,000 ranges when it stores a cursor and forgets the others (apache/pulsar#25540). Here all are
-# kept, and memory and time go with their number.
-#
-# An ack that is refused changes nothing.
-
-
 LARGEST_OFFSET: Final = (1 << 63) - 2
 """So that the offset behind it is one of 64 bits, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class CursorIdentity:
-    """Whose cursor it is.
-
-    Raises:
-        ValueError: A name is empty, or the partition negative.
-    """
-
-    subscription: str
-    topic: str
-    partition: int
-
-    def __post_init__(self) -> None:
-        if not self.subscription or not self.topic:
-            raise ValueError("a cursor's subscription and topic have names")
-        if self.partition < 0:
-            raise ValueError(f"partition {self.partition} is negative")
-
-    def __str__(self) -> str:
-        return f"{self.subscription} on {self.topic}-{self.partition}"
-
-
-@dataclass(slots=True)
-class AckCounts:
-    """What a cursor has counted since it was created.
-
-    Attributes:
-        consumed: Messages that were acked.
-        absent: Offsets that were acked because Kafka holds nothing there.
-        repeated: Acks of offsets that were acked.
-        lost: Offsets that Kafka deleted before they were acked: at most so many messages.
-    """
-
-    consumed: int = 0
-    absent: int = 0
-    repeated: int = 0
-    lost: int = 0
 
 
 class Cursor:
@@ -529,376 +426,104 @@ class Cursor:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class CursorIdentity:
+    """Whose cursor it is.
+
+    Raises:
+        ValueError: A name is empty, or the partition negative.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        if not self.subscription or not self.topic:
+            raise ValueError("a cursor's subscription and topic have names")
+        if self.partition < 0:
+            raise ValueError(f"partition {self.partition} is negative")
+
+    def __str__(self) -> str:
+        return f"{self.subscription} on {self.topic}-{self.partition}"
+
+
+@dataclass(slots=True)
+class AckCounts:
+    """What a cursor has counted since it was created.
+
+    Attributes:
+        consumed: Messages that were acked.
+        absent: Offsets that were acked because Kafka holds nothing there.
+        repeated: Acks of offsets that were acked.
+        lost: Offsets that Kafka deleted before they were acked: at most so many messages.
+    """
+
+    consumed: int = 0
+    absent: int = 0
+    repeated: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStats:
+    """Counts of a cursor at one moment.
+
+    Attributes:
+        partition: Number of the partition.
+        mark_delete: The last offset up to which everything is acked.
+        read_position: The offset that is read next.
+        backlog: How many offsets before the end are not acked.
+        entries_since_first_not_acked: Number of offsets after the mark-delete position, up to and
+            including the read position. 1 for a cursor that has caught up, as in Pulsar.
+        acked_ranges: How many ranges after the mark-delete position are acked.
+        consumed: How many messages were acked.
+        absent: How many offsets were acked because Kafka holds nothing there.
+        repeated: How many acks were of messages that had been acked.
+        lost: How many offsets Kafka deleted before they were acked. They had at most this many
+            messages.
+        individually_deleted: The ranges, as `ranges_text` writes them.
+    """
+
+    partition: int
+    mark_delete: int
+    read_position: int
+    backlog: int
+    entries_since_first_not_acked: int
+    acked_ranges: int
+    consumed: int
+    absent: int
+    repeated: int
+    lost: int
+    individually_deleted: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the fields that Pulsar has, under its names, with positions as partition:offset.
+
+        Four have no counterpart there: `committedOffset`, as Kafka's groups count it,
+        `absentOffsets`, `repeatedAcks` and `lostAtMost`.
+        """
+        return {
+            "markDeletePosition": f"{self.partition}:{self.mark_delete}",
+            "readPosition": f"{self.partition}:{self.read_position}",
+            "msgBacklog": self.backlog,
+            "messagesConsumedCounter": self.consumed,
+            "individuallyDeletedMessages": self.individually_deleted,
+            "numberOfEntriesSinceFirstNotAckedMessage": self.entries_since_first_not_acked,
+            "totalNonContiguousDeletedMessagesRange": self.acked_ranges,
+            "committedOffset": self.mark_delete + 1,
+            "absentOffsets": self.absent,
+            "repeatedAcks": self.repeated,
+            "lostAtMost": self.lost,
+        }
+
+
+def ranges_text(partition: int, ranges: Iterable[tuple[int, int]]) -> str:
+    """Return acked ranges as Pulsar prints them."""
+    texts = (f"({partition}:{first - 1}..{partition}:{stop - 1}]" for first, stop in ranges)
+    return f"[{', '.join(texts)}]"
+
+
 def _check_offset(name: str, offset: int) -> None:
     if not 0 <= offset <= LARGEST_OFFSET:
         raise ValueError(f"{name} {offset} is not an offset")
-
-
-# How often messages were delivered and not acked, by offset: what a limit of deliveries counts.
-#
-# Most that are out are out for the first time, so spans of equal counts are kept. What is acked
-# does not matter any more, so a span may reach over it. A partition has at most `MOST_SPANS` of
-# them; of more, those with the smallest counts are forgotten, and their messages come once more
-# often.
-
-
-MOST_SPANS: Final = 50_000
-"""As many as messages may be out unless that is set."""
-
-
-class RedeliverySpan(NamedTuple):
-    """Messages from `first` to before `stop`, and how often each was delivered."""
-
-    first: int
-    stop: int
-    times: int
-
-
-@dataclass(frozen=True, slots=True)
-class Redeliveries:
-    """Of a partition."""
-
-    # in order, without overlaps, each delivered at least once
-    spans: tuple[RedeliverySpan, ...] = ()
-
-    @classmethod
-    def of(cls, counts: Mapping[int, int], *, out: range, fresh: range = range(0)) -> Self:
-        """Put counts together; offsets that are nowhere are acked."""
-        spans = list(_joined(_spans(counts, out), fresh))
-        if len(spans) > MOST_SPANS:
-            spans.sort(key=itemgetter(2), reverse=True)
-            spans = sorted(spans[:MOST_SPANS])
-        return cls(tuple(spans))
-
-    def behind(self, offset: int) -> Self:
-        """Drop what lies before an offset."""
-        if not self.spans or self.spans[0].first >= offset:
-            return self
-        left = (one._replace(first=max(one.first, offset)) for one in self.spans)
-        return type(self)(tuple(one for one in left if one.first < one.stop))
-
-    def followed_by(self, others: Self) -> Self:
-        """Return these and others, all of which lie behind them."""
-        return type(self)(self.spans + others.spans)
-
-    def among(self, offsets: range) -> dict[int, int]:
-        """Return the counts of offsets that have one."""
-        if not self.spans or self.spans[-1].stop <= offsets.start:
-            return {}
-        begin = max(bisect_right(self.spans, offsets.start, key=itemgetter(0)) - 1, 0)
-        end = bisect_left(self.spans, offsets.stop, key=itemgetter(0))
-        found: dict[int, int] = {}
-        for first, stop, times in self.spans[begin:end]:
-            within = range(max(first, offsets.start), min(stop, offsets.stop))
-            found |= dict.fromkeys(within, times)
-        return found
-
-
-NO_REDELIVERIES: Final = Redeliveries()
-
-
-def _spans(counts: Mapping[int, int], out: range) -> Iterator[RedeliverySpan]:
-    """Return spans in order; those without a count, too, since no other may reach over them."""
-    at = out.start
-    for offset, count in sorted(counts.items()):
-        if offset in out:
-            if at < offset:
-                yield RedeliverySpan(at, offset, 1)
-            at = offset + 1
-        elif offset >= out.stop > at:
-            yield RedeliverySpan(at, out.stop, 1)
-            at = out.stop
-        yield RedeliverySpan(offset, offset + 1, count)
-    if at < out.stop:
-        yield RedeliverySpan(at, out.stop, 1)
-
-
-def _meet(one: RedeliverySpan, two: RedeliverySpan, fresh: range) -> bool:
-    """Tell whether offsets between two spans were never delivered."""
-    return max(one.stop, fresh.start) < min(two.first, fresh.stop)
-
-
-def _joined(spans: Iterator[RedeliverySpan], fresh: range) -> Iterator[RedeliverySpan]:
-    """Join neighbours of the same count, with what is acked between them; drop those of none."""
-    held: RedeliverySpan | None = None
-    for span in spans:
-        if held is not None and held.times == span.times and not _meet(held, span, fresh):
-            held = held._replace(stop=span.stop)
-            continue
-        if held is not None and held.times:
-            yield held
-        held = span
-    if held is not None and held.times:
-        yield held
-
-
-# How many bytes of a partition were read up to which offset: what a backlog's size comes from.
-#
-# Kafka does not tell the size of a range of offsets, only that of a whole log, as it is stored:
-# compressed, as a rule. Whoever reads a partition counts what it reads, in pieces: so many bytes up
-# to this offset. By them the log's bytes are shared out; what lies between two of these offsets is
-# shared out by number. Pieces before the cursor's mark-delete position are dropped, and neighbours
-# are put together when there are many, so it takes little room.
-
-
-MOST_PIECES: Final = 64
-"""Pieces that are kept apart; the finest share of a backlog's size is then about a 32nd of it."""
-
-
-class _Document(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    begin: int
-    stops: list[int]
-    sizes: list[int]
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Document).decode
-
-
-@dataclass(frozen=True, slots=True)
-class CountedSizes:
-    """Bytes of keys, values and headers that were read of a partition."""
-
-    begin: int = 0  # first offset that is counted
-    stops: tuple[int, ...] = ()  # the offset behind each piece, ascending
-    sizes: tuple[int, ...] = ()  # bytes of each piece
-
-    @property
-    def stop(self) -> int:
-        """The offset behind what is counted."""
-        return self.stops[-1] if self.stops else self.begin
-
-    def read(self, stop: int, size: int) -> Self:
-        """Add what was read from where it ended up to before `stop`; nothing if that is behind."""
-        if stop <= self.stop:
-            return self
-        added = type(self)(self.begin, (*self.stops, stop), (*self.sizes, size))
-        return added if len(added.stops) <= MOST_PIECES else added._coarser()  # noqa: SLF001 - its own
-
-    def passed(self, stop: int) -> Self:
-        """Add what is not read up to before an offset: it weighs as much as what was."""
-        size, span = sum(self.sizes), self.stop - self.begin
-        return self.read(stop, (stop - self.stop) * size // span if span else 0)
-
-    def behind(self, offset: int) -> Self:
-        """Drop what lies before an offset."""
-        if offset <= self.begin:
-            return self
-        if offset >= self.stop:
-            return type(self)(offset)
-        first = next(index for index, stop in enumerate(self.stops) if stop > offset)
-        left = self._share(first, offset)
-        return type(self)(offset, self.stops[first:], (left, *self.sizes[first + 1 :]))
-
-    def size_from(self, offset: int) -> int:
-        """Return the bytes from an offset on, up to where counting ended."""
-        return sum(self.behind(offset).sizes)
-
-    def weight(self, first: int, stop: int) -> float:
-        """Return the bytes from an offset to before another, to be compared with others' only.
-
-        What was not counted weighs as much an offset as what was; 1 where nothing was.
-        """
-        size, span = sum(self.sizes), self.stop - self.begin
-        if not size or stop <= first:
-            return float(max(stop - first, 0))
-        begin, end = (min(max(one, self.begin), self.stop) for one in (first, stop))
-        counted = self.size_from(begin) - self.size_from(end)
-        return counted + (stop - first - (end - begin)) * size / span
-
-    def _share(self, index: int, offset: int) -> int:
-        """Return the bytes of a piece from an offset in it on, rounded."""
-        before = self.stops[index - 1] if index else self.begin
-        share = (self.stops[index] - offset) / (self.stops[index] - before)
-        return round(self.sizes[index] * share)
-
-    def _coarser(self) -> Self:
-        """Put each two neighbours together, but for the newest piece."""
-        last = len(self.stops) - 1
-        pairs = [(at, min(at + 2, last)) for at in range(0, last, 2)]
-        return type(self)(
-            self.begin,
-            (*(self.stops[end - 1] for _, end in pairs), self.stops[last]),
-            (*(sum(self.sizes[at:end]) for at, end in pairs), self.sizes[last]),
-        )
-
-    def encode(self) -> bytes:
-        """Return it as bytes, for `encode_cursor`'s `carried`."""
-        return _encode(_Document(self.begin, list(self.stops), list(self.sizes)))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read `encode` back; nothing is counted where there are no bytes."""
-        if not data:
-            return cls()
-        try:
-            found = _decode(data)
-        except msgspec.DecodeError as error:
-            raise CursorDamagedError(f"the sizes beside a cursor cannot be read: {error}") from None
-        stops = tuple(found.stops)
-        ascending = all(one < two for one, two in zip((found.begin, *stops), stops, strict=False))
-        are_sizes = len(stops) == len(found.sizes) and min(found.sizes, default=0) >= 0
-        if found.begin < 0 or not ascending or not are_sizes:
-            raise CursorDamagedError("the sizes beside a cursor make no sense")
-        return cls(found.begin, stops, tuple(found.sizes))
-
-
-# What a subscription has of a partition.
-
-
-class PartitionCursor(NamedTuple):
-    """The cursor of a partition, and how many bytes were read there."""
-
-    cursor: Cursor
-    sizes: CountedSizes = CountedSizes()  # what was counted while reading
-    # how often messages were delivered that are not acked
-    redeliveries: Redeliveries = NO_REDELIVERIES
-
-    @classmethod
-    def begin(cls, identity: CursorIdentity, start: int) -> Self:
-        """Return one that has acked and counted nothing from an offset on."""
-        return cls(Cursor(identity, start=start), CountedSizes(start))
-
-    def copy(self) -> Self:
-        """Return another one that is the same now: a cursor changes, sizes do not."""
-        return self._replace(cursor=self.cursor.copy())
-
-
-# A partition as it is read and acked: its cursor, the bytes that were counted, and its end.
-#
-# What Kafka holds nothing at (compaction, markers, records of aborted transactions) shows only as a
-# jump from one offset to a later one, and is acked here as absent; what was deleted at the log's
-# beginning is acked as lost.
-
-
-_EACH_ALONE: Final = 8
-"""Fewer acks are made one by one."""
-WORTH_A_SEEK: Final = 5_000
-"""Fewer offsets are read over: a seek throws away what was fetched ahead."""
-
-
-class ConsumedPartition:
-    """One thread at a time."""
-
-    __slots__ = (
-        "_counted", "_passed", "_sizes", "acks", "changes", "cursor", "end", "redeliveries",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        sizes: CountedSizes,
-        *,
-        end: int,
-        redeliveries: Redeliveries = NO_REDELIVERIES,
-    ) -> None:
-        self.cursor = cursor
-        self.end = max(end, cursor.committed_offset)
-        self.changes = 0
-        self.acks = 0
-        self._sizes = sizes
-        self.redeliveries = redeliveries
-        self._counted = 0
-        self._passed = 0
-        cursor.rewind()
-
-    @classmethod
-    def begin(cls, identity: CursorIdentity, start: int) -> ConsumedPartition:
-        """Return one of which nothing is acked from an offset on."""
-        return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
-
-    def copy(self, held: Redeliveries = NO_REDELIVERIES) -> PartitionCursor:
-        """Return its cursor and sizes as they are now."""
-        # Of what was not read yet an earlier life's counts hold.
-        earlier = self.redeliveries = self.redeliveries.behind(self.cursor.read_position)
-        redeliveries = held.behind(self.cursor.committed_offset).followed_by(earlier)
-        return PartitionCursor(self.cursor.copy(), self.sizes, redeliveries)
-
-    @property
-    def sizes(self) -> CountedSizes:
-        """What was counted from behind the mark-delete position on."""
-        return self._sizes.behind(self.cursor.committed_offset)
-
-    def know_end(self, end: int) -> None:
-        """Note where the partition ends."""
-        self.end = max(self.end, end)
-
-    def read(
-        self, first: int, found: range, size: int = 0, *, is_deleted: bool = False
-    ) -> list[range]:
-        """Take note of what was read."""
-        offset, stop = found.start, found.stop
-        self.know_end(stop)
-        # One by one: what is acked already is no repeated ack.
-        ack = self.cursor.ack_lost if is_deleted else self.cursor.ack_absent
-        for begin, end in list(self.cursor.unacked_ranges(first, offset)):
-            ack(begin, end, end=self.end)
-            self.changes += 1
-        if stop > self.cursor.read_position:
-            self.cursor.seek(stop, end=self.end)
-            self.changes += 1
-        if not found:
-            return []
-        # What an earlier life has counted is not counted again.
-        new = stop - max(offset, min(self._sizes.stop, stop))
-        self._counted += size * new // len(found)
-        return [range(*one) for one in self.cursor.unacked_ranges(offset, stop)]
-
-    def count_sizes(self) -> None:
-        """Put the bytes that were read since the last call together: they are one piece."""
-        if self._counted:
-            self._sizes = self._sizes.behind(self.cursor.committed_offset)
-            self._sizes = self._sizes.read(self.cursor.read_position, self._counted)
-            self._counted = 0
-
-    def pass_acked(self, reached: int) -> int | None:
-        """Return where to read on, if all is acked up to far ahead of what was read."""
-        first, _ = next(self.cursor.unacked_ranges(reached, self.end), (self.end, self.end))
-        if first - reached < WORTH_A_SEEK:
-            return None
-        self._sizes = self._sizes.behind(self.cursor.committed_offset).passed(first)
-        self.cursor.seek(max(first, self.cursor.read_position), end=self.end)
-        self.changes += 1
-        return first
-
-    def check_acks(self, offsets: Sequence[int]) -> None:
-        """Check that messages can be acked."""
-        self.cursor.check_range(min(offsets), max(offsets) + 1, end=self.end)
-
-    def ack(self, offsets: Sequence[int]) -> int:
-        """Ack messages in any order; return how many were not acked before."""
-        self.check_acks(offsets)
-        first, stop = offsets[0], offsets[0] + len(offsets)
-        if len(offsets) == 1 or list(range(first, stop)) == offsets:
-            added = self.cursor.ack_range(first, stop, end=self.end)
-        elif len(offsets) < _EACH_ALONE:
-            added = sum(self.cursor.ack(one, end=self.end) for one in offsets)
-        else:
-            added = self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
-        self._acked(len(offsets))
-        return added
-
-    def ack_cumulative(self, offset: int) -> int:
-        """Ack a message and all before it; return how many were not acked before."""
-        if offset < min(self._passed, self.cursor.committed_offset):
-            added = self.cursor.ack(offset, end=self.end)
-        else:
-            added = self.cursor.ack_cumulative(offset, end=self.end)
-        self._acked()
-        return added
-
-    def pass_over(self, stop: int, *, start: int) -> int:
-        """Ack all before an offset by nobody's ack; return how many of them are lost.
-
-        What was read waits here; of the rest what is before the log's first offset is deleted.
-        """
-        lost = self.cursor.counts.lost
-        self.cursor.pass_over(stop, start=start, end=self.end, keeps_read=True)
-        self._acked()
-        self._passed = max(self._passed, stop)
-        return self.cursor.counts.lost - lost
-
-    def _acked(self, acks: int = 1) -> None:
-        """Note acks, also repeated ones: these are counted in the cursor."""
-        self.acks += acks
-        self.changes += acks

@@ -1,40 +1,35 @@
-"""Sets a consumer group's offsets, for Kafka's own tools: the lag that they show is then right.
+"""Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.
 
-Nobody is a member of the group. Offsets are set behind the write that they are of, the newest only,
-and once more each day: brokers forget those of a group without members after a week. A group that
-has members is somebody else's, and its offsets are refused; nothing that has to be right is read
-from them, so that is told, and the work goes on.
+The topic is the truth: all of a subscription's cursors are written to it in one transaction, under
+a transactional id that one process owns at a time. The group's offsets follow, for Kafka's own
+tools: the lag that these show is then what was not processed. Nothing is read from the offsets,
+since Kafka forgets them a week after the group is empty; ADR 29 has more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import threading
-import time
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.base.retry import Backoff, Retry, brief_outages
-from sequitur.consumer.subscription.codec import in_metadata
+from sequitur.base.retry import Backoff, Retry, any_of, brief_outages
+from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold
 from sequitur.consumer.subscription.compacted_topic import (
     CompactedTopic,
-    FencedWriter,
     FollowedPartition,
     TopicStore,
-    TopicWrite,
 )
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.group_offsets import GroupOffsets, OwnersThread
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import group_of_new
+from sequitur.consumer.subscription.stored_pieces import in_metadata
 from sequitur.consumer.subscription.stored_records import (
-    Claim,
-    ClaimWatch,
-    HeldLease,
-    Hold,
     StoredRecords,
     StoredSubscription,
     StoredSubscriptions,
@@ -50,216 +45,24 @@ from sequitur.consumer.subscription.stored_records import (
 from sequitur.errors import (
     ConsumerError,
     CursorError,
-    ReorderError,
     SubscriptionConnectedError,
     SubscriptionError,
     SubscriptionFencedError,
     TopicError,
     UnansweredError,
 )
-from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from confluent_kafka import KafkaError, Message
-
     from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.compacted_topic import KeptRecord
-    from sequitur.consumer.subscription.cursor import PartitionCursor
-    from sequitur.consumer.subscription.stored_records import KnownCursors, SubscriptionState
+    from sequitur.consumer.subscription.partitions import PartitionCursor
+    from sequitur.consumer.subscription.stored_records import KnownCursors
+    from sequitur.consumer.subscription.subscription_state import SubscriptionState
     from sequitur.kafka.settings import KafkaSettings
-
-
-_POLL_S: Final = 0.1
-_PAUSE_S: Final = 1.0
-"""Between two attempts that fail."""
-_KEPT_MS: Final = 3_000
-_AGAIN_S: Final = 86_400.0
-_TOLD_EACH_S: Final = 3_600.0
-CLOSE_S: Final = 20.0
-"""A cluster's first group waits so long, or nearly, for the topic that groups are kept in."""
-
-
-class GroupOffsets:
-    """The offsets that a group is to have; whoever has a consumer of the group sends them."""
-
-    def __init__(
-        self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._tell = tell
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._all: dict[tuple[str, int], TopicPartition] = {}
-        self._waiting: dict[tuple[str, int], TopicPartition] = {}
-        self._sent: dict[tuple[str, int], TopicPartition] = {}
-        self._not_before_s = 0.0
-        self._is_refused = self._is_hidden = False
-        self._told_s: float | None = None
-        self._all_since_s = clock()
-
-    def consumer(
-        self, kafka: KafkaSettings, group: str, options: Mapping[str, object] | None = None
-    ) -> Consumer:
-        """Return one that may send them; it is no member of the group."""
-        return Consumer(
-            {
-                **kafka.librdkafka(),
-                "group.id": group,
-                "on_commit": self.answered,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                # So long librdkafka keeps what was sent while the group has no coordinator, or one
-                # that may not be seen; to close it waits for that.
-                "session.timeout.ms": _KEPT_MS,
-                **(options or {}),
-            }
-        )
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the group has all of them, or refuses the newest: no wait changes that."""
-        with self._lock:
-            is_open = self._sent or (self._waiting and not self._is_refused)
-            return self._is_hidden or not is_open
-
-    def set(self, offsets: Iterable[TopicPartition]) -> None:
-        """Have offsets set, soon; newer ones of a partition replace those that wait."""
-        with self._lock:
-            newest = {(one.topic, one.partition): one for one in offsets}
-            self._is_refused = self._is_refused and not newest
-            self._waiting |= newest
-            self._all |= newest
-
-    def forget(self) -> None:
-        """Set none of them any more: another process has the subscription."""
-        with self._lock:
-            self._all, self._waiting = {}, {}
-
-    def send(self, consumer: Consumer) -> None:
-        """Send what waits, unless an answer is outstanding; it comes to `answered`."""
-        if due := self.due():
-            try:
-                consumer.commit(offsets=due, asynchronous=True)
-            except KafkaException as error:
-                self.answered(error.args[0], due)
-
-    def work(self, consumer: Consumer) -> None:
-        """Send what waits, and take in what the consumer has to say, for a moment."""
-        self.send(consumer)
-        if (message := consumer.poll(_POLL_S)) is not None:
-            self.hides(message)
-
-    def settle(self, consumer: Consumer) -> None:
-        """Wait until the group has its offsets or refuses them, for `CLOSE_S` at most."""
-        deadline_s = time.monotonic() + CLOSE_S
-        while not self.is_settled and time.monotonic() < deadline_s:
-            self.work(consumer)
-
-    def due(self) -> list[TopicPartition]:
-        """Return what is to be sent now."""
-        now_s = self._clock()
-        with self._lock:
-            if now_s - self._all_since_s >= _AGAIN_S:
-                self._waiting, self._all_since_s = dict(self._all), now_s
-            if self._sent or now_s < self._not_before_s:
-                return []
-            self._sent, self._waiting = self._waiting, {}
-            return list(self._sent.values())
-
-    def answered(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """Take the answer to what was sent: librdkafka's `on_commit`."""
-        error = error or next((one.error for one in offsets if one.error is not None), None)
-        now_s = self._clock()
-        with self._lock:
-            sent, self._sent = self._sent, {}
-            if error is None:
-                self._is_refused = self._is_hidden = False
-                return
-            passes = action_of(Request.GROUPS, error.code()).is_waited_for
-            self._is_refused = not passes and not self._waiting
-            again = {where: one for where, one in sent.items() if where in self._all}
-            self._waiting = {**again, **self._waiting}
-            self._not_before_s = now_s + _PAUSE_S
-        if not passes:
-            self._tell_refusal(error, now_s)
-
-    def hides(self, message: Message) -> bool:
-        """Tell whether a consumer says that its group may not be seen, and take note of it.
-
-        It says so once; what was sent has no answer until librdkafka gives it up.
-        """
-        error = message.error()
-        if error is None or message.topic() is not None:
-            return False
-        if action_of(Request.POSITION, error.code()) is not Action.GO_WITHOUT:
-            return False
-        with self._lock:
-            self._is_hidden = True
-        self._tell_refusal(error, self._clock())
-        return True
-
-    def _tell_refusal(self, error: KafkaError, now_s: float) -> None:
-        with self._lock:
-            if self._told_s is not None and now_s - self._told_s < _TOLD_EACH_S:
-                return
-            self._told_s = now_s
-        self._tell(
-            f"the consumer group's offsets are not set, and will be tried again: {error.str()}. "
-            "A group that has other members refuses them. Acks are stored all the same"
-        )
-
-
-class OwnersThread:
-    """Sends a group's offsets, and renews what the owner of a subscription holds."""
-
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        group: str,
-        offsets: GroupOffsets,
-        renew: Callable[[], object],
-        tell: Callable[[str], object],
-    ) -> None:
-        self._offsets = offsets
-        self._renew = renew
-        self._tell = tell
-        self._ends = threading.Event()
-        self._consumer = offsets.consumer(kafka, group)
-        self._thread = threading.Thread(target=self._run, name="subscription-owner", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End, once the group has its offsets or refuses them, after 20 s at most."""
-        self._ends.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        renews_s = 0.0
-        while not self._ends.is_set():
-            self._offsets.work(self._consumer)
-            if time.monotonic() < renews_s:
-                continue
-            try:
-                self._renew()
-            except SubscriptionFencedError:  # whoever writes next is told
-                renews_s = math.inf
-            except ReorderError as error:
-                renews_s = time.monotonic() + _PAUSE_S
-                self._tell(str(error))
-        self._offsets.settle(self._consumer)
-        with contextlib.suppress(KafkaException):
-            self._consumer.close()
-
-
-# Where cursors are kept: a compacted topic, and a consumer group's offsets beside it.
-#
-# The topic is the truth: all of a subscription's cursors are written to it in one transaction,
-# under a transactional id that one process owns at a time. The group's offsets follow, for Kafka's
-# own tools: the lag that they show is then what was not processed. Nothing is read from them, since
-# Kafka forgets them a week after the group is empty; ADR 29 has more.
 
 
 _NAME: Final = "cursors"
@@ -272,18 +75,7 @@ _RETRY: Final = Retry(
     backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
     random=random.random,
 )
-
 WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
-
-
-def cursor_topic(kafka: KafkaSettings) -> str:
-    """Return the topic of an installation's cursors."""
-    return system_name(kafka, _NAME)
-
-
-def transactional_id(kafka: KafkaSettings, subscription: str) -> str:
-    """Return what the owner of a subscription owns."""
-    return system_name(kafka, f"subscription/{subscription}")
 
 
 class CursorStore(TopicStore):
@@ -584,29 +376,31 @@ class CursorOwner:
 
     def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
         """Write records, by another client where one's transaction failed."""
+        outages = self._outages.as_one()
 
         def attempt() -> None:
-            while True:
-                if self._writer.is_over:
-                    # First: a new client ends what the failed one has left open, which hides the
-                    # claim. Whoever this takes the id from has the claim, and takes it back.
-                    self._writer.close()
-                    self._writer = self._new_writer()
-                    self._is_proven = False
-                if not self._is_proven:
-                    self.confirm()
-                    self._is_proven = True
-                begun_s = self.lease.now_s()
-                with contextlib.suppress(SubscriptionFencedError):
-                    self._writer.write([*records, *(self._next_claim() if claims else ())])
-                    self.lease.renewed(begun_s)
-                    return
-                # By another process, or by a broker that ended what took too long.
+            if self._writer.is_over:
+                # First: a new client ends what the failed one has left open, which hides the
+                # claim. Whoever this takes the id from has the claim, and takes it back.
+                self._writer.close()
+                self._writer = self._new_writer(outages)
+                self._is_proven = False
+            if not self._is_proven:
                 self.confirm()
+                self._is_proven = True
+            begun_s = self.lease.now_s()
+            with contextlib.suppress(SubscriptionFencedError):
+                self._writer.write([*records, *(self._next_claim() if claims else ())], outages)
+                self.lease.renewed(begun_s)
+                return
+            # By another process, or by a broker that ended what took too long.
+            self.confirm()
+            raise UnansweredError(
+                f"subscription {self.subscription!r} cannot be written: the brokers have ended "
+                "the transaction, which took too long"
+            )
 
-        self._outages.outlast(
-            attempt, lambda error: str(error) if isinstance(error, UnansweredError) else None
-        )
+        outages.outlast(attempt, any_of(UnansweredError))
 
     def confirm(self) -> None:
         """Check with the brokers that nobody has claimed the subscription since."""
@@ -633,12 +427,13 @@ class CursorOwner:
         process came later: it begins again.
         """
         before: Claim | None = None
+        outages = self._outages.as_one()
 
         def attempt() -> None:
             nonlocal before
             if self._writer.is_over:
                 self._writer.close()
-                self._writer = self._new_writer()
+                self._writer = self._new_writer(outages)
             # Behind the id: what former owners write from now on is refused, and is not missed.
             found = StoredRecords(followed.read())
             known = StoredRecords({}) if to_remove else found
@@ -654,7 +449,7 @@ class CursorOwner:
             if not self._claim.count:
                 self._claim = Claim.begin(self.lease.lease_s, before)
             begun_s = self.lease.now_s()
-            self._writer.write(self._next_claim())
+            self._writer.write(self._next_claim(), outages)
             self.lease.renewed(begun_s)
             if self.lease.lease_s:  # nobody may have looked after them for a week
                 self._offsets.set(known.offsets(self.subscription))
@@ -701,17 +496,33 @@ class CursorOwner:
             return claim is not None and claim.life == self._claim.life
         return False
 
-    def _new_writer(self) -> FencedWriter:
+    def _new_writer(self, outages: Outages | None = None) -> FencedWriter:
         return FencedWriter(
             self._kafka,
             transactional_id(self._kafka, self.subscription),
             name=f"subscription {self.subscription!r}",
             writes_to=(self._topic.name, self.partition),
-            outages=self._outages,
+            outages=outages or self._outages,
         )
 
     def _record(self, key: bytes, value: bytes | None) -> TopicWrite:
         return TopicWrite(self._topic.name, self.partition, key, value)
+
+
+def cursor_topic(kafka: KafkaSettings) -> str:
+    """Return the topic of an installation's cursors."""
+    return system_name(kafka, _NAME)
+
+
+def transactional_id(kafka: KafkaSettings, subscription: str) -> str:
+    """Return what the owner of a subscription owns."""
+    return system_name(kafka, f"subscription/{subscription}")
+
+
+def held_by(subscription: str, claim: Claim | None) -> str:
+    """Say that a subscription has an owner, and who it is."""
+    owner = None if claim is None else claim.owner
+    return f"subscription {subscription!r} has a consumer" + (f" ({owner})" if owner else "")
 
 
 def _with(
@@ -721,9 +532,3 @@ def _with(
         one: StoredRecords({key: kept.value for key, kept in records.items()}, known)
         for one, records in read.items()
     }
-
-
-def held_by(subscription: str, claim: Claim | None) -> str:
-    """Say that a subscription has an owner, and who it is."""
-    owner = None if claim is None else claim.owner
-    return f"subscription {subscription!r} has a consumer" + (f" ({owner})" if owner else "")

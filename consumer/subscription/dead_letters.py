@@ -1,4 +1,9 @@
-"""Copies of messages in another topic: as they are, with further headers that say why."""
+"""Dead letters of an open subscription: what has failed too often, in a topic of its own.
+
+The letter is written first, and only then the message is acked: a process that dies between the two
+writes the letter once more. While letters cannot be written, nothing is lost, and no dead message
+is handed out: it stays as it is, and its key waits.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,25 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from sequitur.base.copy_headers import (
     DEAD_ATTEMPTS_HEADER,
     DEAD_EVENT_TIME_HEADER,
     DEAD_REASON_HEADER,
     DEAD_TIME_HEADER,
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TOPIC_HEADER,
     FailReason,
 )
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.retry import Backoff
 from sequitur.consumer.subscription.dispatch import FailureCause
+from sequitur.consumer.subscription.message_copies import MessageCopies
 from sequitur.kafka.arrivals import headers_of
 from sequitur.kafka.error_codes import ends_client
 from sequitur.kafka.stored_batches import LogRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from confluent_kafka import KafkaError, Message
@@ -35,73 +38,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.dispatch import DeadMessage
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.kafka.stored_batches import Record
 
     Place: TypeAlias = tuple[SourcePartition, int]
-
-
-SUBSCRIPTION_HEADER: Final = "sequitur-subscription"
-_LARGEST: Final = 1_000_000_000
-"""The most that librdkafka takes: topics decide what is too large, and it is told from there."""
-
-
-class MessageCopies:
-    """Writes copies to one topic. One thread at a time."""
-
-    def __init__(
-        self, kafka: KafkaSettings, topic: str, settings: Mapping[str, object] | None = None
-    ) -> None:
-        self.topic = topic
-        self._producer = Producer(
-            {
-                **kafka.librdkafka(),
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "message.max.bytes": _LARGEST,
-                **(settings or {}),
-            }
-        )
-
-    def add(
-        self,
-        where: SourcePartition,
-        record: Record,
-        subscription: str,
-        told: Callable[[KafkaError | None], None],
-        headers: Mapping[str, object] | None = None,
-    ) -> None:
-        """Write a copy."""
-        added = {
-            **(headers or {}),
-            SOURCE_TOPIC_HEADER: where.topic,
-            SOURCE_PARTITION_HEADER: where.partition,
-            SOURCE_OFFSET_HEADER: record.offset,
-            SUBSCRIPTION_HEADER: subscription,
-        }
-        self._producer.produce(
-            self.topic,
-            value=record.value,
-            key=record.key,
-            headers=[*record.headers, *((name, str(said)) for name, said in added.items())],
-            timestamp=record.timestamp,
-            on_delivery=lambda error, _: told(error),
-        )
-        self._producer.poll(0)
-
-    def settle(self, timeout_s: float) -> int:
-        """Wait until all is told; return how many still are not."""
-        return int(self._producer.flush(timeout_s))
-
-    def close(self) -> None:
-        """Give up what is under way."""
-        self._producer.purge()
-
-
-# Dead letters of an open subscription: what has failed too often, in a topic of its own.
-#
-# The letter is written first, and only then the message is acked: who dies between the two writes
-# it once more. While letters cannot be written nothing is lost, and nothing is handed out of what
-# is dead: it stays as it is, and its key waits.
 
 
 _REASONS: Final = {
@@ -116,7 +54,6 @@ _GIVEN_UP_S: Final = 60.0
 """A client that has told nothing of a letter for so long has lost it: another client writes it."""
 _AGAIN: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
 _TOLD_EACH_S: Final = 60.0
-
 _logger: Final = logging.getLogger("sequitur.subscription")
 
 

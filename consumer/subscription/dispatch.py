@@ -23,7 +23,7 @@ from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from sequitur.base.retry import Backoff
-from sequitur.consumer.subscription.cursor import NO_REDELIVERIES, Redeliveries
+from sequitur.consumer.subscription.redeliveries import NO_REDELIVERIES, Redeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,25 +1,28 @@
-"""How a subscription stands: what is registered, what is stored, and where its topics end."""
+"""What there is of subscriptions, as documents under Pulsar's field names.
+
+`stats` is what Pulsar's `topics stats` says of a topic, `stats-internal` what `topics
+stats-internal` says. A partition stands where Pulsar has a ledger, so a position is
+partition:offset. What has no counterpart in Kafka is absent; docs/inside/cursors.md lists it.
+
+`take_sight` asks Kafka for what the documents are made of. `peek` reads the messages that are not
+acked yet.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sequitur.base.process import wall_clock_ms
-from sequitur.consumer.subscription.backlog import gone_logs
-from sequitur.consumer.subscription.cursor_store import held_by
 from sequitur.consumer.subscription.position import Position
-from sequitur.consumer.subscription.registry import Registry
-from sequitur.consumer.subscription.stored_records import SubscriptionState, await_free
-from sequitur.consumer.subscription.survey import Log, Survey
+from sequitur.consumer.subscription.standing import Standing, standing_of
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     FatalError,
     PositionRangeError,
     RetriableError,
-    SubscriptionConnectedError,
 )
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.partition import OutputPartition, SourcePartition
@@ -29,105 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sequitur.consumer.subscription.backlog import Surveyor
-    from sequitur.consumer.subscription.compacted_topic import FollowedPartition
-    from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
+    from sequitur.consumer.subscription.cursor import Cursor
     from sequitur.consumer.subscription.registry import SubscriptionRecord
-    from sequitur.consumer.subscription.stored_records import StoredSubscription
-    from sequitur.kafka.admin import KafkaTopics
+    from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.settings import KafkaSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A subscription at one moment."""
-
-    record: SubscriptionRecord
-    stored: StoredSubscription | None  # what is stored; None if nothing is
-    survey: Survey  # its topics and cursors
-
-    @property
-    def state(self) -> SubscriptionState:
-        """What its cursors share."""
-        if self.stored is None:
-            return SubscriptionState(epoch=self.record.epoch)
-        return self.stored.state
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that it is in; the registry's may lag while a reset is under way."""
-        return max(self.state.epoch, self.record.epoch)
-
-    def held(self, where: SourcePartition) -> PartitionCursor:
-        """Return its cursor of a partition, and the bytes that it has counted."""
-        return self.survey.held_of(self.record.name, where)
-
-    @property
-    def partitions(self) -> list[SourcePartition]:
-        """The partitions of its topics."""
-        return sorted(self.survey.logs)
-
-
-def standing_of(surveyor: Surveyor, name: str) -> Standing:
-    """Return how a subscription stands now."""
-    record = surveyor.registry.read().require(name)
-    return _standing(surveyor, record, surveyor.cursors.read(name, partition=record.partition))
-
-
-def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
-    """Return how a subscription stands with what was read of it before; see `standing_of`."""
-    return _standing(surveyor, surveyor.registry.read().require(name), stored)
-
-
-def _standing(
-    surveyor: Surveyor, record: SubscriptionRecord, stored: StoredSubscription | None
-) -> Standing:
-    name = record.name
-    epoch = record.epoch if stored is None else stored.state.epoch
-    survey = Survey(
-        now_ms=wall_clock_ms(),
-        # A reset whose process died before it wrote the registry counts: its cursors do.
-        registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
-        connected=frozenset(),
-        logs=logs_of(surveyor.topics, record.topics),
-    )
-    if stored is not None:
-        survey = replace(
-            survey.with_held(name, stored.cursors, epoch=epoch),
-            of_gone_logs=gone_logs({name: stored}, survey.logs, surveyor.topics.ids(record.topics)),
-        )
-    return Standing(record, stored, survey)
-
-
-def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
-    """Return where the partitions of topics begin and end; topics that are not there have none."""
-    wanted = [
-        SourcePartition(name, one)
-        for name, partitions in topics.counts(names).items()
-        for one in range(partitions)
-    ]
-    starts, ends = topics.low_watermarks(wanted), topics.high_watermarks(wanted)
-    return {one: Log(starts[one], ends[one]) for one in wanted}
-
-
-def await_no_owner(
-    surveyor: Surveyor, name: str, *, partition: int | None = None
-) -> FollowedPartition:
-    """Wait until it is clear that a subscription has no owner; return its records, as read then."""
-    followed = surveyor.cursors.follow(name, partition=partition)
-    if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
-        raise SubscriptionConnectedError(
-            f"{held_by(name, claim)}: stop that process, or take the subscription from it "
-            "(--fence). A process that died elsewhere counts for its lease, "
-            f"{claim.lease_s:g} seconds"
-        )
-    return followed
-
-
-# What there is of subscriptions, as documents under Pulsar's field names.
-#
-# `stats` is what Pulsar's `topics stats` says of a topic, `stats-internal` what `topics
-# stats-internal` says. A partition stands where Pulsar has a ledger, so a position is
-# partition:offset. What has no counterpart in Kafka is absent; docs/inside/cursors.md lists it.
 
 
 _OPEN: Final = "Open"
@@ -135,6 +43,23 @@ _NO_LEDGER: Final = "NoLedger"
 _UNINITIALIZED: Final = "Uninitialized"
 _UNKNOWN: Final = "Unknown"
 _DAMAGED: Final = "Damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Cursors of subscriptions at one moment, with all that documents are made of."""
+
+    survey: Survey  # topics and subscriptions; its cursors are those of `states`
+    # what the cursors of each subscription share; none where nothing is stored
+    states: Mapping[str, SubscriptionState] = field(default_factory=dict)
+    # the producers of each topic; a topic that is not asked for is absent
+    publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
+    # partition and offset of the record that each stored cursor is in
+    places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
+
+    def state(self, subscription: str) -> SubscriptionState:
+        """Return what a subscription's cursors share."""
+        return self.states.get(subscription, SubscriptionState())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,21 +83,32 @@ class Publisher:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """Cursors of subscriptions at one moment, with all that documents are made of."""
-
-    survey: Survey  # topics and subscriptions; its cursors are those of `states`
-    # what the cursors of each subscription share; none where nothing is stored
-    states: Mapping[str, SubscriptionState] = field(default_factory=dict)
-    # the producers of each topic; a topic that is not asked for is absent
-    publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
-    # partition and offset of the record that each stored cursor is in
-    places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
-
-    def state(self, subscription: str) -> SubscriptionState:
-        """Return what a subscription's cursors share."""
-        return self.states.get(subscription, SubscriptionState())
+def take_sight(
+    surveyor: Surveyor,
+    topics: Collection[str] | None = None,
+    *,
+    with_publishers: bool = False,
+    with_places: bool = False,
+) -> Sight:
+    """Ask for all that documents of topics and their subscriptions need."""
+    registry = surveyor.registry.read()
+    wanted = registry.topics() if topics is None else sorted(set(topics))
+    names = sorted({one.name for topic in wanted for one in registry.on(topic)})
+    stored = surveyor.stored(registry, names)
+    places = {
+        (name, where): place
+        for name in (names if with_places else ())
+        for where, place in surveyor.cursors.places(
+            name, partition=registry.partition_of(name)
+        ).items()
+    }
+    survey = surveyor.with_oldest(surveyor.survey(wanted, registry=registry, known=stored))
+    return Sight(
+        survey,
+        states={name: found.state for name, found in stored.stored.items()},
+        publishers=_publishers(surveyor.kafka, survey.logs) if with_publishers else {},
+        places=places,
+    )
 
 
 def listed(sight: Sight) -> list[dict[str, Any]]:
@@ -201,26 +137,6 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
     return documents
 
 
-def _owner_seen_s(survey: Survey, name: str) -> int | None:
-    """Return how old the last word of a subscription's owner is; it asserts nothing more."""
-    seen_ms = survey.seen_ms.get(name)
-    return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
-
-
-def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any]:
-    name = record.name
-    backlogs = [survey.backlog(topic) for topic in record.topics]
-    return {
-        "msgBacklog": sum(one.messages(name) for one in backlogs),
-        "backlogSize": sum(
-            part.size_bytes for one in backlogs for part in one.of_subscriptions.get(name, ())
-        ),
-        "oldestBacklogMessageAgeSeconds": int(
-            max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
-        ),
-    }
-
-
 def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
     """Return what Pulsar's `topics stats` says of a topic."""
     survey = sight.survey
@@ -244,6 +160,83 @@ def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> 
         for record in survey.registry.on(topic)
     }
     return document
+
+
+def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what Pulsar's `topics stats-internal` says of a topic."""
+    survey = sight.survey
+    wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
+    partitions: dict[str, Any] = {}
+    for where in survey.partitions(topic):
+        log = survey.logs[where]
+        partitions[f"{topic}-{where.partition}"] = {
+            "entriesAddedCounter": log.end,
+            "numberOfEntries": log.end - log.start,
+            **({} if log.size_bytes is None else {"totalSize": log.size_bytes}),
+            "lastConfirmedEntry": str(Position(where.partition, log.end - 1)),
+            "cursors": {name: _cursor_document(sight, name, where) for name in wanted},
+        }
+    return {"partitions": partitions}
+
+
+def peek(
+    surveyor: Surveyor,
+    name: str,
+    count: int,
+    *,
+    only: Callable[[SourcePartition], bool] = lambda _where: True,
+) -> list[PeekedMessage]:
+    """Return the first messages that a subscription has not acked; nothing is acked by that."""
+    standing = standing_of(surveyor, name)
+    wanted = list(filter(only, standing.partitions))
+    if not wanted:
+        raise PositionRangeError(f"subscription {name!r} has no such partition")
+    found: list[PeekedMessage] = []
+    reader = Reader(kafka=surveyor.kafka, passes_deleted=True)
+    for where in wanted:
+        found += itertools.islice(_unacked_messages(reader, standing, where), count)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message that is not acked."""
+
+    position: Position
+    timestamp_ms: int  # the record's timestamp, epoch milliseconds
+    key: bytes | None  # its key, None when it has none
+    value: bytes | None  # its value, None for a tombstone
+    headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
+
+
+def moment(time_ms: int) -> str | None:
+    """Return a time as ISO 8601; None for one before 1970, or beyond the year 9999."""
+    if time_ms <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return None
+
+
+def _owner_seen_s(survey: Survey, name: str) -> int | None:
+    """Return how old the last word of a subscription's owner is; it asserts nothing more."""
+    seen_ms = survey.seen_ms.get(name)
+    return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
+
+
+def _listed_backlog(survey: Survey, record: SubscriptionRecord) -> dict[str, Any]:
+    name = record.name
+    backlogs = [survey.backlog(topic) for topic in record.topics]
+    return {
+        "msgBacklog": sum(one.messages(name) for one in backlogs),
+        "backlogSize": sum(
+            part.size_bytes for one in backlogs for part in one.of_subscriptions.get(name, ())
+        ),
+        "oldestBacklogMessageAgeSeconds": int(
+            max((one.age_s(survey.now_ms, name) for one in backlogs), default=0)
+        ),
+    }
 
 
 def _subscription_stats(
@@ -300,23 +293,6 @@ def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]
     }
 
 
-def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what Pulsar's `topics stats-internal` says of a topic."""
-    survey = sight.survey
-    wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
-    partitions: dict[str, Any] = {}
-    for where in survey.partitions(topic):
-        log = survey.logs[where]
-        partitions[f"{topic}-{where.partition}"] = {
-            "entriesAddedCounter": log.end,
-            "numberOfEntries": log.end - log.start,
-            **({} if log.size_bytes is None else {"totalSize": log.size_bytes}),
-            "lastConfirmedEntry": str(Position(where.partition, log.end - 1)),
-            "cursors": {name: _cursor_document(sight, name, where) for name in wanted},
-        }
-    return {"partitions": partitions}
-
-
 def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[str, Any]:
     survey, state = sight.survey, sight.state(name)
     if name in survey.damaged:
@@ -362,47 +338,6 @@ def _reached(cursor: Cursor) -> int:
     return max(cursor.committed_offset, int(stops[-1]) if len(stops) else 0)
 
 
-def moment(time_ms: int) -> str | None:
-    """Return a time as ISO 8601; None for one before 1970, or beyond the year 9999."""
-    if time_ms <= 0:
-        return None
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError):
-        return None
-
-
-# What documents of subscriptions are made of, asked of Kafka; and the messages not acked yet.
-
-
-def take_sight(
-    surveyor: Surveyor,
-    topics: Collection[str] | None = None,
-    *,
-    with_publishers: bool = False,
-    with_places: bool = False,
-) -> Sight:
-    """Ask for all that documents of topics and their subscriptions need."""
-    registry = surveyor.registry.read()
-    wanted = registry.topics() if topics is None else sorted(set(topics))
-    names = sorted({one.name for topic in wanted for one in registry.on(topic)})
-    stored = surveyor.stored(registry, names)
-    places = {
-        (name, where): place
-        for name in (names if with_places else ())
-        for where, place in surveyor.cursors.places(
-            name, partition=registry.partition_of(name)
-        ).items()
-    }
-    survey = surveyor.with_oldest(surveyor.survey(wanted, registry=registry, known=stored))
-    return Sight(
-        survey,
-        states={name: found.state for name, found in stored.stored.items()},
-        publishers=_publishers(surveyor.kafka, survey.logs) if with_publishers else {},
-        places=places,
-    )
-
-
 def _publishers(
     kafka: KafkaSettings, partitions: Collection[SourcePartition]
 ) -> dict[str, list[Publisher]]:
@@ -427,36 +362,6 @@ def _publishers(
                 )
                 for one in some
             )
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class PeekedMessage:
-    """A message that is not acked."""
-
-    position: Position
-    timestamp_ms: int  # the record's timestamp, epoch milliseconds
-    key: bytes | None  # its key, None when it has none
-    value: bytes | None  # its value, None for a tombstone
-    headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
-
-
-def peek(
-    surveyor: Surveyor,
-    name: str,
-    count: int,
-    *,
-    only: Callable[[SourcePartition], bool] = lambda _where: True,
-) -> list[PeekedMessage]:
-    """Return the first messages that a subscription has not acked; nothing is acked by that."""
-    standing = standing_of(surveyor, name)
-    wanted = list(filter(only, standing.partitions))
-    if not wanted:
-        raise PositionRangeError(f"subscription {name!r} has no such partition")
-    found: list[PeekedMessage] = []
-    reader = Reader(kafka=surveyor.kafka, passes_deleted=True)
-    for where in wanted:
-        found += itertools.islice(_unacked_messages(reader, standing, where), count)
     return found
 
 

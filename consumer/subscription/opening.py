@@ -9,10 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.process import wall_clock_ms
-from sequitur.consumer.subscription.admin import finish_reset, may_take, refuse_another
+from sequitur.consumer.subscription.admin import may_take, refuse_another
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import ConsumedPartition, CursorIdentity
+from sequitur.consumer.subscription.claims import Hold, await_free
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.cursor_moves import finish_reset
 from sequitur.consumer.subscription.cursor_store import held_by
+from sequitur.consumer.subscription.partitions import ConsumedPartition
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import (
     NOTED_EACH_MS,
@@ -20,23 +23,22 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_records import (
-    Hold,
-    SubscriptionState,
-    await_free,
-    nothing_stored,
-)
+from sequitur.consumer.subscription.stored_records import nothing_stored
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionConnectedError, SubscriptionError, SubscriptionExistsError
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from sequitur.consumer.subscription.claims import HeldLease
     from sequitur.consumer.subscription.compacted_topic import FollowedPartition
-    from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
-    from sequitur.consumer.subscription.cursor_store import CursorOwner, GroupOffsets
+    from sequitur.consumer.subscription.cursor import Cursor
+    from sequitur.consumer.subscription.cursor_store import CursorOwner
+    from sequitur.consumer.subscription.group_offsets import GroupOffsets
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.consumer.subscription.registry import Changes, Registry
-    from sequitur.consumer.subscription.stored_records import HeldLease, StoredSubscription
+    from sequitur.consumer.subscription.stored_records import StoredSubscription
     from sequitur.kafka.settings import KafkaSettings
 
 _NOBODYS: Final = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sequitur.consumer.subscription.cursor_store import GroupOffsets
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
 from sequitur.errors import SubscriptionError, TopicError, UnansweredError
 from sequitur.kafka.arrivals import Arrivals
 from sequitur.kafka.error_codes import Action, Request, action_of

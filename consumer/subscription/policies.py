@@ -1,7 +1,7 @@
 """Policies of a topic, and of the namespace, under Pulsar's names and by its rules.
 
-A policy that a topic does not have is that of the namespace: here one default for all topics of the
-cluster, since Kafka has no namespaces. What neither has is off.
+If a topic does not have a policy, that of the namespace holds. Kafka has no namespaces, so it is
+one default for all topics of the cluster. If neither has it, it is off.
 """
 
 from __future__ import annotations
@@ -9,19 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.errors import PolicyError, StateFormatError
-from sequitur.kafka.control import PROXIMITY_FROM, BacklogState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from sequitur.consumer.subscription.cursor import Cursor
-    from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
-    from sequitur.kafka.control import ProducerPolicy
-    from sequitur.kafka.partition import SourcePartition
+    from collections.abc import Mapping
 
 
 INFINITE: Final = -1
@@ -34,28 +27,6 @@ _DAY_S: Final = 86_400
 _TIME_UNITS_S: Final = {
     "s": 1, "m": 60, "h": 3_600, "d": _DAY_S, "w": 7 * _DAY_S, "y": 365 * _DAY_S,
 }  # fmt: skip
-
-
-def parse_size(text: str) -> int | None:
-    """Read a size as Pulsar writes it."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise PolicyError(
-            f"size {text!r}: expected 10M, 16G, 1T, a number of bytes, or -1 for no limit"
-        )
-    return None if found[1] is None else int(found[1]) * _SIZE_UNITS[found[2].lower()]
-
-
-def parse_time_s(text: str, *, plain_unit: str = "s") -> int | None:
-    """Read a length of time as Pulsar writes it."""
-    found = _TIME.fullmatch(text.strip())
-    if found is None:
-        raise PolicyError(
-            f"time {text!r}: expected 30s, 90m, 4h, 3d, 2w, a number, or -1 for no limit"
-        )
-    if found[1] is None:
-        return None
-    return int(found[1]) * _TIME_UNITS_S[found[2].lower() or plain_unit]
 
 
 class BacklogPolicy(StrEnum):
@@ -289,6 +260,28 @@ class PoliciesInForce:
     thresholds: DetectionThresholds = DetectionThresholds()
 
 
+def parse_size(text: str) -> int | None:
+    """Read a size as Pulsar writes it."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise PolicyError(
+            f"size {text!r}: expected 10M, 16G, 1T, a number of bytes, or -1 for no limit"
+        )
+    return None if found[1] is None else int(found[1]) * _SIZE_UNITS[found[2].lower()]
+
+
+def parse_time_s(text: str, *, plain_unit: str = "s") -> int | None:
+    """Read a length of time as Pulsar writes it."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise PolicyError(
+            f"time {text!r}: expected 30s, 90m, 4h, 3d, 2w, a number, or -1 for no limit"
+        )
+    if found[1] is None:
+        return None
+    return int(found[1]) * _TIME_UNITS_S[found[2].lower() or plain_unit]
+
+
 def _optional_int(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
     return None if value is None else int(value)
@@ -300,357 +293,3 @@ def _whole(value: int | None, unit: int, text: str, name: str) -> int:
     if value % unit:
         raise PolicyError(f"retention {text!r} is not a whole number of {name}")
     return value // unit
-
-
-# Whether a topic's backlog has reached its quota, who holds it, and what eviction would skip.
-#
-# A backlog's size counts from the first message that is not acked to the end, acked ones between
-# included, since Kafka keeps these, too; of several subscriptions the one that is furthest behind
-# counts, in each partition. So it says what the backlog costs in storage, as Pulsar's does.
-#
-# What a job holds until its frontier passes it has been read, and is not acked. Producers are not
-# held for it: the job needs their events to let it out. Eviction counts it, since it is storage.
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionBacklog:
-    """What a subscription has not acked of a partition."""
-
-    subscription: str
-    topic: str
-    partition: int
-    first_unacked: int  # the first offset that is not acked; `end` if all are
-    end: int  # the offset behind the partition's last one
-    messages: int  # how many offsets are not acked: Pulsar's msgBacklog
-    size_bytes: int  # bytes of the log from `first_unacked` to `end`, estimated
-    # timestamp of the record at `first_unacked`, or one that it is not behind; None if there is
-    # none, or it is not known to be old
-    oldest_ms: int | None = None
-    # up to before this offset a job holds it for its frontier; None if none does
-    held_to: int | None = None
-    held_bytes: int = 0  # of `size_bytes` those up to there
-    behind_held_ms: int | None = None  # as `oldest_ms`, of the record at `held_to`
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.messages <= self.end - self.first_unacked:
-            raise ValueError(f"{self.messages} messages from {self.first_unacked} to {self.end}")
-        if self.size_bytes < 0:
-            raise ValueError(f"{self.size_bytes} bytes are fewer than none")
-
-    @property
-    def unheld(self) -> PartitionBacklog:
-        """What of it no job holds for its frontier."""
-        if self.held_to is None:
-            return self
-        return PartitionBacklog(
-            self.subscription,
-            self.topic,
-            self.partition,
-            first_unacked=self.held_to,
-            end=self.end,
-            messages=min(self.messages, self.end - self.held_to),
-            size_bytes=self.size_bytes - self.held_bytes,
-            oldest_ms=self.behind_held_ms,
-        )
-
-
-@dataclass(frozen=True)
-class TopicBacklog:
-    """The backlogs of all subscriptions on a topic."""
-
-    topic: str
-    parts: tuple[PartitionBacklog, ...] = ()
-
-    @cached_property
-    def longest(self) -> dict[int, PartitionBacklog]:
-        """Of each partition the backlog of the cursor that is furthest behind."""
-        found: dict[int, PartitionBacklog] = {}
-        for part in self.parts:
-            known = found.get(part.partition)
-            if known is None or part.first_unacked < known.first_unacked:
-                found[part.partition] = part
-        return found
-
-    @cached_property
-    def of_subscriptions(self) -> dict[str, list[PartitionBacklog]]:
-        """The parts of each subscription."""
-        found: dict[str, list[PartitionBacklog]] = {}
-        for part in self.parts:
-            found.setdefault(part.subscription, []).append(part)
-        return found
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """Pulsar's backlogSize, over all partitions."""
-        return sum(part.size_bytes for part in self.longest.values())
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether these bytes are not known exactly: a broker tells those of whole partitions."""
-        return self.size_bytes > 0
-
-    @cached_property
-    def unheld(self) -> TopicBacklog:
-        """What of it no job holds for its frontier."""
-        if all(part.held_to is None for part in self.parts):
-            return self
-        return TopicBacklog(self.topic, tuple(part.unheld for part in self.parts))
-
-    @property
-    def slowest(self) -> str | None:
-        """The subscription with the largest backlog; None if nothing is left to ack."""
-        sizes: dict[str, int] = {}
-        for part in self.parts:
-            if part.first_unacked < part.end:
-                sizes[part.subscription] = sizes.get(part.subscription, 0) + part.size_bytes
-        return max(sorted(sizes), key=sizes.__getitem__, default=None)
-
-    @property
-    def oldest(self) -> PartitionBacklog | None:
-        """The part with the oldest message that is not acked."""
-        aged = (part for part in self.parts if part.oldest_ms is not None)
-        return min(aged, key=lambda part: part.oldest_ms or 0, default=None)
-
-    def messages(self, subscription: str) -> int:
-        """Return a subscription's msgBacklog."""
-        return sum(part.messages for part in self.of_subscriptions.get(subscription, ()))
-
-    def age_s(self, now_ms: int, subscription: str | None = None) -> float:
-        """Return the age of the oldest message that is not acked, at least; 0 without one."""
-        asked: Iterable[PartitionBacklog] = self.parts
-        if subscription is not None:
-            asked = self.of_subscriptions.get(subscription, ())
-        stamps = [part.oldest_ms for part in asked if part.oldest_ms is not None]
-        return max(now_ms - min(stamps), 0) / 1000 if stamps else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaCheck:
-    """How a topic's backlog stands to its quota."""
-
-    topic: str
-    quota: BacklogQuota
-    size_bytes: int  # size of the backlog that is compared with it
-    held_bytes: int  # what a job holds for its frontier, which is left out of that
-    is_estimate: bool  # whether these are not known exactly
-    age_s: float  # age of the oldest message that is not acked and counts
-    # who holds most of the backlog; where only the age is beyond its limit, who has the oldest
-    # message
-    subscription: str | None
-    is_too_large: bool  # whether the size has reached its limit
-    is_too_old: bool  # whether the age is beyond its limit
-
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether the policy is to act."""
-        return self.is_too_large or self.is_too_old
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether there is a quota at all."""
-        return self.quota.limit_bytes is not None or self.quota.limit_s is not None
-
-    @property
-    def holds_producers(self) -> bool:
-        """Whether producers are to wait, or to fail."""
-        evicts = self.quota.policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION
-        return self.is_exceeded and not evicts
-
-    @property
-    def evicts(self) -> bool:
-        """Whether messages are to be skipped."""
-        return self.is_exceeded and not self.holds_producers
-
-    @property
-    def proximity(self) -> float:
-        """The used share of the limit that is nearest, for a gauge of 50 to 100 %.
-
-        0 while not even half of a limit is used, and where there is none.
-        """
-        share = self.state(now_ms=0, valid_for_ms=0).proximity or 0.0
-        return 0.0 if share < PROXIMITY_FROM else min(share, 1.0)
-
-    def state(self, *, now_ms: int, valid_for_ms: int) -> BacklogState:
-        """Return what the topic's producers are told."""
-        policy: ProducerPolicy | None = None
-        if self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_REQUEST_HOLD:
-            policy = "producer_request_hold"
-        elif self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_EXCEPTION:
-            policy = "producer_exception"
-        return BacklogState(
-            issued_ms=now_ms,
-            valid_for_ms=valid_for_ms,
-            policy=policy,
-            subscription=self.subscription,
-            backlog_bytes=self.size_bytes,
-            limit_bytes=self.quota.limit_bytes,
-            age_s=self.age_s,
-            limit_s=self.quota.limit_s,
-        )
-
-
-def check_quota(backlog: TopicBacklog, quota: BacklogQuota, *, now_ms: int) -> QuotaCheck:
-    """Compare a backlog with its quota.
-
-    As in Pulsar a size is exceeded once it reaches its limit, an age once it is beyond.
-    """
-    whole_bytes = backlog.size_bytes
-    if quota.policy is not BacklogPolicy.CONSUMER_BACKLOG_EVICTION:
-        backlog = backlog.unheld
-    age_s = backlog.age_s(now_ms)
-    is_too_large = quota.limit_bytes is not None and backlog.size_bytes >= quota.limit_bytes
-    is_too_old = quota.limit_s is not None and age_s > quota.limit_s
-    holder = backlog.slowest
-    if is_too_old and not is_too_large and backlog.oldest is not None:
-        holder = backlog.oldest.subscription
-    return QuotaCheck(
-        topic=backlog.topic,
-        quota=quota,
-        size_bytes=backlog.size_bytes,
-        held_bytes=whole_bytes - backlog.size_bytes,
-        is_estimate=backlog.is_estimate,
-        age_s=age_s,
-        subscription=holder,
-        is_too_large=is_too_large,
-        is_too_old=is_too_old,
-    )
-
-
-def cuts_by_size(backlog: TopicBacklog, limit_bytes: int) -> dict[int, int]:
-    """Return up to before which offset of each partition cursors must move.
-
-    Then the backlog is below 0.9 of its limit, as Pulsar aims at; the factor is its
-    BacklogQuotaManager's. Each partition loses the same share of its backlog. Bytes are taken as
-    spread evenly over the offsets of one.
-    """
-    target = (9 * limit_bytes - 1) // 10
-    size = backlog.size_bytes
-    cuts: dict[int, int] = {}
-    if size <= target:
-        return cuts
-    for partition, part in backlog.longest.items():
-        span = part.end - part.first_unacked
-        if part.size_bytes and span:
-            cuts[partition] = part.end - span * target // size
-    return cuts
-
-
-def age_cutoff_ms(limit_s: int, *, now_ms: int) -> int:
-    """Return the timestamp from which on messages stay when an age is beyond its limit.
-
-    The rest is then younger than 0.9 of the limit, as in Pulsar with
-    `preciseTimeBasedBacklogQuotaCheck`.
-    """
-    return now_ms - limit_s * 900
-
-
-# What passes away by time: messages by their time to live, subscriptions that nobody uses.
-
-
-def ttl_cutoff_ms(ttl_s: int, *, now_ms: int) -> int | None:
-    """Return the timestamp before which messages have expired; None where none ever does."""
-    return now_ms - ttl_s * 1000 if ttl_s else None
-
-
-def is_pinned(record: SubscriptionRecord, oldest_ms: int | None) -> bool:
-    """Tell whether no message of a partition may expire, since a reset asked for the old ones.
-
-    Without it a subscription that is reset to a time before the time to live would lose at once
-    what it was reset for (apache/pulsar#23030).
-    """
-    if record.reset_ms is None:
-        return False
-    return oldest_ms is None or oldest_ms < record.reset_ms
-
-
-def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool) -> int | None:
-    """Return up to before which offset messages have expired and are not acked yet.
-
-    All before it are to be acked at once, as Pulsar does: also such as are younger, which an older
-    timestamp behind them shows only with clocks that differ.
-    """
-    stop = min(alive_from, end)
-    return None if is_pinned or stop <= cursor.committed_offset else stop
-
-
-LONGEST_IDLE_S: Final = 3_600.0
-"""Whoever makes the checks looks for so long at most: it may be started again more often."""
-
-
-def is_unused(
-    registry: Registry,
-    record: SubscriptionRecord,
-    *,
-    is_connected: bool,
-    now_ms: int,
-    idle_s: float,
-    seen_ms: int | None = None,
-) -> bool:
-    """Tell whether a subscription is to be deleted; one that has a consumer never is.
-
-    Clocks of owners and of former checks may be wrong by hours. So it is deleted no earlier than it
-    has been idle for long by our steady clock: for all the time, or for an hour of it.
-    """
-    minutes = registry.expiration_minutes(record)
-    if is_connected or not minutes or idle_s < min(minutes * 60, LONGEST_IDLE_S):
-        return False
-    since_ms = max(record.last_connected_ms, record.created_ms, seen_ms or 0)
-    return now_ms - since_ms >= minutes * 60_000
-
-
-# Which messages are older than a limit, with few of their timestamps read.
-#
-# A broker tells of a partition the first offset whose timestamp is not before a time, for all
-# partitions that it leads in one request. All messages before that offset are older than that time.
-# To read a timestamp takes a whole batch, so one is read for a limit and a partition: it shows that
-# there is a message at all before that offset, since offsets of markers and of compacted messages
-# hold none. Behind the offset a message counts as younger, also where its own timestamp is older
-# than those of messages before it.
-
-
-Place: TypeAlias = "tuple[SourcePartition, int]"
-"""A partition and an offset."""
-
-
-def limits_ms(
-    policies: PoliciesInForce, *, now_ms: int, retention_ms: int | None, is_detected: bool
-) -> set[int]:
-    """Return the times before which messages of a topic are old."""
-    quota, slow_age_s = policies.backlog_quota, policies.thresholds.slow_age_s
-    cutoff_ms = ttl_cutoff_ms(policies.message_ttl_s, now_ms=now_ms)
-    times = set() if cutoff_ms is None else {cutoff_ms}
-    if quota.limit_s is not None:
-        times |= {now_ms - quota.limit_s * 1000, now_ms - quota.limit_s * 500}
-        if quota.policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION:
-            times.add(age_cutoff_ms(quota.limit_s, now_ms=now_ms))
-    if is_detected and slow_age_s:
-        times.add(now_ms - slow_age_s * 1000 + 1)  # an age that is reached counts
-    if is_detected and retention_ms is not None:
-        times.add(now_ms - retention_ms // 2)
-    return times
-
-
-def older_than(
-    places: Mapping[SourcePartition, Collection[int]],
-    since: Mapping[tuple[SourcePartition, int], int],
-    read: Callable[[Collection[Place]], Mapping[Place, int]],
-) -> dict[Place, int]:
-    """Return of places a time that the timestamp of the first message from there on is before."""
-    found: dict[Place, int] = {}
-    left = []
-    for (where, time_ms), stop in since.items():
-        if before := sorted(one for one in places.get(where, ()) if one < stop):
-            left.append((where, time_ms, before))
-    while left:
-        stamps = read({(where, before[-1]) for where, _, before in left})
-        again = []
-        for where, time_ms, before in left:
-            stamp_ms = stamps.get((where, before[-1]))
-            if stamp_ms is not None and stamp_ms < time_ms:
-                for offset in before:
-                    known_ms = found.get((where, offset), time_ms)
-                    found[where, offset] = min(known_ms, time_ms)
-            elif len(before) > 1:  # there is no message from the last one up to that offset
-                again.append((where, time_ms, before[:-1]))
-        left = again
-    return found

@@ -1,15 +1,13 @@
 """The registry: which durable subscriptions there are, and which policies hold.
 
-It stands in a compacted topic. Here is what its records say, and the rules of a change: who makes
-one reads the registry, asks here for the records to write, and writes them if nobody else has
-written meanwhile.
+It is in a compacted topic. Here is what its records say, and the rules of a change: a process that
+makes one reads the registry, asks here for the records to write, and writes them if nobody else has
+written meanwhile (`registry_store`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import re
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -17,12 +15,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from sequitur.base.retry import Backoff, Retry, any_of
-from sequitur.consumer.subscription.compacted_topic import (
-    FencedWriter,
-    TopicStore,
-    TopicWrite,
-)
 from sequitur.consumer.subscription.policies import (
     BacklogQuota,
     DetectionThresholds,
@@ -30,33 +22,22 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.errors import (
-    ControlRecordError,
     StateFormatError,
     SubscriptionExistsError,
-    SubscriptionFencedError,
     SubscriptionNameError,
-    TopicError,
-    UnansweredError,
     UnknownSubscriptionError,
 )
-from sequitur.kafka.control import CONTROL_NAME, control_topic, key_of, topic_of
-from sequitur.kafka.partition import SourcePartition
-from sequitur.kafka.reader import Reader
-from sequitur.kafka.settings import SYSTEM_PREFIX_FORM, system_name
+from sequitur.kafka.settings import system_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from sequitur.base.retry import Outages
     from sequitur.consumer.subscription.policies import PoliciesInForce
-    from sequitur.kafka.admin import KafkaTopics
-    from sequitur.kafka.control import BacklogState
     from sequitur.kafka.settings import KafkaSettings
 
 
 Changes: TypeAlias = "dict[bytes, bytes | None]"
 """Records to write: a value for each key, None to delete it."""
-
 RECORD_FORMAT: Final = 2
 """No release had 1. It is refused, and not used again. A new field needs a new format: older
 versions would drop it."""
@@ -79,24 +60,6 @@ class SubscriptionType(StrEnum):
     def takes_cumulative_acks(self) -> bool:
         """Whether one ack may ack all messages before it."""
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
-
-
-def group_of_new(kafka: KafkaSettings, name: str) -> str:
-    """Return the consumer group of a subscription that is created now."""
-    return system_name(kafka, name)
-
-
-def check_name(name: str) -> str:
-    """Return the name of a subscription, if it may be one.
-
-    It is in the group's id, for which Kafka takes any text, and is the `group.instance.id` of the
-    member, for which it takes what it takes as the name of a topic.
-    """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name in {".", ".."}:
-        raise SubscriptionNameError(
-            f"subscription {name!r}: expected letters, digits, '.', '_' and '-', at most 249"
-        )
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,11 +333,22 @@ class Registry:
         return {_key(_POLICIES, topic): value}
 
 
-def _record_of(name: str, value: bytes) -> SubscriptionRecord:
-    record = SubscriptionRecord.decode(value)
-    if record.name != name:
-        raise StateFormatError(f"the record of {record.name!r} has the key of {name!r}")
-    return record
+def group_of_new(kafka: KafkaSettings, name: str) -> str:
+    """Return the consumer group of a subscription that is created now."""
+    return system_name(kafka, name)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a subscription, if it may be one.
+
+    It is in the group's id, for which Kafka takes any text, and is the `group.instance.id` of the
+    member, for which it takes what it takes as the name of a topic.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise SubscriptionNameError(
+            f"subscription {name!r}: expected letters, digits, '.', '_' and '-', at most 249"
+        )
+    return name
 
 
 def read_key(key: bytes) -> tuple[str, str | None]:
@@ -384,6 +358,13 @@ def read_key(key: bytes) -> tuple[str, str | None]:
         case [str(kind), str() | None as name]:
             return kind, name
     raise StateFormatError(f"{key!r} is not a key of the registry")
+
+
+def _record_of(name: str, value: bytes) -> SubscriptionRecord:
+    record = SubscriptionRecord.decode(value)
+    if record.name != name:
+        raise StateFormatError(f"the record of {record.name!r} has the key of {name!r}")
+    return record
 
 
 def _changed(record: SubscriptionRecord) -> Changes:
@@ -408,200 +389,3 @@ def _loaded(value: bytes, what: str) -> Any:
 def _whole_or_none(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
     return None if value is None else int(value)
-
-
-# The registry in its compacted topic, and its one way to be changed.
-#
-# A subscription is created and deleted in one transaction with its cursors, which stand in another
-# topic: it is never there by half.
-#
-# Whoever changes a record takes its transactional id, reads the registry, and writes. Somebody who
-# does the same meanwhile takes the id away, and the write is refused: what was read is old. Then it
-# is begun again. So of two admins each sees what the other has done to that record, and consumers
-# of many subscriptions that are opened at once do not wait for each other. All policies have one
-# id.
-
-
-_PARTITION: Final = 0
-_RETRY: Final = Retry(
-    patience_s=60.0,
-    backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
-    random=random.random,
-)
-
-
-def registry_id(kafka: KafkaSettings, subscription: str | None = None) -> str:
-    """Return the transactional id under which a subscription's record, or policies, are changed."""
-    of_one = "" if subscription is None else f"/subscription/{subscription}"
-    return system_name(kafka, f"registry{of_one}")
-
-
-def backlog_id(kafka: KafkaSettings) -> str:
-    """Return the transactional id under which backlog states are written.
-
-    They come again and again, and would otherwise take the registry away from whoever changes it.
-    """
-    return system_name(kafka, "registry/backlog")
-
-
-class RegistryStore(TopicStore):
-    """The registry of an installation."""
-
-    _name, _partitions = CONTROL_NAME, 1
-    _known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
-
-    def read(self) -> Registry:
-        """Return what is registered; nothing where the topic is not there yet."""
-        records = self._followed.read()
-        known, registry = self._known
-        if records != known:
-            registry = Registry.of(records)
-            self._known = records, registry
-        return registry
-
-    def told_topics(self) -> set[str]:
-        """Return the topics whose producers are told of a backlog, by whomever."""
-        found: set[str] = set()
-        for key in self._topic.read():
-            with contextlib.suppress(ControlRecordError):
-                found |= {topic for topic in (topic_of(key),) if topic is not None}
-        return found
-
-    def change(
-        self,
-        make: Callable[[Registry], Changes],
-        beside: Sequence[TopicWrite] = (),
-        *,
-        subscription: str | None = None,
-    ) -> Registry:
-        """Change the registry."""
-        self.ensure()
-        tried: list[tuple[Registry, Changes]] = []
-
-        def passes(error: Exception) -> str | None:
-            is_lost = isinstance(error, SubscriptionFencedError)
-            is_lost |= bool(tried) and isinstance(error, UnansweredError)
-            return str(error) if is_lost else None
-
-        return _RETRY.run(lambda: self._changed(make, beside, subscription, tried), passes)
-
-    def _changed(
-        self,
-        make: Callable[[Registry], Changes],
-        beside: Sequence[TopicWrite],
-        subscription: str | None,
-        tried: list[tuple[Registry, Changes]],
-    ) -> Registry:
-        """Make a change; `tried` holds those of which nobody knows whether they were written."""
-        writer = FencedWriter(
-            self._kafka,
-            registry_id(self._kafka, subscription),
-            name="the registry of subscriptions",
-            writes_to=(self._topic.name, _PARTITION),
-            beside={(one.topic, one.partition) for one in beside},
-            outages=self._outages,
-        )
-        try:
-            records = self._topic.read()
-            for before, changes in tried:
-                if all(records.get(key) == value for key, value in changes.items()):
-                    return before
-            registry = Registry.of(records)
-            changes = make(registry)
-            if changes:
-                changed = (
-                    TopicWrite(self._topic.name, _PARTITION, key, value)
-                    for key, value in changes.items()
-                )
-                writer.write([*changed, *beside])
-        except UnansweredError:
-            if writer.is_over:
-                tried.append((registry, changes))
-            raise
-        else:
-            return registry
-        finally:
-            writer.close()
-
-
-_REGISTRY_TOPIC: Final = re.compile(f"({SYSTEM_PREFIX_FORM})-{CONTROL_NAME}", re.ASCII)
-_READ_AGAIN_S: Final = 2.0
-"""A registry of which nothing comes for so long may be gone: it is looked for again."""
-
-
-def registries_of_others(kafka: KafkaSettings, topics: KafkaTopics) -> dict[str, Registry]:
-    """Return the registries of the other installations on the cluster, by prefix.
-
-    Brokers list only topics that this user may describe.
-    """
-
-    def read() -> dict[str, Registry]:
-        found = {
-            match[1]: topic
-            for topic in topics.compacted(_REGISTRY_TOPIC.fullmatch)
-            if (match := _REGISTRY_TOPIC.fullmatch(topic)) and match[1] != kafka.system_prefix
-        }
-        places = {topic: SourcePartition(topic, _PARTITION) for topic in found.values()}
-        extents = topics.extents(places)
-        if silent := extents.leaderless & set(places.values()):
-            raise UnansweredError(f"topic {min(silent).topic!r} has no leader")
-        records: dict[str, dict[bytes, bytes]] = {topic: {} for topic in places}
-        spans = {one: extents.logs[one] for one in places.values() if one in extents.logs}
-        reader = Reader(kafka=kafka, passes_deleted=True, patience_s=_READ_AGAIN_S)
-        for where, row in reader.rows(spans):
-            if row.key is not None and row.value is not None:
-                records[where.topic][row.key] = row.value
-            elif row.key is not None:
-                records[where.topic].pop(row.key, None)
-        return {prefix: Registry.of(records[topic]) for prefix, topic in sorted(found.items())}
-
-    try:
-        return _RETRY.run(read, any_of(UnansweredError))
-    except UnansweredError:
-        raise
-    except TopicError as error:
-        raise TopicError(
-            f"{error}: another installation's subscriptions may need any record. Allow this user "
-            f"to read topics *-{CONTROL_NAME}"
-        ) from error
-
-
-class BacklogStates:
-    """What producers are told about backlogs; the newest that was opened alone may write."""
-
-    def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
-        self._kafka = kafka
-        self._topic = control_topic(kafka)
-        self._outages = outages
-        self._writer = self._new_writer()
-
-    def write(self, states: Mapping[str, BacklogState | None]) -> None:
-        """Write the state of topics; None deletes that of a topic without a quota."""
-        records = [
-            TopicWrite(
-                self._topic, _PARTITION, key_of(topic), None if state is None else state.encode()
-            )
-            for topic, state in states.items()
-        ]
-        if not records:
-            return
-        with contextlib.suppress(UnansweredError):
-            self._writer.write(records)
-            return
-        # The client may be over; one that was fenced is not replaced.
-        self._writer.close()
-        self._writer = self._new_writer()
-        self._writer.write(records)
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._writer.close()
-
-    def _new_writer(self) -> FencedWriter:
-        return FencedWriter(
-            self._kafka,
-            backlog_id(self._kafka),
-            name="states of backlogs",
-            writes_to=(self._topic, _PARTITION),
-            outages=self._outages,
-        )

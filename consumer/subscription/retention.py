@@ -15,22 +15,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
-
-from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.registry import registries_of_others
-from sequitur.errors import TopicError, UnansweredError
-from sequitur.kafka.groups import SHARE
-from sequitur.kafka.partition import SourcePartition
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping
 
     from sequitur.consumer.subscription.policies import Retention
-    from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
-    from sequitur.consumer.subscription.survey import Survey
-    from sequitur.kafka.admin import OwnRetention
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is to be deleted of a partition."""
+
+    topic: str
+    partition: int
+    before: int  # the first offset that is there
+    after: int  # the first one that is to stay
+    acked: int  # the first offset that not all subscriptions have acked
+    records: int  # how many offsets go
+    size_bytes: int  # how many bytes these have, estimated
+    held_by: Holder | None  # why the next one stays; None where nothing is left
+    holder: str | None = None  # the name of the subscription or group that needs it
+
+    @property
+    def deletes(self) -> bool:
+        """Whether anything goes."""
+        return self.after > self.before
 
 
 class Holder(StrEnum):
@@ -74,26 +84,6 @@ class PartitionLog:
         if size_bytes >= self.size_bytes:
             return self.start
         return self.end - -(-size_bytes * span // self.size_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """What is to be deleted of a partition."""
-
-    topic: str
-    partition: int
-    before: int  # the first offset that is there
-    after: int  # the first one that is to stay
-    acked: int  # the first offset that not all subscriptions have acked
-    records: int  # how many offsets go
-    size_bytes: int  # how many bytes these have, estimated
-    held_by: Holder | None  # why the next one stays; None where nothing is left
-    holder: str | None = None  # the name of the subscription or group that needs it
-
-    @property
-    def deletes(self) -> bool:
-        """Whether anything goes."""
-        return self.after > self.before
 
 
 def plan_partition(
@@ -160,283 +150,3 @@ def _plan(
         held_by=held_by,
         holder=holder,
     )
-
-
-# `sequitur retention run`: delete what all subscriptions have acked and no retention keeps.
-#
-# Kafka deletes by DeleteRecords, up to an offset of a partition; its segments go when all of them
-# is before it. Nothing is deleted that a subscription has not acked. Two more things are refused
-# unless the caller says otherwise by name: topics whose own retention deletes messages whether they
-# are acked or not, and cuts in front of what another consumer group has committed, or a share group
-# has got to. A share group needs all of the topics that its members have subscribed to and it has
-# not begun. Of one without members that has not begun, and of a group that does not tell, it is not
-# known which records it needs: nothing is deleted then.
-#
-# Other installations on the cluster have registries of their own (`[kafka] system_prefix`). All of
-# them are read, and no argument passes by that: what is deleted is what each installation with a
-# subscription on the topic would delete.
-
-
-_HOW: Final = "or give --despite-other-groups"
-_UNTOLD: Final = f"it is unknown which records it needs. Delete it, {_HOW}"
-_UNLISTED: Final = f"groups that are not listed may need any record. Grant it, {_HOW}"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What was not deleted, and why."""
-
-    topic: str
-    why: Holder  # whose records they are
-    sentence: str  # in words, with what allows it
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRun:
-    """What was deleted, or would be."""
-
-    plans: tuple[PartitionPlan, ...]
-    refusals: tuple[Refusal, ...]  # what stays though it is acked
-    is_dry: bool  # whether nothing was deleted
-
-    @property
-    def records(self) -> int:
-        """How many offsets are deleted."""
-        return sum(one.records for one in self.plans)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "dryRun": self.is_dry,
-            "records": self.records,
-            "bytesEstimate": sum(one.size_bytes for one in self.plans),
-            "partitions": [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "before": one.before,
-                    "after": one.after,
-                    "acked": one.acked,
-                    "records": one.records,
-                    "bytesEstimate": one.size_bytes,
-                    "heldBy": None if one.held_by is None else one.held_by.value,
-                    "holder": one.holder,
-                }
-                for one in self.plans
-            ],
-            "refused": [
-                {"topic": one.topic, "why": one.why.value, "message": one.sentence}
-                for one in self.refusals
-            ],
-        }
-
-
-def run_retention(
-    surveyor: Surveyor,
-    topics: Collection[str] | None = None,
-    *,
-    dry_run: bool = False,
-    despite_topic_retention: bool = False,
-    despite_other_groups: bool = False,
-    now_ms: int | None = None,
-) -> RetentionRun:
-    """Delete what may go of topics."""
-    survey = surveyor.survey(topics, now_ms=now_ms)
-    neighbours = _Neighbours.found(surveyor, survey.topics(), now_ms)
-    others = _Others() if despite_other_groups else _others(surveyor, survey, neighbours)
-    unread = {**survey.registry.unread, **neighbours.unread}
-    plans: list[PartitionPlan] = []
-    refusals: list[Refusal] = []
-    for topic in sorted({where.topic for where in survey.logs}):
-        planned = neighbours.keeping(_plans(surveyor, survey, topic), topic)
-        own = surveyor.topics.own_retention(topic)
-        refused = _refused_topic(surveyor, survey, topic, own, is_allowed=despite_topic_retention)
-        if refused is not None:
-            refusals.append(refused)
-            planned = [held_back(one, one.before, Holder.TOPIC, None) for one in planned]
-        for name, why in unread.items() if any(x.deletes for x in planned) else ():
-            sentence = (
-                f"topic {topic!r}: subscription {name!r} may be on it: {why}. Run the version "
-                "that has written it"
-            )
-            refusals.append(Refusal(topic, Holder.SUBSCRIPTION, sentence))
-            planned = [held_back(x, x.before, Holder.SUBSCRIPTION, name) for x in planned]
-        if others.unknown is not None and any(one.deletes for one in planned):
-            group, why = others.unknown
-            refusals.append(Refusal(topic, Holder.GROUP, f"topic {topic!r}: {why}"))
-            planned = [held_back(one, one.before, Holder.GROUP, group) for one in planned]
-        for one in planned:
-            plan = one
-            for group, offsets in others.committed.items():
-                offset = offsets.get(SourcePartition(one.topic, one.partition))
-                if offset is not None and offset < plan.after:
-                    plan = held_back(plan, offset, Holder.GROUP, group)
-                    refusals.append(_refused_group(plan, group, offset))
-            plans.append(plan)
-    if not dry_run:
-        plans = _held_now(surveyor, plans)
-        wanted = {
-            SourcePartition(one.topic, one.partition): one.after for one in plans if one.deletes
-        }
-        surveyor.topics.delete_before(wanted)
-    return RetentionRun(tuple(plans), tuple(refusals), is_dry=dry_run)
-
-
-def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
-    """Return what may go by the cursors of this moment: some were reset or created meanwhile."""
-    topics = {one.topic for one in plans if one.deletes}
-    if not topics:
-        return list(plans)
-    now = surveyor.survey(topics)
-    neighbours = _Neighbours.found(surveyor, topics)
-    held = []
-    for one in plans:
-        plan = one
-        where = SourcePartition(one.topic, one.partition)
-        if where not in now.logs:  # it has lost its leader
-            plan = held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
-        for record in now.registry.on(one.topic) if where in now.logs else ():
-            offset = now.needed_from(record.name, where)
-            plan = held_back(plan, offset, Holder.SUBSCRIPTION, record.name)
-        held += neighbours.keeping([plan], plan.topic)
-    return held
-
-
-class _Neighbours(NamedTuple):
-    """The other installations on the cluster."""
-
-    registries: Mapping[str, Registry]  # by prefix
-    # those that have subscriptions on topics that matter here
-    surveys: list[tuple[Surveyor, Survey]]
-
-    @classmethod
-    def found(cls, surveyor: Surveyor, topics: Collection[str], now_ms: int | None = None) -> Self:
-        """Ask for all there is of others on some topics."""
-        registries = registries_of_others(surveyor.kafka, surveyor.topics)
-        surveys = []
-        for prefix, registry in registries.items():
-            if wanted := [topic for topic in topics if registry.on(topic)]:
-                another = Surveyor(surveyor.kafka.model_copy(update={"system_prefix": prefix}))
-                surveys.append((another, another.survey(wanted, now_ms=now_ms)))
-        return cls(registries, surveys)
-
-    @property
-    def unread(self) -> dict[str, str]:
-        """The subscriptions whose records cannot be read, by group, and why."""
-        return {
-            f"{prefix}-{name}": why
-            for prefix, registry in self.registries.items()
-            for name, why in registry.unread.items()
-        }
-
-    def keeping(self, plans: Sequence[PartitionPlan], topic: str) -> list[PartitionPlan]:
-        """Return plans for a topic that keep what the others keep.
-
-        Their subscriptions are called by their groups: two installations may have one of a name.
-        """
-        kept = list(plans)
-        for surveyor, survey in self.surveys:
-            if survey.registry.on(topic):
-                own = _plans(surveyor, survey, topic, lambda record: record.group)
-                found = {one.partition: one for one in own}
-                kept = [_keeping(plan, found.get(plan.partition)) for plan in kept]
-        return kept
-
-
-def _keeping(plan: PartitionPlan, other: PartitionPlan | None) -> PartitionPlan:
-    """Return a plan that keeps what another's plan for the partition keeps."""
-    if other is None:  # it has lost its leader
-        return held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
-    return held_back(plan, other.after, other.held_by or Holder.SUBSCRIPTION, other.holder)
-
-
-def _plans(
-    surveyor: Surveyor,
-    survey: Survey,
-    topic: str,
-    called: Callable[[SubscriptionRecord], str] = lambda record: record.name,
-) -> list[PartitionPlan]:
-    """Return what subscriptions and policies let go."""
-    retention = survey.registry.policies_of(topic).retention
-    partitions = survey.partitions(topic)
-    young: Mapping[SourcePartition, int] = {}
-    if retention.time_s:
-        since_ms = survey.now_ms - retention.time_s * 1000
-        young = surveyor.topics.offsets_since(partitions, since_ms)
-    records = survey.registry.on(topic)
-    plans = []
-    for where in partitions:
-        known = survey.logs[where]
-        young_from = young.get(where, known.start)
-        log = PartitionLog(*where, known.start, known.end, known.size_bytes or 0, young_from)
-        acked = {called(one): survey.needed_from(one.name, where) for one in records}
-        plans.append(plan_partition(log, acked, retention))
-    return plans
-
-
-class _Others(NamedTuple):
-    """What groups need that are no subscriptions."""
-
-    committed: Mapping[str, Mapping[SourcePartition, int]] = MappingProxyType({})
-    # a group, if there is one, that may need any record, and why; the group is None where there may
-    # be some that are not listed
-    unknown: tuple[str | None, str] | None = None
-
-
-def _others(surveyor: Surveyor, survey: Survey, neighbours: _Neighbours) -> _Others:
-    groups, committed = surveyor.groups, {}
-    registries = (survey.registry, *neighbours.registries.values())
-    own = {one.group for known in registries for one in known.subscriptions.values()}
-    if not groups.are_all_listed():
-        return _Others(unknown=(None, f"the right Describe on Cluster is missing: {_UNLISTED}"))
-    for group, kind in groups.kinds().items():
-        if group in own:
-            continue
-        try:
-            if kind == SHARE:
-                begun, subscribed = groups.share_offsets(group), groups.share_topics(group)
-                # Of what it has subscribed to and not begun to read it may need any record.
-                waits = {where: 0 for where in survey.logs if where.topic in subscribed}
-                committed[group] = {**waits, **begun}
-                is_told = bool(begun or subscribed)
-            else:
-                committed[group] = groups.committed(group)
-        except UnansweredError:
-            raise
-        except TopicError as error:
-            return _Others(unknown=(group, f"{error}: {_UNTOLD}"))
-        if kind == SHARE and not is_told:
-            why = (
-                f"share group {group!r} is not known to have begun, nor on which topics: {_UNTOLD}"
-            )
-            return _Others(unknown=(group, why))
-    return _Others(committed)
-
-
-def _refused_topic(
-    surveyor: Surveyor, survey: Survey, topic: str, own: OwnRetention, *, is_allowed: bool
-) -> Refusal | None:
-    if own.is_compacted and not own.deletes:
-        sentence = (
-            f"topic {topic!r} is compacted (cleanup.policy): Kafka deletes no records there by "
-            "offset"
-        )
-        return Refusal(topic, Holder.TOPIC, sentence)
-    if not own.sentences or is_allowed:
-        return None
-    names = [one.name for one in survey.registry.on(topic)]
-    age_s = surveyor.with_oldest(survey, names).backlog(topic).age_s(survey.now_ms)
-    sentence = (
-        f"topic {topic!r} has {' and '.join(own.sentences)}: Kafka deletes messages there "
-        f"whether they are acked or not. The oldest unacked message is {age_s:,.0f} s old. "
-        "Set -1, or give --despite-topic-retention"
-    )
-    return Refusal(topic, Holder.TOPIC, sentence)
-
-
-def _refused_group(plan: PartitionPlan, group: str, offset: int) -> Refusal:
-    sentence = (
-        f"{plan.topic}-{plan.partition}: group {group!r} has got to {offset} and would lose "
-        "later records. Let it read on, delete the group, or give --despite-other-groups"
-    )
-    return Refusal(plan.topic, Holder.GROUP, sentence)

@@ -1,170 +1,78 @@
-"""Copies of messages that are skipped: nobody processes them, and somebody may want them."""
+"""Acks of messages that nobody processes: their time to live is over, or a quota evicts them.
+
+The owner of a subscription's cursors makes these acks, in order with its own. A job and an open
+`Subscription` make them for themselves. The checks make them for a subscription without a
+consumer.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaException
-
-from sequitur.consumer.subscription.dead_letters import MessageCopies
+from sequitur.consumer.subscription.backlog_quota import age_cutoff_ms, check_quota, cuts_by_size
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.duty import Duty, ToldOnce
-from sequitur.consumer.subscription.policies import (
-    age_cutoff_ms,
-    check_quota,
-    cuts_by_size,
-    ttl_cutoff_ms,
-)
-from sequitur.consumer.subscription.survey import Cuts, DueAck, FindingKind, due_acks
+from sequitur.consumer.subscription.expiry import ttl_cutoff_ms
+from sequitur.consumer.subscription.message_copies import copy_skipped
+from sequitur.consumer.subscription.survey import Cuts, DueAck, due_acks
 from sequitur.errors import (
     ConsumerError,
     ReorderError,
     SubscriptionClosedError,
     SubscriptionFencedError,
-    TopicError,
-    UnansweredError,
 )
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from confluent_kafka import KafkaError
+    from collections.abc import Collection, Iterable, Sequence
 
     from sequitur.consumer.subscription.backlog import Surveyor
-    from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
-    from sequitur.consumer.subscription.policies import PoliciesInForce, QuotaCheck
+    from sequitur.consumer.subscription.backlog_quota import QuotaCheck
+    from sequitur.consumer.subscription.owned_cursors import OwnedCursors
+    from sequitur.consumer.subscription.policies import PoliciesInForce
     from sequitur.consumer.subscription.registry import SubscriptionRecord
-    from sequitur.consumer.subscription.stored_records import SubscriptionState
-    from sequitur.consumer.subscription.survey import Log, Survey
+    from sequitur.consumer.subscription.survey import Survey
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.kafka.stored_batches import Record
-
-
-_FLUSH_S: Final = 60.0
-_PAUSE_S: Final = 0.1
-
-
-def copy_skipped(kafka: KafkaSettings, topic: str, due: Iterable[DueAck], cursor: Cursor) -> int:
-    """Copy messages that a cursor is about to skip, and has not acked; return how many.
-
-    They are in the other topic once this returns. Who dies before the ack copies them again. Key,
-    value, headers and timestamp are kept; further headers say where a message was, and who skips
-    it.
-    """
-    where = SourcePartition(cursor.identity.topic, cursor.identity.partition)
-    failed: list[KafkaError] = []
-
-    def told(error: KafkaError | None) -> None:
-        if error is not None:
-            failed.append(error)
-
-    reader, copies = Reader(kafka=kafka, passes_deleted=True), MessageCopies(kafka, topic)
-    copied = 0
-    try:
-        for one in due:
-            for _, record in reader.rows({where: (one.first, one.stop)}):
-                if cursor.is_acked(record.offset):
-                    continue
-                _add(copies, where, record, one.subscription, told)
-                copied += 1
-        if copies.settle(_FLUSH_S):
-            raise UnansweredError(f"copies of skipped messages are not in {topic!r} yet")
-    except KafkaException as error:
-        raise TopicError(f"skipped messages cannot be copied to {topic!r}: {error}") from error
-    if failed:
-        raise TopicError(f"skipped messages cannot be copied to {topic!r}: {failed[0]}")
-    return copied
-
-
-def _add(
-    copies: MessageCopies,
-    where: SourcePartition,
-    record: Record,
-    subscription: str,
-    told: Callable[[KafkaError | None], None],
-) -> None:
-    while True:
-        try:
-            copies.add(where, record, subscription, told)
-        except BufferError:
-            copies.settle(_PAUSE_S)
-        else:
-            return
-
-
-# Acks of messages that nobody processes: their time to live is over, or a quota evicts them.
-#
-# Whoever owns a subscription's cursors makes these acks, in order with its own: a job and an open
-# `Subscription` each for itself, and the checks for one that has no consumer.
 
 
 SKIPS_EACH_S: Final = 2.0
-
 _logger: Final = logging.getLogger("sequitur.subscription")
 
 
-class OwnCursors(Protocol):
-    """The cursors of a subscription that this process owns."""
+class OwnSkips:
+    """Acks what has expired or is evicted of an open subscription, every so often."""
 
-    @property
-    def name(self) -> str:
-        """The subscription's name."""
+    def __init__(self, surveyor: Surveyor, own: OwnedCursors[Any], topics: Sequence[str]) -> None:
+        self.counts: Counter[FindingKind] = Counter()
+        self._surveyor = surveyor
+        self._own = own
+        self._topics = topics
+        told = ToldOnce(lambda line: _logger.warning("%s: %s", own.name, line))
+        # Receivers go on: brokers come back, and what is damaged of others gets mended.
+        self.duty = Duty(
+            self._skip,
+            every_s=SKIPS_EACH_S,
+            passes=(ReorderError, ConsumerError),
+            tell=lambda error: told(f"what has expired is not looked for: {error}"),
+        ).later()
 
-    @property
-    def state(self) -> SubscriptionState:
-        """What its cursors share."""
-
-    def copies(self) -> Mapping[SourcePartition, PartitionCursor]:
-        """Return the cursors as they are now."""
-
-    def expire(self, where: SourcePartition, stop: int, log: Log) -> None:
-        """Ack all messages before an offset; those that the log no longer has are lost."""
-
-    def store(self) -> None:
-        """Have the cursors written."""
-
-
-def quota_checks(survey: Survey) -> list[QuotaCheck]:
-    """Return the backlog of each topic beside its quota."""
-    return [
-        check_quota(
-            survey.settled_backlog(topic),
-            survey.registry.policies_of(topic).backlog_quota,
-            now_ms=survey.now_ms,
-        )
-        for topic in survey.topics()
-    ]
+    def _skip(self) -> None:
+        try:
+            due = skip_due(self._surveyor, self._own, self._topics)
+        except (SubscriptionClosedError, SubscriptionFencedError):
+            return  # each call of the subscription says so
+        for one in due:
+            self.counts[one.why] += one.messages
+            _logger.warning(
+                "%s: %s: %s, %s", self._own.name, one.why.value, one.topic, one.sentence
+            )
 
 
-def cuts(survey: Survey) -> Cuts:
-    """Return up to where messages are to be acked that nobody processes."""
-    evicted: dict[SourcePartition, int] = {}
-    alive_from: dict[SourcePartition, int] = {}
-    for check in quota_checks(survey):
-        partitions = survey.partitions(check.topic)
-        ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
-        cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
-        if cutoff_ms is not None:
-            alive_from |= {one: survey.since[one, cutoff_ms] for one in partitions}
-        if not check.evicts:
-            continue
-        if check.is_too_large and check.quota.limit_bytes is not None:
-            by_size = cuts_by_size(survey.settled_backlog(check.topic), check.quota.limit_bytes)
-            evicted |= {
-                one: by_size[one.partition] for one in partitions if one.partition in by_size
-            }
-        if check.is_too_old and check.quota.limit_s is not None:
-            since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
-            for one in partitions:
-                evicted[one] = max(survey.since[one, since_ms], evicted.get(one, 0))
-    return Cuts(evicted, alive_from)
-
-
-def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> list[DueAck]:
+def skip_due(surveyor: Surveyor, own: OwnedCursors[Any], topics: Collection[str]) -> list[DueAck]:
     """Ack what has expired, or is evicted, of a subscription of this process."""
     registry = surveyor.registry.read()
     record = registry.subscriptions.get(own.name)
@@ -176,7 +84,7 @@ def skip_due(surveyor: Surveyor, own: OwnCursors, topics: Collection[str]) -> li
 
 def skip(
     surveyor: Surveyor,
-    own: OwnCursors,
+    own: OwnedCursors[Any],
     survey: Survey,
     record: SubscriptionRecord,
     wanted: Cuts,
@@ -208,6 +116,42 @@ def skip(
     return due
 
 
+def cuts(survey: Survey) -> Cuts:
+    """Return up to where messages are to be acked that nobody processes."""
+    evicted: dict[SourcePartition, int] = {}
+    alive_from: dict[SourcePartition, int] = {}
+    for check in quota_checks(survey):
+        partitions = survey.partitions(check.topic)
+        ttl_s = survey.registry.policies_of(check.topic).message_ttl_s
+        cutoff_ms = ttl_cutoff_ms(ttl_s, now_ms=survey.now_ms)
+        if cutoff_ms is not None:
+            alive_from |= {one: survey.since[one, cutoff_ms] for one in partitions}
+        if not check.evicts:
+            continue
+        if check.is_too_large and check.quota.limit_bytes is not None:
+            by_size = cuts_by_size(survey.settled_backlog(check.topic), check.quota.limit_bytes)
+            evicted |= {
+                one: by_size[one.partition] for one in partitions if one.partition in by_size
+            }
+        if check.is_too_old and check.quota.limit_s is not None:
+            since_ms = age_cutoff_ms(check.quota.limit_s, now_ms=survey.now_ms)
+            for one in partitions:
+                evicted[one] = max(survey.since[one, since_ms], evicted.get(one, 0))
+    return Cuts(evicted, alive_from)
+
+
+def quota_checks(survey: Survey) -> list[QuotaCheck]:
+    """Return the backlog of each topic beside its quota."""
+    return [
+        check_quota(
+            survey.settled_backlog(topic),
+            survey.registry.policies_of(topic).backlog_quota,
+            now_ms=survey.now_ms,
+        )
+        for topic in survey.topics()
+    ]
+
+
 def _up_to_transactions(
     kafka: KafkaSettings, survey: Survey, due: Iterable[DueAck], copied: Iterable[DueAck]
 ) -> list[DueAck]:
@@ -237,32 +181,3 @@ def _may_skip(policies: PoliciesInForce) -> bool:
     """Tell whether anything may expire or be evicted."""
     quota = policies.backlog_quota
     return bool(policies.message_ttl_s) or (quota.limit_bytes, quota.limit_s) != (None, None)
-
-
-class OwnSkips:
-    """Acks what has expired or is evicted of an open subscription, every so often."""
-
-    def __init__(self, surveyor: Surveyor, own: OwnCursors, topics: Sequence[str]) -> None:
-        self.counts: Counter[FindingKind] = Counter()
-        self._surveyor = surveyor
-        self._own = own
-        self._topics = topics
-        told = ToldOnce(lambda line: _logger.warning("%s: %s", own.name, line))
-        # Receivers go on: brokers come back, and what is damaged of others gets mended.
-        self.duty = Duty(
-            self._skip,
-            every_s=SKIPS_EACH_S,
-            passes=(ReorderError, ConsumerError),
-            tell=lambda error: told(f"what has expired is not looked for: {error}"),
-        ).later()
-
-    def _skip(self) -> None:
-        try:
-            due = skip_due(self._surveyor, self._own, self._topics)
-        except (SubscriptionClosedError, SubscriptionFencedError):
-            return  # each call of the subscription says so
-        for one in due:
-            self.counts[one.why] += one.messages
-            _logger.warning(
-                "%s: %s: %s, %s", self._own.name, one.why.value, one.topic, one.sentence
-            )

@@ -1,246 +1,27 @@
-"""What goes wrong without an error: a slow subscription, an ack hole, too many messages out."""
+"""All that periodic checks judge by, as of one moment; and what follows for a subscription.
+
+Pure: `backlog` asks Kafka for it. A job that has a subscription puts its own cursors in the place
+of the stored ones, and does by itself what is due to them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
-from sequitur.consumer.subscription.policies import (
-    PartitionBacklog,
-    TopicBacklog,
-    expired_before,
-    is_pinned,
-)
+from sequitur.consumer.subscription.backlog_quota import PartitionBacklog, TopicBacklog
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.expiry import expired_before, is_pinned
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
-    from sequitur.consumer.subscription.policies import DetectionThresholds, Place
+    from sequitur.consumer.subscription.expiry import Place
     from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord
-
-
-class FindingKind(StrEnum):
-    """What was found."""
-
-    SLOW_SUBSCRIPTION = "slow subscription"
-    """Its backlog is large, or old: storage of the topic waits for it alone."""
-    ACK_HOLE = "ack hole"
-    """A few messages are not acked, and much behind them is: `backlogSize` grows, `msgBacklog`
-    does not."""
-    UNACKED_LIMIT = "unacked messages"
-    """More messages are out than may be."""
-    BACKLOG_QUOTA = "backlog quota"
-    """A topic's backlog has reached its quota, and its policy acts."""
-    EVICTED = "evicted"
-    """Messages were skipped since the backlog had reached its quota."""
-    EXPIRED_MESSAGES = "expired messages"
-    """Messages were acked since they were older than their time to live."""
-    EXPIRED_SUBSCRIPTION = "expired subscription"
-    """A subscription was deleted that nobody used."""
-    LOST = "lost messages"
-    """A topic's own retention, or somebody, has deleted messages that are not acked."""
-    NEAR_DELETION = "near deletion"
-    """A topic's own retention will soon delete messages that are not acked."""
-    DAMAGED = "damaged cursors"
-    """What is stored of a subscription cannot be read."""
-    UNKNOWN = "unknown"
-    """Brokers do not tell what is to be known, or a record is of another version."""
-    FAILED = "not done"
-    """The brokers refused what was to be done; the next round tries it again."""
-    OWNED = "left to its consumer"
-    """What was to be done is left to the subscription's consumer, an open one or a job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that was found, or done."""
-
-    kind: FindingKind
-    topic: str | None  # where, None if in no topic
-    subscription: str | None  # whose, None if no one's
-    sentence: str
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "kind": self.kind.value,
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "message": self.sentence,
-            **self.figures,
-        }
-
-
-def detect(
-    backlog: TopicBacklog,
-    cursors: Sequence[Cursor],
-    thresholds: DetectionThresholds,
-    *,
-    subscription: str,
-    now_ms: int,
-) -> list[Finding]:
-    """Look for what is wrong with a subscription on a topic."""
-    parts = {one.partition: one for one in backlog.of_subscriptions.get(subscription, ())}
-    messages = sum(one.messages for one in parts.values())
-    age_s = backlog.age_s(now_ms, subscription)
-    found = []
-    is_large = 0 < thresholds.slow_backlog <= messages
-    if is_large or 0 < thresholds.slow_age_s <= age_s:
-        behind = [number for number, one in parts.items() if one.messages]
-        found.append(
-            Finding(
-                FindingKind.SLOW_SUBSCRIPTION,
-                backlog.topic,
-                subscription,
-                f"{messages:,} messages are unacked, the oldest for at least {age_s:,.0f} s; "
-                f"{len(parts) - len(behind):,} of {len(parts):,} partitions have caught up",
-                {"msgBacklog": messages, "age_s": age_s, "partitionsBehind": sorted(behind)},
-            )
-        )
-    read = [cursor for cursor in cursors if cursor.identity.partition in parts]
-    for cursor in read:
-        hole = _hole(cursor, parts[cursor.identity.partition].end, thresholds)
-        if hole is not None:
-            found.append(Finding(FindingKind.ACK_HOLE, backlog.topic, subscription, *hole))
-    most = sum(
-        _reached(one, parts[one.identity.partition].end) - one.committed_offset for one in read
-    )
-    out = 0
-    if 0 < thresholds.unacked_messages <= most:
-        out = sum(_unacked(cursor, parts[cursor.identity.partition].end) for cursor in read)
-    if 0 < thresholds.unacked_messages <= out:
-        found.append(
-            Finding(
-                FindingKind.UNACKED_LIMIT,
-                backlog.topic,
-                subscription,
-                f"{out:,} messages were read and are not acked, of at most "
-                f"{thresholds.unacked_messages:,}",
-                {"unackedMessages": out, "limit": thresholds.unacked_messages},
-            )
-        )
-    return found
-
-
-def near_deletion(
-    backlog: TopicBacklog,
-    *,
-    subscription: str,
-    now_ms: int,
-    time_ms: int | None,
-    size_bytes: int | None,
-) -> list[Finding]:
-    """Return what of a subscription is past half of what its topic's own retention keeps."""
-    found = []
-
-    def add(what: str, limit: str, figures: dict[str, Any]) -> None:
-        sentence = f"{what} of {limit}: Kafka deletes messages then, acked or not"
-        kind = FindingKind.NEAR_DELETION
-        found.append(Finding(kind, backlog.topic, subscription, sentence, figures))
-
-    age_ms = int(backlog.age_s(now_ms, subscription) * 1000)
-    if time_ms is not None and 2 * age_ms > time_ms:
-        add(
-            f"the oldest message that is not acked is at least {age_ms:,} ms old",
-            f"retention.ms = {time_ms}",
-            {"age_ms": age_ms, "retention.ms": time_ms},
-        )
-    for part in backlog.of_subscriptions.get(subscription, ()):
-        if size_bytes is not None and 2 * part.size_bytes > size_bytes:
-            add(
-                f"partition {part.partition} has {part.size_bytes:,} bytes from the first message "
-                "that is not acked on",
-                f"retention.bytes = {size_bytes}",
-                {"backlogSize": part.size_bytes, "retention.bytes": size_bytes},
-            )
-    return found
-
-
-def _hole(
-    cursor: Cursor, end: int, thresholds: DetectionThresholds
-) -> tuple[str, dict[str, Any]] | None:
-    """Return what there is to say of a cursor's ack hole, if it has one."""
-    entries = max(cursor.read_position, _acked_to(cursor)) - cursor.mark_delete
-    if not 0 < thresholds.ack_hole_entries <= entries or not cursor.acked_range_count:
-        return None
-    open_among = _unacked(cursor, end)
-    if open_among > entries * thresholds.ack_hole_share:
-        return None
-    first = cursor.committed_offset
-    partition = cursor.identity.partition
-    sentence = (
-        f"{partition}:{first} is not acked, and of {entries:,} messages since only {open_among:,} "
-        "are not: `sequitur retention run` keeps them all"
-    )
-    return sentence, {
-        "position": f"{partition}:{first}",
-        "numberOfEntriesSinceFirstNotAckedMessage": entries,
-        "unackedMessages": open_among,
-    }
-
-
-def _acked_to(cursor: Cursor) -> int:
-    if not cursor.acked_range_count:
-        return cursor.committed_offset
-    _, stops = cursor.acked_arrays()
-    return int(stops[-1])
-
-
-def _reached(cursor: Cursor, end: int) -> int:
-    return min(max(cursor.read_position, _acked_to(cursor)), end)
-
-
-def _unacked(cursor: Cursor, end: int) -> int:
-    """Return how many messages were read and are not acked."""
-    unacked = cursor.unacked_ranges(cursor.committed_offset, _reached(cursor, end))
-    return sum(stop - first for first, stop in unacked)
-
-
-# All that periodic checks judge by, as of one moment; and what follows for a subscription.
-#
-# Pure. `pipelines.subscriptions.backlog` asks Kafka for it. A job that has a subscription puts its
-# own cursors in the place of those that are stored, and does what is due to them by itself.
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """What Kafka has of a partition."""
-
-    start: int  # the first offset that is there
-    end: int  # the offset behind the last one
-    size_bytes: int | None = None  # of the log; None if the brokers do not say
-
-    def bytes_of(self, first: int, stop: int) -> int:
-        """Return the bytes between two offsets, as if all records were of one size."""
-        first, stop = max(first, self.start), min(stop, self.end)
-        if stop <= first or self.size_bytes is None:
-            return 0
-        return self.size_bytes * (stop - first) // (self.end - self.start)
-
-
-class DueAck(NamedTuple):
-    """What is to be acked of a partition, cumulatively, and why."""
-
-    subscription: str
-    topic: str
-    partition: int
-    first: int  # the first offset that is not acked
-    stop: int  # up to before this one all is to be acked
-    messages: int  # how many of these are not acked
-    why: FindingKind  # `EVICTED` or `EXPIRED_MESSAGES`
-
-    @property
-    def sentence(self) -> str:
-        """What is done, in words."""
-        return (
-            f"partition {self.partition}: {self.messages:,} messages from {self.first} to before "
-            f"{self.stop} are acked and not processed"
-        )
 
 
 @dataclass(frozen=True)
@@ -497,6 +278,22 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
+class Log:
+    """What Kafka has of a partition."""
+
+    start: int  # the first offset that is there
+    end: int  # the offset behind the last one
+    size_bytes: int | None = None  # of the log; None if the brokers do not say
+
+    def bytes_of(self, first: int, stop: int) -> int:
+        """Return the bytes between two offsets, as if all records were of one size."""
+        first, stop = max(first, self.start), min(stop, self.end)
+        if stop <= first or self.size_bytes is None:
+            return 0
+        return self.size_bytes * (stop - first) // (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
 class Cuts:
     """Up to before which offsets messages are to be acked that nobody processes."""
 
@@ -504,6 +301,26 @@ class Cuts:
     evicted: Mapping[SourcePartition, int] = field(default_factory=dict)
     # the first offset that has not expired, of topics with a time to live
     alive_from: Mapping[SourcePartition, int] = field(default_factory=dict)
+
+
+class DueAck(NamedTuple):
+    """What is to be acked of a partition, cumulatively, and why."""
+
+    subscription: str
+    topic: str
+    partition: int
+    first: int  # the first offset that is not acked
+    stop: int  # up to before this one all is to be acked
+    messages: int  # how many of these are not acked
+    why: FindingKind  # `EVICTED` or `EXPIRED_MESSAGES`
+
+    @property
+    def sentence(self) -> str:
+        """What is done, in words."""
+        return (
+            f"partition {self.partition}: {self.messages:,} messages from {self.first} to before "
+            f"{self.stop} are acked and not processed"
+        )
 
 
 def due_acks(survey: Survey, record: SubscriptionRecord, cuts: Cuts) -> list[DueAck]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         UnusableRow,
     )
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, Totals
-    from sequitur.consumer.subscription.cursor import PartitionCursor
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.kafka.partition import SourcePartition
 
 

@@ -13,7 +13,8 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
-from sequitur.pipelines.ordering.job_subscription import checks_of, require_name, subscribe
+from sequitur.pipelines.ordering.job_checks import checks_of
+from sequitur.pipelines.ordering.job_subscription import require_name, subscribe
 from sequitur.pipelines.ordering.opening import open_engine
 from sequitur.pipelines.ordering.progress import print_step, serve_metrics
 from sequitur.pipelines.ordering.restarts import Restarts

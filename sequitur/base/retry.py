@@ -14,6 +14,7 @@ import asyncio
 import math
 import sys
 import time
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -90,10 +91,13 @@ class Retry:
     wait: Callable[[float], bool] = _sleep  # whether to stop; of `run` alone
     clock: Callable[[], float] | None = None  # by default that of threads, or of the event loop
 
-    def run(self, ask: Callable[[], T], passes: Passes) -> T:
-        """Return the answer to a question; raise what does not pass, or not in time."""
+    def run(self, ask: Callable[[], T], passes: Passes, begun_s: float | None = None) -> T:
+        """Return the answer to a question; raise what does not pass, or not in time.
+
+        Patience counts from now on, or from `begun_s`.
+        """
         clock = self.clock or time.monotonic
-        attempts = Attempts(self, clock, clock())
+        attempts = Attempts(self, clock, clock() if begun_s is None else begun_s)
         while True:
             try:
                 answer = ask()
@@ -215,6 +219,7 @@ class Outages:
         self._wait = wait
         self.tell = tell
         self._clock = clock
+        self._begun_s: float | None = None
         self._waits: dict[object, float] = {}
         self._fruitless = 0
         self._retry = Retry(
@@ -239,16 +244,27 @@ class Outages:
         """Whether waiting is to be given up."""
         return self._wait(0)
 
+    def as_one(self) -> Outages:
+        """Return outages for one undertaking: its questions share one patience, from now on.
+
+        A question that is asked while another one waits adds no patience of its own.
+        """
+        one = copy(self)
+        one._begun_s = self._clock()  # noqa: SLF001 - its own
+        return one
+
     def outlast(self, ask: Callable[[], T], passes: Passes) -> T:
         """Return the answer to a question; ask again while what fails is expected to pass."""
-        begun_s, this = self._clock(), object()
+        begun_s, this = self._begun_s, object()
+        if begun_s is None:
+            begun_s = self._clock()
 
         def noted(error: Exception) -> str | None:
             self._waits[this] = begun_s
             return passes(error)
 
         try:
-            return self._retry.run(ask, noted)
+            return self._retry.run(ask, noted, begun_s)
         finally:
             self._waits.pop(this, None)
 

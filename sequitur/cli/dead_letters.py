@@ -22,7 +22,7 @@ from sequitur.base.copy_headers import (
 )
 from sequitur.cli.console import plain
 from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
-from sequitur.consumer.subscription.dead_letters import SUBSCRIPTION_HEADER
+from sequitur.consumer.subscription.message_copies import SUBSCRIPTION_HEADER
 from sequitur.consumer.topology import Place
 from sequitur.errors import CheckpointError, NotADeadLetterError
 

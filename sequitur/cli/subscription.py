@@ -25,6 +25,7 @@ from sequitur.cli.console import (
     table_console,
 )
 from sequitur.consumer.reorder import parse_event_time_spec
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.inspection import internal_document, listed, stats_document
 from sequitur.consumer.subscription.policies import parse_time_s
 from sequitur.consumer.subscription.position import (
@@ -40,7 +41,6 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.survey import FindingKind
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines.ordering.progress import instant
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from sequitur.consumer.subscription.admin import CursorMoves, Plan
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.checks import CheckRound
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves, Plan
     from sequitur.consumer.subscription.inspection import Sight
     from sequitur.consumer.subscription.position import ResetTarget
     from sequitur.kafka.partition import SourcePartition
@@ -391,7 +391,7 @@ def _carry_out(
 
 
 def _moves(settings: KafkaJob) -> CursorMoves:
-    from sequitur.consumer.subscription.admin import CursorMoves  # noqa: PLC0415
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves  # noqa: PLC0415
 
     return CursorMoves(surveyor_of(settings))
 
@@ -435,7 +435,7 @@ def maintain(
     programs check, one of them acts, and another takes over when that one ends. It prints what it
     finds, when that begins, and what it has done. With --dry-run it prints, and does not act.
     """
-    from sequitur.consumer.subscription.checks import watch as run_checks  # noqa: PLC0415
+    from sequitur.consumer.subscription.led_checks import watch as run_checks  # noqa: PLC0415
 
     require_broker(settings.kafka)
     told: set[tuple[str, str | None, str | None]] = set()

@@ -29,7 +29,7 @@ from sequitur.kafka.settings import check_topic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.consumer.subscription.retention import RetentionRun
+    from sequitur.consumer.subscription.retention_run import RetentionRun
 
 
 REFUSED_EXIT_CODE: Final = 1
@@ -83,7 +83,7 @@ def run(
     The retention of the topic may keep some of them: see `sequitur topic set-retention`. Status 1:
     something was refused.
     """
-    from sequitur.consumer.subscription.retention import run_retention  # noqa: PLC0415
+    from sequitur.consumer.subscription.retention_run import run_retention  # noqa: PLC0415
 
     surveyor = surveyor_of(settings)
     for one in topic or ():
@@ -395,7 +395,7 @@ def remove_thresholds(settings: KafkaJob, topic: Topic = None) -> None:
 
 
 def _store(settings: KafkaJob) -> Any:
-    from sequitur.consumer.subscription.registry import RegistryStore  # noqa: PLC0415
+    from sequitur.consumer.subscription.registry_store import RegistryStore  # noqa: PLC0415
 
     require_broker(settings.kafka)
     return RegistryStore(settings.kafka)

@@ -17,13 +17,14 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import RegistryStore, group_of_new
+from sequitur.consumer.subscription.registry import group_of_new
+from sequitur.consumer.subscription.registry_store import RegistryStore
 from sequitur.errors import (
     SubscriptionError,
     SubscriptionFencedError,

@@ -13,14 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sequitur.consumer.subscription import acked_ranges
 from sequitur.consumer.subscription.acked_ranges import AckedRanges
-from sequitur.consumer.subscription.codec import (
-    METADATA_LIMIT,
-    decode_cursor,
-    encode_cursor,
-    in_metadata,
-    read_stored,
-)
+from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
 from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, Cursor, CursorIdentity
+from sequitur.consumer.subscription.stored_pieces import METADATA_LIMIT, in_metadata, read_stored
 from sequitur.errors import (
     AckBeyondEndError,
     CursorDamagedError,

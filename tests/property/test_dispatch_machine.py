@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sequitur.base.retry import Backoff
-from sequitur.consumer.subscription.cursor import Redeliveries
 from sequitur.consumer.subscription.dispatch import Dispatch, DispatchLimits, OrderRule
+from sequitur.consumer.subscription.redeliveries import Redeliveries
 from sequitur.kafka.partition import SourcePartition
 from tests.support.examples import examples
 

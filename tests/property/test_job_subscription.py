@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.reorder.step_log import StepKind
-from sequitur.consumer.subscription.cursor import Cursor, PartitionCursor
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.stored_records import StoredSubscription
 from sequitur.errors import SubscriptionError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
@@ -23,7 +23,8 @@ from sequitur.pipelines.ordering.job_subscription import JobSubscription
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur.consumer.subscription.stored_records import SubscriptionState
+    from sequitur.consumer.subscription.cursor import Cursor
+    from sequitur.consumer.subscription.subscription_state import SubscriptionState
 
 _IN, _OUT = SourcePartition("in", 0), SourcePartition("out", 0)
 _MOST_LIVES = 6
@@ -112,7 +113,7 @@ class _Owner:
         state: SubscriptionState,
         cursors: Iterable[PartitionCursor],
         *,
-        removed: Iterable[SourcePartition],
+        removed: Iterable[SourcePartition] = (),
     ) -> None:
         if state.step > 0 and self._world.happens(0.2):
             raise UnansweredError("no broker answers")

@@ -20,8 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.cursor_store import CursorOwner, CursorStore
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.errors import CheckpointError, SubscriptionError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_subscription import JobSubscription

@@ -28,20 +28,10 @@ from sequitur.consumer.reorder.clock import (
 )
 from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
 from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
-from sequitur.consumer.subscription.codec import (
-    StoredCursor,
-    decode_cursor,
-    encode_cursor,
-    in_metadata,
-    read_stored,
-)
-from sequitur.consumer.subscription.cursor import (
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-    Redeliveries,
-    RedeliverySpan,
-)
+from sequitur.consumer.subscription.claims import Claim
+from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -49,16 +39,17 @@ from sequitur.consumer.subscription.policies import (
     Retention,
     TopicPolicies,
 )
+from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.consumer.subscription.registry import Registry, SubscriptionRecord, SubscriptionType
+from sequitur.consumer.subscription.stored_pieces import in_metadata, read_stored
 from sequitur.consumer.subscription.stored_records import (
-    Claim,
-    SubscriptionState,
     cursor_key,
     cursor_of_key,
     cursor_value,
     owner_key,
     state_key,
 )
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.kafka.control import BacklogState, key_of
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition

@@ -11,25 +11,20 @@ from confluent_kafka import KafkaException, Producer
 
 from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.consumer.subscription.checks import Checks
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
-from sequitur.consumer.subscription.cursor import (
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-    PartitionCursor,
-)
+from sequitur.consumer.subscription.claims import HeldLease
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.cursor_store import cursor_topic, transactional_id
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_records import (
-    HeldLease,
-    SubscriptionState,
-    owner_key,
-    state_key,
-)
+from sequitur.consumer.subscription.stored_records import owner_key, state_key
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.kafka.control import BacklogState, control_topic, key_of
 from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import PATIENCE_S

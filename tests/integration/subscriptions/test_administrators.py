@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer.subscription import admin as cursor_moves
-from sequitur.consumer.subscription.admin import CursorMoves, SubscriptionAdmin, finish_reset
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription import cursor_moves
+from sequitur.consumer.subscription.admin import SubscriptionAdmin
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_moves import CursorMoves, finish_reset
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge, Position, ToPositions
 from sequitur.consumer.subscription.registry import (
@@ -21,8 +24,7 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_records import SubscriptionState
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     SubscriptionChangedError,
     SubscriptionConnectedError,
@@ -32,7 +34,7 @@ from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.admin import Moved, Plan
+    from sequitur.consumer.subscription.cursor_moves import Moved, Plan
     from sequitur.consumer.subscription.cursor_store import CursorOwner
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics

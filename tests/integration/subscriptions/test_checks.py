@@ -11,11 +11,14 @@ from confluent_kafka import Producer
 
 from sequitur import Subscription
 from sequitur.base.retry import brief_outages
-from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor, log_sizes
-from sequitur.consumer.subscription.checks import Checks, checks_group, watch
-from sequitur.consumer.subscription.cursor_store import GroupOffsets
+from sequitur.consumer.subscription.checks import Checks
+from sequitur.consumer.subscription.claims import HeldLease
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
 from sequitur.consumer.subscription.inspection import stats_document, take_sight
+from sequitur.consumer.subscription.led_checks import checks_group, watch
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -23,24 +26,20 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.registry import (
-    RegistryStore,
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.retention import run_retention
-from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.retention_run import run_retention
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import ToDo, control_topic, key_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
-from sequitur.pipelines.ordering.job_subscription import (
-    JobRecord,
-    JobSubscription,
-    SubscriptionChecks,
-)
+from sequitur.pipelines.ordering.job_checks import SubscriptionChecks
+from sequitur.pipelines.ordering.job_subscription import JobRecord, JobSubscription
 from sequitur.producer import KafkaSettings
 from tests.support.subscribed_topics import MINUTE_MS, SubscribedTopics
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -13,16 +13,17 @@ from confluent_kafka import Consumer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sequitur import Subscription
-from sequitur.consumer.subscription.admin import CursorMoves, SubscriptionAdmin, may_take
-from sequitur.consumer.subscription.compacted_topic import FencedWriter
+from sequitur.consumer.subscription.admin import SubscriptionAdmin, may_take
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.fenced_writer import FencedWriter
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.registry import (
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.retention import run_retention
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.retention_run import run_retention
 from sequitur.errors import SubscriptionConnectedError, SubscriptionError, SubscriptionExistsError
 from tests.support.open_subscriptions import commit, committed, group_commit, places, receive
 from tests.support.subscribed_topics import is_group_deleted
@@ -31,7 +32,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sequitur.consumer.subscription.compacted_topic import TopicWrite
+    from sequitur.consumer.subscription.fenced_writer import TopicWrite
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics
 

@@ -18,32 +18,25 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.base.retry import Outages
-from sequitur.consumer.subscription import compacted_topic as fenced_writer
+from sequitur.consumer.subscription import fenced_writer
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
-from sequitur.consumer.subscription.cursor import (
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-    PartitionCursor,
-)
+from sequitur.consumer.subscription.claims import HeldLease, Hold, await_free
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.cursor_store import (
     CursorStore,
     cursor_topic,
     transactional_id,
 )
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import (
-    RegistryStore,
     SubscriptionRecord,
     SubscriptionType,
     group_of_new,
 )
-from sequitur.consumer.subscription.stored_records import (
-    HeldLease,
-    Hold,
-    SubscriptionState,
-    await_free,
-)
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     SubscriptionConnectedError,
     SubscriptionError,

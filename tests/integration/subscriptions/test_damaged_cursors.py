@@ -14,8 +14,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
 from sequitur.consumer.subscription.admin import SubscriptionAdmin
-from sequitur.consumer.subscription.compacted_topic import CompactedTopic, FencedWriter, TopicWrite
+from sequitur.consumer.subscription.compacted_topic import CompactedTopic
 from sequitur.consumer.subscription.cursor_store import cursor_topic
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.inspection import (
     internal_document,
     listed,
@@ -29,8 +31,7 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.retention import run_retention
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.retention_run import run_retention
 from sequitur.errors import CursorVersionError, StateFormatError
 from sequitur.kafka.admin import Extents
 from sequitur.kafka.control import control_topic

@@ -16,7 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer.subscription.admin import CursorMoves
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
+from sequitur.consumer.subscription.detection import FindingKind
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
@@ -24,9 +25,9 @@ from sequitur.consumer.subscription.policies import (
     TopicPolicies,
 )
 from sequitur.consumer.subscription.position import Position, ToPositions
-from sequitur.consumer.subscription.retention import Holder, RetentionRun, run_retention
-from sequitur.consumer.subscription.stored_records import SubscriptionState
-from sequitur.consumer.subscription.survey import FindingKind
+from sequitur.consumer.subscription.retention import Holder
+from sequitur.consumer.subscription.retention_run import RetentionRun, run_retention
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import TopicError
 from sequitur.kafka.partition import SourcePartition
 from tests.support.subscribed_topics import SubscribedTopics, is_group_deleted

@@ -21,15 +21,15 @@ from confluent_kafka.admin import AdminClient
 
 from sequitur import Message, Position, Subscription, SubscriptionType
 from sequitur.consumer.subscription import skipping
-from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import WORTH_A_SEEK
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.subscription.partition_reader import PartitionReader
+from sequitur.consumer.subscription.partitions import WORTH_A_SEEK
 from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota, TopicPolicies
 from sequitur.consumer.subscription.position import Edge
 from sequitur.consumer.subscription.skipping import skip_due
-from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     AckBeyondEndError,
     CumulativeAckError,

@@ -13,13 +13,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sequitur import Subscription
-from sequitur.consumer.subscription import consumption, cursor_store
-from sequitur.consumer.subscription.admin import CursorMoves
+from sequitur.consumer.subscription import consumption, group_offsets
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     SubscriptionError,
     UnansweredError,
@@ -136,7 +137,7 @@ def test_a_group_that_may_not_be_seen_hinders_no_subscription(
     make_broker: MakeBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offsets are for Kafka's tools: acks are stored all the same, and nobody waits for it."""
-    monkeypatch.setattr(cursor_store, "CLOSE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(group_offsets, "CLOSE_S", 10 * PATIENCE_S)
     broker = make_broker(AUTHORIZER)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     _create(AdminClient(kafka.librdkafka()), "open", {})

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur import Subscription, SubscriptionType
-from sequitur.consumer.subscription.admin import CursorMoves
 from sequitur.consumer.subscription.backlog import Surveyor
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_moves import CursorMoves
 from sequitur.consumer.subscription.cursor_store import CursorStore
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.position import Edge
-from sequitur.consumer.subscription.registry import RegistryStore
-from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.registry_store import RegistryStore
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import (
     SubscriptionClosedError,
     SubscriptionConnectedError,

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
     Retention,
     TopicPolicies,
 )
-from sequitur.consumer.subscription.retention import Holder, run_retention
+from sequitur.consumer.subscription.retention import Holder
+from sequitur.consumer.subscription.retention_run import run_retention
 from sequitur.errors import BacklogQuotaError
 from sequitur.kafka.control import control_topic
 from sequitur.producer import IdempotentProducer, Persisted, ProducerSettings

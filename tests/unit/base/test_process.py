@@ -13,7 +13,7 @@ import pytest
 
 from sequitur.base import process
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer.subscription.stored_records import Claim, ClaimWatch, Hold
+from sequitur.consumer.subscription.claims import Claim, ClaimWatch, Hold
 from sequitur.errors import OwnershipError
 from sequitur.pipelines.store.ownership import Ownership, refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage

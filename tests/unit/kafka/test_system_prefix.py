@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sequitur.base.settings import Settings, SettingsError, load_settings
-from sequitur.consumer.subscription.checks import checks_group
 from sequitur.consumer.subscription.cursor_store import cursor_topic, transactional_id
-from sequitur.consumer.subscription.registry import backlog_id, group_of_new, registry_id
+from sequitur.consumer.subscription.led_checks import checks_group
+from sequitur.consumer.subscription.registry import group_of_new
+from sequitur.consumer.subscription.registry_store import backlog_id, registry_id
 from sequitur.kafka.control import control_topic
 from sequitur.kafka.settings import KafkaSettings, to_reach
 

@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequitur.consumer.subscription.expiry import limits_ms, older_than
 from sequitur.consumer.subscription.policies import (
     BacklogPolicy,
     BacklogQuota,
     DetectionThresholds,
     PoliciesInForce,
-    limits_ms,
-    older_than,
 )
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sequitur.consumer.subscription.policies import Place
+    from sequitur.consumer.subscription.expiry import Place
 
 _HERE = SourcePartition("orders", 0)
 _END = 30

@@ -8,13 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sequitur.base.process import ProcessIdentity
-from sequitur.consumer.subscription.stored_records import (
-    Claim,
-    ClaimWatch,
-    HeldLease,
-    Hold,
-    await_free,
-)
+from sequitur.consumer.subscription.claims import Claim, ClaimWatch, HeldLease, Hold, await_free
 from sequitur.errors import CursorDamagedError, CursorVersionError
 
 _LEASE_S = 15.0

@@ -12,13 +12,8 @@ import msgspec
 import pytest
 
 from sequitur.consumer.subscription.codec import CURSOR_VERSION, decode_cursor, encode_cursor
-from sequitur.consumer.subscription.cursor import (
-    LARGEST_OFFSET,
-    Cursor,
-    CursorIdentity,
-    Redeliveries,
-    RedeliverySpan,
-)
+from sequitur.consumer.subscription.cursor import LARGEST_OFFSET, Cursor, CursorIdentity
+from sequitur.consumer.subscription.redeliveries import Redeliveries, RedeliverySpan
 from sequitur.errors import CursorDamagedError, CursorError, CursorVersionError, ForeignCursorError
 from tests.support.cursors import state_of
 from tests.support.golden import golden_text

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer.subscription.cursor import (
-    WORTH_A_SEEK,
-    ConsumedPartition,
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-)
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.partitions import WORTH_A_SEEK, ConsumedPartition
 from sequitur.errors import AckBeyondEndError, MarkDeleteBackError
 from tests.support.cursors import state_of
 
@@ -49,7 +45,7 @@ def test_several_acks_count_each_once_and_no_other(offsets: list[int]) -> None:
     assert part.ack(offsets) == len(offsets)
     acked = {one for first, stop in part.cursor.acked_ranges() for one in range(first, stop)}
     assert acked == set(offsets)
-    assert part.acks == len(offsets)
+    assert part.cursor.counts.consumed == len(offsets)
     assert part.ack(offsets) == 0
     with pytest.raises(AckBeyondEndError):
         part.ack([*offsets, 100])
@@ -96,25 +92,21 @@ def test_bytes_are_counted_once() -> None:
     assert again.sizes == CountedSizes(5, (6,), (50 * 2,))
 
 
-def test_changes_tell_what_is_to_be_written() -> None:
-    """Each ack is a change, a repeated one too; a refused one, and nothing new, is none."""
+def test_a_refused_ack_changes_nothing() -> None:
+    """A repeated ack is counted."""
     part = ConsumedPartition.begin(IDENTITY, 0)
     part.know_end(5)
     part.know_end(3)
-    assert (part.end, part.changes, part.acks) == (5, 0, 0)
+    before = state_of(part.cursor)
     with pytest.raises(AckBeyondEndError):
         part.ack([5])
     with pytest.raises(AckBeyondEndError):
         part.ack_cumulative(5)
-    assert (part.changes, part.acks) == (0, 0)
+    assert (part.end, state_of(part.cursor)) == (5, before)
     assert part.ack([1])
     assert not part.ack([1])
     assert part.ack_cumulative(2) == 2
-    assert (part.changes, part.acks) == (3, 3)
-    part.read(3, range(3, 4), 1)
-    assert (part.changes, part.acks) == (4, 3)
-    part.read(3, range(3, 3))
-    assert part.changes == 4
+    assert (part.cursor.counts.consumed, part.cursor.counts.repeated) == (3, 1)
 
 
 def test_copied_cursor_is_of_its_own() -> None:
@@ -146,14 +138,13 @@ def test_a_copy_is_as_of_now() -> None:
     assert held.sizes == CountedSizes(0, (2, 3), (12, 11))
 
 
-def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
-    """Cursors that have changed are written: by a message, by a gap, and not by the same again."""
+def test_a_message_that_is_read_again_changes_nothing() -> None:
     part = ConsumedPartition.begin(IDENTITY, 0)
     found = []
     for first, offset in ((0, 0), (0, 0), (1, 4), (5, 5)):
         part.read(first, range(offset, offset + 1), 5)
-        found.append(part.changes)
-    assert found == [1, 1, 3, 4]
+        found.append((part.cursor.read_position, part.cursor.counts.absent))
+    assert found == [(1, 0), (1, 0), (5, 3), (6, 3)]
 
 
 def test_cumulative_ack_of_what_was_passed_over_acks_nothing() -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sequitur.consumer.subscription.claims import HeldLease
 from sequitur.consumer.subscription.consumption import Consumption
-from sequitur.consumer.subscription.cursor import ConsumedPartition, CursorIdentity
+from sequitur.consumer.subscription.cursor import CursorIdentity
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     DeadMessage,
@@ -17,14 +18,18 @@ from sequitur.consumer.subscription.dispatch import (
     DispatchLimits,
     OrderRule,
 )
-from sequitur.consumer.subscription.stored_records import HeldLease, SubscriptionState
+from sequitur.consumer.subscription.partition_reader import Arrival
+from sequitur.consumer.subscription.partitions import ConsumedPartition
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import AckBeyondEndError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.cursor import PartitionCursor
+    from collections.abc import Collection
+
+    from sequitur.consumer.subscription.partitions import PartitionCursor
 
 _LEASE_S = 15.0
 _LONG_S = 60.0
@@ -44,6 +49,7 @@ class _Owner:
         self.answers = threading.Event()
         self.given_up = 0  # how often a write has waited for as long as it waits, in vain
         self.written: list[int] = []
+        self.changed: list[list[int]] = []  # the partitions of each write
 
     def check(self) -> None:
         pass
@@ -51,13 +57,17 @@ class _Owner:
     def close(self) -> None:
         pass
 
-    def write(self, _state: object, cursors: list[PartitionCursor]) -> None:
+    def write(
+        self, _state: object, cursors: list[PartitionCursor], *, removed: Collection[object] = ()
+    ) -> None:
+        assert not removed
         if not self.answers.is_set():
             self.now_s += _PATIENCE_S
             self.given_up += 1
             raise UnansweredError("they are away")
         self.lease.renewed(self.now_s)
         self.written += [one.cursor.committed_offset for one in cursors]
+        self.changed.append([one.cursor.identity.partition for one in cursors])
 
     def renew(self) -> None:
         if self.lease.due_in_s > 0:
@@ -76,14 +86,19 @@ class _Admin:
 
 
 class _Reader:
-    """One that finds nothing."""
+    """One that finds what it is told to, once."""
+
+    def __init__(self, *arrivals: Arrival) -> None:
+        self._arrivals = [*arrivals]
 
     def add(self, _positions: object) -> None:
         pass
 
-    def read(self, _count: int, timeout_s: float) -> list[object]:
-        threading.Event().wait(timeout_s)
-        return []
+    def read(self, _count: int, timeout_s: float) -> list[Arrival]:
+        found, self._arrivals = self._arrivals, []
+        if not found:
+            threading.Event().wait(timeout_s)
+        return found
 
     def close(self) -> None:
         pass
@@ -111,7 +126,7 @@ class _Letters:
 
 
 def _consumption(
-    owner: _Owner, *, write_interval_s: float, letters: _Letters | None = None
+    owner: _Owner, *arrivals: Arrival, write_interval_s: float, letters: _Letters | None = None
 ) -> Consumption:
     """Two messages that are there to be received, and a partition without any."""
     dispatch: Dispatch[Any] = Dispatch(
@@ -129,7 +144,7 @@ def _consumption(
     return Consumption(
         cast("Any", SimpleNamespace(surveyor=SimpleNamespace(admin=_Admin()), topics=topics)),
         cast("Any", opened),
-        cast("Any", _Reader()),
+        cast("Any", _Reader(*arrivals)),
         dispatch,
         cast("Any", letters),
         refill=1,
@@ -232,3 +247,45 @@ def test_a_dead_message_is_acked_once_its_letter_is_there() -> None:
         assert consumption.copies()[_WHERE].cursor.committed_offset == 1
     finally:
         consumption.close()
+
+
+def test_a_flush_writes_the_partitions_that_have_changed() -> None:
+    """A repeated ack is counted, so it is written; an ack that is refused is not."""
+    owner = _Owner()
+    owner.answers.set()
+    consumption = _consumption(owner, write_interval_s=_LONG_S)
+    consumption.begin()
+    try:
+        consumption.flush(_LONG_S)
+        assert owner.changed == []
+        for _ in range(2):
+            consumption.ack({_WHERE: [1]})
+            consumption.flush(_LONG_S)
+        with pytest.raises(AckBeyondEndError):
+            consumption.ack({_WHERE: [0], _OTHER: [7]})
+        consumption.flush(_LONG_S)
+        assert owner.changed == [[0], [0]]
+        assert len(consumption.receive(1, _LONG_S)) == 1  # its delivery counts
+        consumption.flush(_LONG_S)
+        assert owner.changed[2:] == [[0]]
+    finally:
+        consumption.close()
+    assert len(owner.changed) == 3
+
+
+def test_close_tells_of_acks_that_are_not_stored() -> None:
+    consumption = _consumption(_Owner(), write_interval_s=_LONG_S)
+    consumption.begin()
+    consumption.ack({_WHERE: [0]})
+    with pytest.raises(UnansweredError, match="they are away"):
+        consumption.close()
+
+
+def test_close_does_not_tell_of_a_read_position_that_is_not_stored() -> None:
+    """Nobody has acked anything, so nothing comes again for it."""
+    owner = _Owner()
+    consumption = _consumption(owner, Arrival(_OTHER, 0, 3, []), write_interval_s=_LONG_S)
+    consumption.begin()
+    wait_until(lambda: consumption.copies()[_OTHER].cursor.read_position == 3)
+    consumption.close()
+    assert owner.given_up == 1

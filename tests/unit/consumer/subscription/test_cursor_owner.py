@@ -9,13 +9,13 @@ import pytest
 
 from sequitur.base.retry import Outages
 from sequitur.consumer.subscription import cursor_store
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
-from sequitur.consumer.subscription.cursor_store import CursorOwner, GroupOffsets
-from sequitur.consumer.subscription.stored_records import (
-    HeldLease,
-    StoredRecords,
-    SubscriptionState,
-)
+from sequitur.consumer.subscription.claims import HeldLease
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.cursor_store import CursorOwner
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
+from sequitur.consumer.subscription.partitions import PartitionCursor
+from sequitur.consumer.subscription.stored_records import StoredRecords
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionFencedError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.settings import KafkaSettings
@@ -23,7 +23,7 @@ from sequitur.kafka.settings import KafkaSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sequitur.consumer.subscription.compacted_topic import TopicWrite
+    from sequitur.consumer.subscription.fenced_writer import TopicWrite
 
 _LONG_S = 60.0
 
@@ -70,7 +70,7 @@ class _Writer:
         self.is_over = False
         topic.writers.append(self)
 
-    def write(self, records: Sequence[TopicWrite]) -> None:
+    def write(self, records: Sequence[TopicWrite], _outages: Outages | None = None) -> None:
         before, self._topic.before_write = self._topic.before_write, lambda: None
         self.is_over = True
         before()

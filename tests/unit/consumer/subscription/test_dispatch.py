@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sequitur.base.retry import Backoff
-from sequitur.consumer.subscription.cursor import Redeliveries
 from sequitur.consumer.subscription.dispatch import (
     NEGATIVE_ACK_BACKOFF,
     DeadMessage,
@@ -14,6 +13,7 @@ from sequitur.consumer.subscription.dispatch import (
     FailureCause,
     OrderRule,
 )
+from sequitur.consumer.subscription.redeliveries import Redeliveries
 from sequitur.kafka.partition import SourcePartition
 
 ONE, TWO = SourcePartition("orders", 0), SourcePartition("orders", 1)

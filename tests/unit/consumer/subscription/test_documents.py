@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer.subscription.cursor import (
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-    PartitionCursor,
-)
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.inspection import (
     Publisher,
     Sight,
@@ -21,13 +17,14 @@ from sequitur.consumer.subscription.inspection import (
     moment,
     stats_document,
 )
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.position import Position
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
-from sequitur.consumer.subscription.stored_records import SubscriptionState
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log, Survey
 from sequitur.kafka.partition import SourcePartition
 

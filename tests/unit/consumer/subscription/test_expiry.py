@@ -8,13 +8,13 @@ import pytest
 
 from sequitur.consumer.subscription.backlog import IdleWatch
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.consumer.subscription.policies import (
-    TopicPolicies,
+from sequitur.consumer.subscription.expiry import (
     expired_before,
     is_pinned,
     is_unused,
     ttl_cutoff_ms,
 )
+from sequitur.consumer.subscription.policies import TopicPolicies
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
-from sequitur.consumer.subscription.compacted_topic import FencedWriter, TopicWrite
+from sequitur.consumer.subscription.fenced_writer import FencedWriter, TopicWrite
 from sequitur.errors import SubscriptionFencedError, TopicError, UnansweredError
 from sequitur.producer import KafkaSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from sequitur.consumer.subscription.cursor_store import GroupOffsets
+from sequitur.consumer.subscription.group_offsets import GroupOffsets
 
 _DAY_S = 86_400
 _UNKNOWN_MEMBER_ID = 25

@@ -32,7 +32,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sequitur.consumer.subscription.cursor import CountedSizes, Cursor
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor
 from sequitur.errors import AckBeyondEndError
 from tests.support.cursors import MANAGED, Partition, partition_of
 

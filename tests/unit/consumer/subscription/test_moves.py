@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
-from sequitur.consumer.subscription.position import (
-    MoveTotals,
-    forward_move,
-    reset_move,
-    skip_stop,
-)
+from sequitur.consumer.subscription.moves import MoveTotals, forward_move, reset_move, skip_stop
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import PositionRangeError
 from sequitur.kafka.partition import SourcePartition

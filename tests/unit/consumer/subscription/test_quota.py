@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.subscription.policies import (
-    BacklogPolicy,
-    BacklogQuota,
+from sequitur.consumer.subscription.backlog_quota import (
     PartitionBacklog,
     TopicBacklog,
     age_cutoff_ms,
     check_quota,
     cuts_by_size,
 )
+from sequitur.consumer.subscription.policies import BacklogPolicy, BacklogQuota
 
 _NOW_MS = 1_000_000
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.subscription.cursor import MOST_SPANS, Redeliveries, RedeliverySpan
+from sequitur.consumer.subscription.redeliveries import MOST_SPANS, Redeliveries, RedeliverySpan
 
 _COUNTS = st.dictionaries(st.integers(0, 40), st.integers(0, 3), max_size=12)
 

@@ -18,8 +18,8 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     check_name,
     read_key,
-    registries_of_others,
 )
+from sequitur.consumer.subscription.registry_store import registries_of_others
 from sequitur.errors import (
     StateFormatError,
     SubscriptionExistsError,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.subscription.codec import decode_cursor, encode_cursor
-from sequitur.consumer.subscription.cursor import MOST_PIECES, CountedSizes, Cursor, CursorIdentity
+from sequitur.consumer.subscription.counted_sizes import MOST_PIECES, CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.errors import CursorDamagedError
 from tests.support.examples import examples
 

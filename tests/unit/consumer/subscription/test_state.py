@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.subscription.stored_records import StoredState, SubscriptionState, read_state
+from sequitur.consumer.subscription.subscription_state import (
+    StoredState,
+    SubscriptionState,
+    read_state,
+)
 from sequitur.errors import CursorDamagedError, CursorVersionError
 from tests.support.examples import examples
 

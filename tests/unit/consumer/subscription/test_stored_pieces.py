@@ -7,7 +7,8 @@ import struct
 import google_crc32c
 import pytest
 
-from sequitur.consumer.subscription.codec import (
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.stored_pieces import (
     METADATA_LIMIT,
     StoredPieces,
     chunk_key,
@@ -16,7 +17,6 @@ from sequitur.consumer.subscription.codec import (
     read_pointer,
     read_stored,
 )
-from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.errors import (
     CursorChunksError,
     CursorDamagedError,

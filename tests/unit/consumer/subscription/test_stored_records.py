@@ -7,11 +7,11 @@ import pytest
 
 from sequitur.consumer.subscription.stored_records import (
     StoredRecords,
-    SubscriptionState,
     place_of,
     state_key,
     what_helps,
 )
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import CursorDamagedError, CursorVersionError
 from tests.support.golden import golden_records
 

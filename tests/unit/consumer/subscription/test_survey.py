@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.subscription.cursor import (
-    CountedSizes,
-    Cursor,
-    CursorIdentity,
-    PartitionCursor,
-)
+from sequitur.consumer.subscription.counted_sizes import CountedSizes
+from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
+from sequitur.consumer.subscription.detection import FindingKind
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import (
     Registry,
     SubscriptionRecord,
     SubscriptionType,
 )
-from sequitur.consumer.subscription.survey import Cuts, DueAck, FindingKind, Log, Survey, due_acks
+from sequitur.consumer.subscription.survey import Cuts, DueAck, Log, Survey, due_acks
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from sequitur.consumer.subscription.policies import PartitionBacklog
+    from sequitur.consumer.subscription.backlog_quota import PartitionBacklog
 
 _HERE = SourcePartition("orders", 0)
 _RECORD = SubscriptionRecord("sub1", ("orders",), SubscriptionType.EXCLUSIVE, 0, group="", epoch=2)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.subscription.cursor import CursorIdentity, PartitionCursor
+from sequitur.consumer.subscription.cursor import CursorIdentity
+from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.consumer.subscription.registry import Registry
-from sequitur.consumer.subscription.stored_records import StoredSubscription, SubscriptionState
+from sequitur.consumer.subscription.stored_records import StoredSubscription
+from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.consumer.subscription.survey import Log
 from sequitur.errors import UnansweredError
 from sequitur.kafka.partition import SourcePartition
@@ -90,7 +92,7 @@ def test_what_was_deleted_unread_is_lost_when_a_job_passes_over_it() -> None:
     where = SourcePartition("a", 0)
     held = PartitionCursor.begin(CursorIdentity("s", *where), 0)
     held.cursor.seek(2, end=20)
-    stored = StoredSubscription(SubscriptionState(), {where: held})
+    stored = StoredSubscription(SubscriptionState(checkpoint="c"), {where: held})
     unused: Any = None
     job = JobSubscription("s", stored, unused, unused, unused, record=unused)
     job.expire(where, 10, Log(start=7, end=20))

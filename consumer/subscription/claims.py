@@ -1,0 +1,193 @@
+"""Who has a subscription: its owner's claim, and what others may conclude from that.
+
+A claim is a record beside the cursors. A process that becomes the owner writes one. It writes the
+claim again with all that is stored, and at least three times in each *lease*. The lease says who
+may try to become the owner. Only the transactional id and the claim say who may write.
+
+- **Others** take an owner for gone if its claim has not changed for a lease, by their own monotonic
+  clock. They compare a claim with the one that they have read before, and never compare two clocks.
+  A process of this machine that has ended is known to have ended.
+- **The owner** uses a clock that runs on while the machine sleeps. If it has not written its claim
+  for a lease, somebody else may have the subscription. It hands out nothing before it has written
+  its claim.
+
+A command holds nothing: its claim has no lease. The claim of an owner that has ended has none
+either.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+import time
+import uuid
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from sequitur.base.process import ProcessIdentity
+from sequitur.consumer.subscription.codec import OTHER_VERSION
+from sequitur.errors import CursorDamagedError, CursorVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+LEASE_S: Final = 15.0
+LONGEST_LEASE_S: Final = 3_600.0
+RENEWALS: Final = 3
+"""So often a claim is written in the time of its lease."""
+_LOOKS: Final = 10
+"""So often others look at it in that time."""
+_CLAIMS_FORMAT: Final = 2
+"""No release had the first form, the life alone. It is refused."""
+_FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The newest word of whoever has a subscription."""
+
+    life: str  # names this hold on the subscription; no other has it
+    count: int  # how often this life has written it
+    lease_ms: int  # so long it may stand still; 0: nobody holds the subscription
+    # when an owner was last there, by that one's wall clock; None if none is known
+    seen_ms: int | None
+    owner: ProcessIdentity  # the process
+
+    @classmethod
+    def begin(cls, lease_s: float, before: Claim | None) -> Self:
+        """Return that of a new owner."""
+        seen_ms = None if before is None else before.seen_ms
+        own = ProcessIdentity.own()
+        return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
+
+    @property
+    def lease_s(self) -> float:
+        """The lease in seconds."""
+        return self.lease_ms / 1000
+
+    def renewed(self, now_ms: int) -> Claim:
+        """Return it as its owner writes it next."""
+        seen_ms = now_ms if self.lease_ms else self.seen_ms
+        return replace(self, count=self.count + 1, seen_ms=seen_ms)
+
+    def released(self, now_ms: int) -> Claim:
+        """Return it as its owner leaves it."""
+        return replace(self.renewed(now_ms), lease_ms=0)
+
+    def encode(self) -> bytes:
+        """Return the value of its record."""
+        return json.dumps(
+            {"format": _CLAIMS_FORMAT, **asdict(self)}, separators=(",", ":")
+        ).encode()
+
+    @classmethod
+    def decode(cls, value: bytes, subscription: str) -> Self:
+        """Read `encode` back."""
+        if _FIRST_FORM.fullmatch(value):
+            raise CursorVersionError(
+                f"the claim of subscription {subscription!r} has the first form, this version "
+                f"reads {_CLAIMS_FORMAT}: {OTHER_VERSION}"
+            )
+        try:
+            document = json.loads(value)
+            version = document["format"]
+            if version == _CLAIMS_FORMAT:
+                return cls(
+                    life=str(document["life"]),
+                    count=int(document["count"]),
+                    lease_ms=min(int(document["lease_ms"]), round(LONGEST_LEASE_S * 1000)),
+                    seen_ms=None if document["seen_ms"] is None else int(document["seen_ms"]),
+                    owner=ProcessIdentity.from_document(document["owner"]),
+                )
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+            raise CursorDamagedError(
+                f"the claim of subscription {subscription!r} cannot be read: {value[:80]!r}"
+            ) from error
+        raise CursorVersionError(
+            f"the claim of subscription {subscription!r} has format {version}, this version "
+            f"reads {_CLAIMS_FORMAT}: {OTHER_VERSION}"
+        )
+
+
+class Hold(enum.Enum):
+    """What is known of a subscription's owner."""
+
+    FREE = enum.auto()
+    """There is none, or it has let its lease pass."""
+    YOUNG = enum.auto()
+    """It was there within its lease."""
+    UNDECIDED = enum.auto()
+    """Its claim was seen for less than a lease, and has not been seen to change."""
+
+
+class ClaimWatch:
+    """Judges claims by what this process has seen of them. One thread at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+
+    def judge(self, subscription: str, claim: Claim | None) -> Hold:
+        """Say whether a subscription has an owner, by its claim as it was read just now."""
+        if claim is None or not claim.lease_ms or claim.owner.is_gone():
+            self._seen.pop(subscription, None)
+            return Hold.FREE
+        written, now_s = (claim.life, claim.count), self._clock()
+        seen = self._seen.get(subscription)
+        if seen is None or seen.written != written:
+            seen = self._seen[subscription] = _Seen(written, now_s, seen is not None)
+        if now_s - seen.since_s >= claim.lease_s:
+            return Hold.FREE
+        return Hold.YOUNG if seen.has_changed else Hold.UNDECIDED
+
+
+class _Seen(NamedTuple):
+    written: tuple[str, int]
+    since_s: float
+    has_changed: bool
+
+
+def await_free(
+    look: Callable[[], tuple[Hold, Claim | None]],
+    *,
+    patiently: bool,
+    wait: Callable[[float], object] = time.sleep,
+) -> Claim | None:
+    """Look until a subscription is known to have no owner, or one."""
+    while True:
+        hold, claim = look()
+        if hold is Hold.FREE or claim is None:
+            return None
+        if hold is Hold.YOUNG and not patiently:
+            return claim
+        wait((claim.lease_s or LEASE_S) / _LOOKS)
+
+
+def _boot_time() -> float:
+    """Return seconds of a clock that runs on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class HeldLease:
+    """What an owner knows of its own lease."""
+
+    def __init__(self, lease_s: float, clock: Callable[[], float] = _boot_time) -> None:
+        self.lease_s = lease_s
+        self.now_s = clock
+        self._renewed_s = clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others may take this owner for gone."""
+        return bool(self.lease_s) and self.now_s() - self._renewed_s >= self.lease_s
+
+    @property
+    def due_in_s(self) -> float:
+        """In how many seconds the claim is to be written again; less than 0 if that is late."""
+        return self._renewed_s + self.lease_s / RENEWALS - self.now_s()
+
+    def renewed(self, begun_s: float) -> None:
+        """Note that the claim is written: nobody has seen it before that was begun."""
+        self._renewed_s = max(self._renewed_s, begun_s)
