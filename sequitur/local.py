@@ -10,7 +10,7 @@ for _module in ("cloudpickle", "pyarrow"):
     load(_module, "sequitur.local")
 
 from sequitur.pipelines.local.runner import reorder
+from sequitur.pipelines.ordering.ordered_step import OrderedStep, StepFunction
 from sequitur.pipelines.ordering.progress import JobReport
-from sequitur.pipelines.ordering.step import OrderedStep, StepFunction
 
 __all__ = ["JobReport", "OrderedStep", "StepFunction", "reorder"]

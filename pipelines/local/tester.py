@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.rows.stage import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.ordering.finisher import Finisher
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
 from sequitur.pipelines.ordering.progress import JobReport, promised_and_achieved, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.ordering.step import Finisher, Steps
+from sequitur.pipelines.ordering.step import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -168,7 +169,7 @@ class ReorderEngine:
             if head is not None and batch_id <= head.batch_id:
                 return None
             staged = self._steps.stage(batch_id)
-            self._finisher.give(staged)
+            self._finisher.add(staged)
             return staged
 
     def wait_until_done(self) -> None:

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.opening import ProcessStage
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.run_options import RunOptions
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 

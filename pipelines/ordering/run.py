@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import Source
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.opening import ProcessStage
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.restarts import Query
-    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.store.storage import SparkFolder, Storage
     from sequitur.pipelines.workers import Workers
 
