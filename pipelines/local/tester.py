@@ -33,6 +33,7 @@ from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
+from sequitur.pipelines.ordering.source import BatchSource
 from sequitur.pipelines.rows.stage import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
@@ -330,7 +331,7 @@ def _default_process() -> ProcessSettings:
 
 
 def _copied(task: Any) -> Any:
-    """Return a task as another process is given it: what cannot be pickled, no runner can run."""
+    """Return a task as another process gets it: no runner can run what cannot be pickled."""
     try:
         return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own
     except (AttributeError, TypeError, pickle.PicklingError):
@@ -432,8 +433,8 @@ class _ListTopics:
         return dict.fromkeys(partitions, 0)
 
 
-class _ListSource:
-    """Stages what lists hold; see `Source`."""
+class _ListSource(BatchSource):
+    """Reads lists."""
 
     def __init__(
         self, topics: _ListTopics, workers: ThisProcess, settings: ReorderSettings
@@ -442,18 +443,6 @@ class _ListSource:
         self._workers = workers
         self._small = SmallBatches(self, settings, _refuse)
 
-    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
-        return self._small.read_ahead(spans, partitions)
-
-    def stage(
-        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
-    ) -> list[Summary]:
-        del step
-        here = self._small.stage(writer, spans, partitions)
-        found = self._by_tasks(writer, spans, partitions) if here is None else [here]
-        self._small.learn(found)
-        return found
-
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         """See `RangeReader`."""
         tables = self._tables(spans, partitions)
@@ -461,7 +450,10 @@ class _ListSource:
             raise ReadTooLargeError(most_bytes)
         return RowsRead([some for table in tables for some in table.to_batches()], spans)
 
-    def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
+    def _by_tasks(
+        self, writer: RunWriter, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        del step
         return self._workers.run(
             [_Staging(writer, table) for table in self._tables(spans, partitions)]
         )

@@ -44,10 +44,10 @@ class Source(Protocol):
         they are read once they are planned.
         """
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """Write the rows of ranges as parts of a run, to go to so many output partitions.
+        """Read ranges, and write their rows as parts of a run, for so many output partitions.
 
         Returns what was seen of each part.
         """

@@ -97,7 +97,7 @@ class SortedRuns:
         self._outputs = outputs
         self._releases = releases
 
-    def stage(
+    def write_run(
         self,
         step: int,
         spans: Spans,
@@ -122,7 +122,9 @@ class SortedRuns:
             dates_tombstones=tombstones != "quarantine",
             held=self._held(holding, clock.frontier_ms) if tombstones == "key" else None,
         )
-        found = self._job.source.stage(writer, step=step, spans=spans, partitions=self._partitions)
+        found = self._job.source.read_into(
+            writer, step=step, spans=spans, partitions=self._partitions
+        )
         files = {one.file: one.read - one.skipped for one in found if one.file is not None}
         return _staged(step, name, found, sorted(spans), files)
 

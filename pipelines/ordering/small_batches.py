@@ -107,8 +107,8 @@ class SmallBatches:
         self._ahead = partitions, read
         return read.spans
 
-    def stage(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
-        """Read and stage a batch; None where tasks have to."""
+    def read_into(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
+        """Read a batch, and write its rows as a part of a run; None where tasks have to."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and (ahead[0], ahead[1].spans) == (partitions, spans):
             read: RowsRead | None = ahead[1]

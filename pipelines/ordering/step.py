@@ -141,7 +141,7 @@ class Steps:
         planned = self._job.checkpoint.spark.planned_offsets(source, batch_id)
         name = self._job.checkpoint.new_name(step)
         try:
-            found = self._runs.stage(
+            found = self._runs.write_run(
                 step,
                 self._spans(clock, planned, source),
                 name=name,
@@ -180,7 +180,7 @@ class Steps:
             counted=found.counted,
             output_partitions=self._partitions,
         )
-        self._log.stage(staged)
+        self._log.write_staged(staged)
         return staged
 
     def _spans(
@@ -230,7 +230,7 @@ class Steps:
     def run(self, staged: StagedStep) -> None:
         """Log a step without new rows, and finish it; all before it are done."""
         self._begun_s[staged.step] = time.monotonic()
-        self._log.stage(staged)
+        self._log.write_staged(staged)
         self.finish_step(staged)
 
     def finish_all(self) -> None:
@@ -247,7 +247,7 @@ class Steps:
         """
         ahead = None if staged is None else self._ahead.take(staged)
         if staged is not None:
-            self._log.write(self._decided(staged, ahead))
+            self._log.write_entry(self._decided(staged, ahead))
         entry = self._log.entry
         assert entry is not None
         begun_s = self._begun_s.pop(entry.step, time.monotonic())

@@ -83,13 +83,13 @@ class StepLog:
             self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
         self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))
 
-    def stage(self, staged: StagedStep) -> None:
+    def write_staged(self, staged: StagedStep) -> None:
         """Log what the next step staged."""
         self._checkpoint.write_staged(staged)
         with self._lock:
             self.staged = (*self.staged, staged)
 
-    def write(self, entry: StepEntry) -> None:
+    def write_entry(self, entry: StepEntry) -> None:
         """Log what the first of the staged steps decided."""
         self._checkpoint.write_entry(entry)
         with self._lock:

@@ -90,13 +90,13 @@ class _ByTheDriver:
     brokers: _Brokers
     told: list[str] = field(default_factory=list)
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         reader: Any = self.brokers
         batches = SmallBatches(KafkaRanges(reader), _SETTINGS, self.told.append)
-        found = batches.stage(writer, spans, partitions)
+        found = batches.read_into(writer, spans, partitions)
         assert found is not None, self.told
         return [found]
 
@@ -108,7 +108,7 @@ class _ByTasks:
     logs: Mapping[SourcePartition, PartitionLog]
     batch_rows: int
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
@@ -165,7 +165,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     outputs: Any = SimpleNamespace(released=SimpleNamespace(name="out"))
     clocks = {where: PartitionClock(_BASE_MS + 9, 0, 0, 0) for where in spans}
     offsets = np.array(sorted(acked), np.int64)
-    found = SortedRuns(job, outputs, partitions, releases=True).stage(
+    found = SortedRuns(job, outputs, partitions, releases=True).write_run(
         3,
         spans,
         name="run",

@@ -91,7 +91,7 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
     """Counted twice, its bytes would be more than may be held, and rows be called late for it."""
     log = _Asked(_Folder(), pool)
     assert log.holding == (_RUN,)
-    log.write(_ENTRY)
+    log.write_entry(_ENTRY)
     assert log.answer is not None
     assert log.answer.result(PATIENCE_S) == log.holding == (_RUN,)
 
@@ -100,7 +100,7 @@ def test_a_step_whose_mark_is_not_written_is_not_done() -> None:
     """What follows from a done step is not undone: acks, and files that no step needs."""
     folder: Any = _Folder()
     log = StepLog(folder)
-    log.write(_ENTRY)
+    log.write_entry(_ENTRY)
     with pytest.raises(OSError, match="No space left"):
         log.mark_done(StepDone(0, Totals()))
     assert log.done == NOTHING_DONE

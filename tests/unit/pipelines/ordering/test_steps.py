@@ -52,7 +52,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         is_bounded=True,
         subscription=None,
     )
-    runs: Any = SimpleNamespace(stage=failing)
+    runs: Any = SimpleNamespace(write_run=failing)
     steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, 3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
