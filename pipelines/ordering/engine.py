@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder.step_log import StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext, Spans
-    from sequitur.pipelines.ordering.step_log import StepLog
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
 
@@ -64,7 +64,7 @@ class ReorderEngine:
         job: JobContext,
         outputs: Outputs,
         processing: Processing | None,
-        log: StepLog,
+        log: LoggedSteps,
         *,
         partitions: int,
         empty: int = 0,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sequitur.consumer.reorder.step_log import StagedStep
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.step import Steps
-    from sequitur.pipelines.ordering.step_log import StepLog
 
 
 _LOOK_S: Final = 0.1
@@ -31,7 +31,7 @@ class Finisher:
     log shows it as staged. So this thread takes only steps that `add` has named.
     """
 
-    def __init__(self, log: StepLog, steps: Steps) -> None:
+    def __init__(self, log: LoggedSteps, steps: Steps) -> None:
         self.error: Exception | None = None
         self._added = -1  # number of the newest step that `add` has named
         self._log = log

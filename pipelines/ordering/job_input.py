@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.step import Steps
-    from sequitur.pipelines.ordering.step_log import StepLog
 
     Lost: TypeAlias = Mapping[SourcePartition, tuple[int, int]]
 
@@ -137,7 +137,7 @@ class JobInput:
         self,
         job: JobContext,
         lock: threading.Lock,
-        log: StepLog,
+        log: LoggedSteps,
         steps: Steps,
     ) -> None:
         self._lock = lock

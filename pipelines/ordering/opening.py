@@ -10,7 +10,7 @@ from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
-from sequitur.pipelines.ordering.step_log import StepLog
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext, Topics
 
 
-def partitions_begun(log: StepLog, began: int, released: OutputTopic) -> int:
+def partitions_begun(log: LoggedSteps, began: int, released: OutputTopic) -> int:
     """Return by how many output partitions rows are placed: as many as at the first step."""
     head = log.head
     return released.partitions if head is None else head.output_partitions or began
 
 
-def partitions_used(root: str, log: StepLog, begun: int, released: OutputTopic) -> int:
+def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTopic) -> int:
     """Return to how many partitions of the output topic rows go; refuse a topic that has fewer."""
     # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
     used = max(begun, log.partitions_sent(released.name))
@@ -105,7 +105,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
             topology=None if process is None else process.topology.name,
         )
     )
-    log = StepLog(job.checkpoint)
+    log = LoggedSteps(job.checkpoint)
     there = outputs.released
     begun = partitions_begun(log, began, there)
     used = partitions_used(job.checkpoint.root, log, begun, there)

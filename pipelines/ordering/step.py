@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_input import Lost
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.ordering.step_log import StepLog
     from sequitur.pipelines.rows.release import Selection
     from sequitur.pipelines.rows.stage import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
@@ -76,7 +76,7 @@ class Steps:
     def __init__(
         self,
         job: JobContext,
-        log: StepLog,
+        log: LoggedSteps,
         runs: SortedRuns,
         outputs: Outputs,
         partitions: int,

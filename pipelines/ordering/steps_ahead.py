@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
-    from sequitur.pipelines.ordering.step_log import StepLog
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.topology.processing import StepAhead
     from sequitur.pipelines.topology.step_runs import Processed
 
@@ -28,7 +28,7 @@ class StepsAhead:
 
     def __init__(
         self,
-        log: StepLog,
+        log: LoggedSteps,
         most: int,
         process: Callable[[StagedStep, StepEntry, Processed], StepAhead | None],
     ) -> None:

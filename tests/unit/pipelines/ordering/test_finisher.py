@@ -30,7 +30,7 @@ def _step(number: int) -> StagedStep:
 
 
 class _Steps:
-    """`StepLog` and `Steps` in one; a step is finished when the test lets it."""
+    """`LoggedSteps` and `Steps` in one; a step is finished when the test lets it."""
 
     def __init__(self) -> None:
         self.staged: tuple[StagedStep, ...] = ()

@@ -13,8 +13,8 @@ from sequitur.consumer.reorder.lateness import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.errors import UnansweredError
 from sequitur.kafka.partition import SourcePartition
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from sequitur.pipelines.ordering.step import Steps
-from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
@@ -53,7 +53,7 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         subscription=None,
     )
     runs: Any = SimpleNamespace(write_run=failing)
-    steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, 3)
+    steps = Steps(job, LoggedSteps(checkpoint), runs, _OUTPUTS, 3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     with pytest.raises(OSError, match="No space"):

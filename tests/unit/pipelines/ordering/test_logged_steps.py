@@ -19,7 +19,7 @@ from sequitur.consumer.reorder.step_log import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines.ordering.step_log import StepLog
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Folder:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class _Asked(StepLog):
+class _Asked(LoggedSteps):
     """Another thread asks which runs hold rows while a step is taken from staged to logged."""
 
     def __init__(self, checkpoint: Any, pool: ThreadPoolExecutor) -> None:
@@ -99,7 +99,7 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
 def test_a_step_whose_mark_is_not_written_is_not_done() -> None:
     """What follows from a done step is not undone: acks, and files that no step needs."""
     folder: Any = _Folder()
-    log = StepLog(folder)
+    log = LoggedSteps(folder)
     log.write_entry(_ENTRY)
     with pytest.raises(OSError, match="No space left"):
         log.mark_done(StepDone(0, Totals()))
