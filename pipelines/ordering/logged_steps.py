@@ -104,7 +104,7 @@ class LoggedSteps:
 
     @contextlib.contextmanager
     def resetting(self) -> Iterator[None]:
-        """Take the newest step for settled while the block runs: Spark's part begins again after it."""
+        """Take the newest step for settled while the block runs: Spark's part begins again then."""
         self._is_resetting = True
         try:
             yield
