@@ -26,7 +26,7 @@ from pyspark import daemon
 
 import sequitur.pipelines.ordering.runs
 import sequitur.pipelines.ordering.source
-import sequitur.pipelines.rows.stage
+import sequitur.pipelines.rows.run_writer
 import sequitur.pipelines.sink.sink
 import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded
 

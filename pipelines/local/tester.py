@@ -34,7 +34,7 @@ from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
 from sequitur.pipelines.ordering.source import BatchSource
-from sequitur.pipelines.rows.stage import READ_SCHEMA, spread
+from sequitur.pipelines.rows.columns import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.engine import ReorderEngine
     from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.rows.release import Selection
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
 
 # Arrow looks for pandas once, which takes a second: here, and not in the first test.

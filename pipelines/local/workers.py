@@ -31,7 +31,7 @@ MOST_ATTEMPTS: Final = 4
 MODULES: Final = (
     "sequitur.pipelines.ordering.runs",
     "sequitur.pipelines.ordering.source",
-    "sequitur.pipelines.rows.stage",
+    "sequitur.pipelines.rows.run_writer",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )

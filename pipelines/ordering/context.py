@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.workers import Workers

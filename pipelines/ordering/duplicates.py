@@ -42,16 +42,17 @@ from sequitur.pipelines.ordering.runs import (
     one_of_each,
     reached_parts,
 )
-from sequitur.pipelines.rows.release import Part, Places, RunRows
-from sequitur.pipelines.rows.stage import (
+from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     ROW_LIMITS,
     RUN_ARROW_SCHEMA,
     SOURCE_ORDER,
     RowLimits,
-    header_values,
     sources,
 )
+from sequitur.pipelines.rows.event_times import header_values
+from sequitur.pipelines.rows.left_out import Places
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile, forget
 from sequitur.pipelines.store.storage import new_folder

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 

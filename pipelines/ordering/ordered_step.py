@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from sequitur.pipelines.rows.stage import SOURCE_COLUMNS
+from sequitur.pipelines.rows.columns import SOURCE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.selection import Selection
 
 
 ORDERED_COLUMNS: Final = ("event_time_ms", *SOURCE_COLUMNS)

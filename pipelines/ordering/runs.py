@@ -22,28 +22,20 @@ from sequitur.consumer.reorder.clock import StepLateness, UnusableRow
 from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS, STALE
 from sequitur.consumer.reorder.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
 from sequitur.consumer.reorder.step_log import Totals, late_rows_to
-from sequitur.pipelines.rows.layout import MOST_ADDED
-from sequitur.pipelines.rows.release import (
-    LAST_RELEASED,
-    HeldRows,
-    Part,
-    Places,
-    RunRows,
-    Selection,
-    SideSelection,
-    comparable,
-    order_of,
-)
-from sequitur.pipelines.rows.stage import (
+from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     ROW_LIMITS,
     RUN_ARROW_SCHEMA,
     SOURCE_ORDER,
     RowLimits,
-    RunWriter,
-    Summary,
     in_row_groups,
 )
+from sequitur.pipelines.rows.left_out import Places
+from sequitur.pipelines.rows.oversized import MOST_ADDED
+from sequitur.pipelines.rows.row_order import comparable, order_of
+from sequitur.pipelines.rows.run_rows import HeldRows, Part, RunRows
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+from sequitur.pipelines.rows.selection import LAST_RELEASED, Selection, SideSelection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.workers import in_blocks, is_small
 
@@ -57,7 +49,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.ordering.context import JobContext, Spans
-    from sequitur.pipelines.rows.stage import AckedOffsets
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location

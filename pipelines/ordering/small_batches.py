@@ -27,7 +27,7 @@ from sequitur.errors import ReadTooLargeError, UnansweredError
 from sequitur.kafka.arrow_records import binary, headers
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.rows.stage import READ_SCHEMA, outputs_of
+from sequitur.pipelines.rows.columns import READ_SCHEMA, outputs_of
 from sequitur.pipelines.workers import done_here
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.reader import Reader
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 
 PATIENCE_S: Final = 10.0
 """So long the driver waits for records that do not come, before tasks do."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
     from sequitur.pipelines.workers import Workers
 
 _GRACE_S: Final = 3.0

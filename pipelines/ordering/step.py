@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.job_input import Lost
     from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.rows.release import Selection
-    from sequitur.pipelines.rows.stage import AckedOffsets
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.topology.processing import Processing, StepAhead

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "looks"
 _DRIVERS: Final = "driver"
-_MODULES: Final = ("rows.stage", "rows.release", "sink.sink", "topology.batch")
+_MODULES: Final = ("rows.run_writer", "rows.selection", "sink.sink", "topology.batch")
 """What tasks are made of."""
 _JOINING_S: Final = 30.0
 _EACH_S: Final = 1.0

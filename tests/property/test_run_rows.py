@@ -30,8 +30,10 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
-from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.stage import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits, RunWriter
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
 _SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)

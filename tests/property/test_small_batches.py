@@ -24,8 +24,9 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.stored_batches import batches_in, seen
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.small_batches import KafkaRanges, SmallBatches
-from sequitur.pipelines.rows.release import Part, RunRows, Selection
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.columns import READ_SCHEMA, RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.selection import Selection
 from tests.support.examples import examples
 from tests.support.partition_logs import PartitionLog, partition_logs
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 
 _BASE_MS: Final = 1_700_000_000_000
 _SETTINGS: Final = ReorderSettings.model_validate(

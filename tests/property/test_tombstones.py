@@ -19,8 +19,9 @@ from sequitur import ReorderSettings
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, MISSING, TOO_EARLY, TimeBounds
 from sequitur.consumer.reorder.lateness import Run
-from sequitur.pipelines.rows.release import HeldRows
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
+from sequitur.pipelines.rows.columns import READ_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import HeldRows
+from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.testing import ReorderTester
 from tests.support.examples import examples
 

@@ -13,8 +13,9 @@ from pyspark import TaskContext
 from sequitur.consumer.reorder import OutputTimestamp
 from sequitur.consumer.reorder.event_time import UNPARSABLE, TimestampRule
 from sequitur.pipelines.attempts import attempt_number
-from sequitur.pipelines.rows.release import Part, Selection
-from sequitur.pipelines.rows.stage import RunWriter, Summary
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import BlockWriter, _Send
 from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of

@@ -15,7 +15,7 @@ _NEEDED = (
     "pandas",
     "pyarrow.compute",
     "sequitur.pipelines.ordering.runs",
-    "sequitur.pipelines.rows.stage",
+    "sequitur.pipelines.rows.run_writer",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )

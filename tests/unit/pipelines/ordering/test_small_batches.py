@@ -12,7 +12,7 @@ from sequitur.errors import LogRangeError, ReadTooLargeError, ReorderError, Unan
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
-from sequitur.pipelines.rows.stage import RunWriter, Summary
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BOUNDS, SPEC, Row, as_batches
 

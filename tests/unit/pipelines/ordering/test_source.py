@@ -31,7 +31,7 @@ from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering import source
 from sequitur.pipelines.ordering.source import KafkaSource, parts_of
-from sequitur.pipelines.rows.stage import RunWriter
+from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.workers import ThisProcess
 from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
 from tests.support.parquet_files import parquet_files

@@ -15,7 +15,8 @@ from sequitur.consumer.reorder.event_time import (
     TimeBounds,
     read_event_time,
 )
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RunWriter
+from sequitur.pipelines.rows.columns import READ_SCHEMA
+from sequitur.pipelines.rows.run_writer import RunWriter
 from tests.support.event_time_cases import (
     FORMAT_CASES,
     HEADER_CASES,

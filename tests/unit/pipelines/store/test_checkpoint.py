@@ -21,7 +21,7 @@ from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
-from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import check_identity
