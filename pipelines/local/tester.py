@@ -21,7 +21,7 @@ import pyarrow as pa
 from sequitur.base.extras import load
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS
 from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from sequitur.consumer.reorder.event_time import TimestampRule
     from sequitur.consumer.reorder.step_log import StepDone, Totals
+    from sequitur.consumer.reorder.timestamps import TimestampRule
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.key_state import FoldLimits
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.admin import TopicTimestamps
     from sequitur.kafka.partition import SourcePartition

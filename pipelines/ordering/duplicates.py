@@ -31,7 +31,7 @@ from sequitur.base.json_field import (
 )
 from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.event_time import LATE
+from sequitur.consumer.reorder.reasons import LATE
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.runs import (
     WrittenFile,
@@ -61,7 +61,7 @@ from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_smal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.store.storage import Location

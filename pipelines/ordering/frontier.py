@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, LearnedDelays, Look, learn
-from sequitur.consumer.reorder.lateness import least_frontier_ms
+from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, Look
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, learn
+from sequitur.consumer.reorder.sorted_run import least_frontier_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.clock import EventClock, StepLateness
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.clock import EventClock
+    from sequitur.consumer.reorder.learned_delay import StepLateness
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.kafka.partition import SourcePartition
 
 

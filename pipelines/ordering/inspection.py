@@ -29,7 +29,8 @@ from sequitur.pipelines.store.storage import open_file, storage_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.reorder.lateness import Fold, Run
+    from sequitur.consumer.reorder.key_state import Fold
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.pipelines.store.storage import Storage
 
 STEPS_SHOWN: Final = 10

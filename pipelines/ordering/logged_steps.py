@@ -13,7 +13,7 @@ from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import StagedStep, Step, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 

@@ -19,9 +19,9 @@ from rich.text import Text
 
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.settings import parse_address
-from sequitur.consumer.reorder.clock import advice
-from sequitur.consumer.reorder.event_time import QUARANTINE_REASONS
-from sequitur.consumer.reorder.step_log import awaited
+from sequitur.consumer.reorder.advice import advice
+from sequitur.consumer.reorder.awaited import awaited
+from sequitur.consumer.reorder.reasons import QUARANTINE_REASONS
 from sequitur.errors import ReorderError
 
 if TYPE_CHECKING:
@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import EventTimeSpec
-    from sequitur.consumer.reorder.clock import (
-        EventClock,
-        LearnedDelays,
-        PartitionClock,
-        UnusableRow,
-    )
+    from sequitur.consumer.reorder.advice import UnusableRow
+    from sequitur.consumer.reorder.clock import EventClock, PartitionClock
+    from sequitur.consumer.reorder.learned_delay import LearnedDelays
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, Totals
     from sequitur.consumer.subscription.cursor import PartitionCursor
     from sequitur.kafka.partition import SourcePartition

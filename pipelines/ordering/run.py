@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from sequitur.base.retry import Outages
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS
 from sequitur.errors import BrokerError, FatalError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.key_state import FoldLimits
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Source

@@ -18,9 +18,13 @@ import pyarrow.compute as pc
 from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder import ReorderMode
-from sequitur.consumer.reorder.clock import StepLateness, UnusableRow
-from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS, STALE
-from sequitur.consumer.reorder.lateness import ROUTES, Fold, KeyState, LateJudge, Output, Run
+from sequitur.consumer.reorder.advice import UnusableRow
+from sequitur.consumer.reorder.key_state import Fold, KeyState
+from sequitur.consumer.reorder.late_policy import ROUTES, Output
+from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.learned_delay import StepLateness
+from sequitur.consumer.reorder.reasons import LATE, QUARANTINE_REASONS, STALE
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import Totals, late_rows_to
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.reorder.clock import EventClock
-    from sequitur.consumer.reorder.lateness import Upkeep
+    from sequitur.consumer.reorder.key_state import Upkeep
     from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit

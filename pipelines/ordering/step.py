@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from sequitur.base.settings import format_duration
 from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, EventClock
-from sequitur.consumer.reorder.event_time import now_of_step
-from sequitur.consumer.reorder.lateness import ROUTES, Output
+from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.reorder.step_log import (
     StagedStep,
     StepEntry,
@@ -31,6 +30,7 @@ from sequitur.consumer.reorder.step_log import (
     finish,
     late_rows_to,
 )
+from sequitur.consumer.reorder.timestamps import now_of_step
 from sequitur.errors import LateRowError, UnansweredError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
@@ -47,7 +47,7 @@ from sequitur.pipelines.store.documents import NO_FORMER_JOB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import Step, StepDone
     from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.kafka.record_format import NO_HEADERS, NULL, RECORD_ATTRIBUTES, read_varint, varint
 from sequitur.kafka.varint_arrays import TABLE_SIZE, varints
 from sequitur.pipelines.rows.slices import bounds_of
@@ -23,7 +23,7 @@ from sequitur.pipelines.rows.slices import bounds_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer.reorder.event_time import TimestampRule
+    from sequitur.consumer.reorder.timestamps import TimestampRule
 
     Longs = np.ndarray[Any, np.dtype[np.int64]]
 

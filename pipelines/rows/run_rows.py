@@ -39,7 +39,7 @@ from sequitur.pipelines.store.storage import is_remote
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.pipelines.rows.columns import RowLimits
     from sequitur.pipelines.rows.row_files import Footer, GroupFacts
     from sequitur.pipelines.rows.slices import SourceRanges

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sequitur.consumer.reorder.clock import LAST_BIN, bin_limit_ms
-from sequitur.consumer.reorder.event_time import LATE, MISSING, QUARANTINE_REASONS
 from sequitur.consumer.reorder.lateness import is_behind, staging_rules
+from sequitur.consumer.reorder.learned_delay import LAST_BIN, bin_limit_ms
+from sequitur.consumer.reorder.reasons import LATE, MISSING, QUARANTINE_REASONS
 from sequitur.pipelines.rows.columns import (
     READ_SCHEMA,
     ROW_LIMITS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import EventTimeSpec
     from sequitur.consumer.reorder.clock import EventClock
-    from sequitur.consumer.reorder.event_time import TimeBounds
+    from sequitur.consumer.reorder.time_bounds import TimeBounds
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.columns import RowLimits

@@ -17,14 +17,14 @@ from sequitur.base.copy_headers import (
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.reorder.event_time import (
+from sequitur.consumer.reorder.lateness import late_against
+from sequitur.consumer.reorder.reasons import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE_BY_HEADER,
     OVERSIZED_HEADER,
     REASON_HEADER,
 )
-from sequitur.consumer.reorder.lateness import late_against
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     ROW_LIMITS,
@@ -49,7 +49,7 @@ from sequitur.pipelines.spark.partition_blocks import stretches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sequitur.consumer.reorder.event_time import TimestampRule
+    from sequitur.consumer.reorder.timestamps import TimestampRule
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.pipelines.rows.columns import RowLimits
     from sequitur.pipelines.rows.record_layout import KafkaBatch

@@ -14,7 +14,7 @@ from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
 from sequitur.base.text import named
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import TimestampRule
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.errors import (
     BrokerError,
     FatalError,

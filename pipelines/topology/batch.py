@@ -34,7 +34,7 @@ from sequitur.base.copy_headers import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
+from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.engine.task_output import UserCode

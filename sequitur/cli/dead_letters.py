@@ -21,7 +21,7 @@ from sequitur.base.copy_headers import (
     SOURCE_TOPIC_HEADER,
 )
 from sequitur.cli.console import plain
-from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
+from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
 from sequitur.consumer.subscription.dead_letters import SUBSCRIPTION_HEADER
 from sequitur.consumer.topology import Place
 from sequitur.errors import CheckpointError, NotADeadLetterError

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.reorder.event_time import LATE
+from sequitur.consumer.reorder.reasons import LATE
 from sequitur.pipelines.ordering.duplicates import IdsTask, RepeatsTask, buckets_for
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER
 from sequitur.consumer.reorder import OutputTimestamp, ReorderMode
-from sequitur.consumer.reorder.clock import EventClock, lateness_bin
-from sequitur.consumer.reorder.event_time import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.learned_delay import lateness_bin
+from sequitur.consumer.reorder.reasons import (
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
@@ -23,9 +25,8 @@ from sequitur.consumer.reorder.event_time import (
     REASON_HEADER,
     STALE,
     TOO_FAR_FUTURE,
-    TimestampRule,
 )
-from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit

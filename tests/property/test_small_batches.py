@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.clock import EventClock, PartitionClock
-from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS
+from sequitur.consumer.reorder.reasons import LATE, QUARANTINE_REASONS
 from sequitur.kafka.log_reading import Fetched
 from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.kafka.record_format import RecordLimit

@@ -11,7 +11,8 @@ import pytest
 from pyspark import TaskContext
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import UNPARSABLE, TimestampRule
+from sequitur.consumer.reorder.reasons import UNPARSABLE
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RunWriter, Summary

@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS, FoldLimits
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderedRecord

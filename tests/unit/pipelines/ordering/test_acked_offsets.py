@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked

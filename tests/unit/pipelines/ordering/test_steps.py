@@ -9,7 +9,7 @@ import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.clock import EventClock, Look
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.errors import UnansweredError
 from sequitur.kafka.partition import SourcePartition

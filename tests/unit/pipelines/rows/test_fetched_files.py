@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows import row_files
-from sequitur.pipelines.rows import run_rows
+from sequitur.pipelines.rows import row_files, run_rows
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.part_files import KeptValues, PartFile
 

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import LATE, TimestampRule
 from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.reasons import LATE
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.pipelines.ordering.runs import JudgeTask

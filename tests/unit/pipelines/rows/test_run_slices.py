@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer.reorder.event_time import LATE
 from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.reasons import LATE
 from sequitur.pipelines.ordering.runs import JudgeTask
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows

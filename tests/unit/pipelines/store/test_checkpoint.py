@@ -15,7 +15,7 @@ import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.reorder.event_time import identity_of
-from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.key_state import Fold, KeyState
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
@@ -43,6 +43,8 @@ from tests.support.parquet_files import parquet_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sequitur.consumer.reorder.sorted_run import Run
 
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 

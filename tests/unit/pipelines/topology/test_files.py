@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import TimestampRule
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.consumer.topology.engine.plan import OutputRecord, Sent
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.row_files import footer_of
