@@ -35,15 +35,15 @@ class Awaited:
             now_ms: Wall-clock time.
         """
         name = f"partition {self.partition.partition} of {self.partition.topic!r}"
-        given = "has given nothing"
+        state = "has given nothing"
         if self.event_time_ms is not None:
-            given = f"stands at {_instant(self.event_time_ms)}"
+            state = f"stands at {utc_text(self.event_time_ms)}"
         if self.to_read:
-            return f"{name} {given}, {self.to_read:,} to read"
+            return f"{name} {state}, {self.to_read:,} to read"
         if self.idle_at_ms is None:
-            return f"{name} {given}"
+            return f"{name} {state}"
         left_s = max(0, self.idle_at_ms - now_ms) / 1000
-        return f"{name} {given}, idle in {left_s:,.0f} s"
+        return f"{name} {state}, idle in {left_s:,.0f} s"
 
 
 def awaited(clock: EventClock) -> tuple[Awaited, ...]:
@@ -69,7 +69,8 @@ def awaited(clock: EventClock) -> tuple[Awaited, ...]:
     )
 
 
-def _instant(time_ms: int) -> str:
+def utc_text(time_ms: int) -> str:
+    """Return a time as text, in UTC."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
     except (OverflowError, ValueError):  # beyond the year 9999

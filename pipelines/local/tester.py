@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.rows.run_writer import RunWriter, Summary
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic

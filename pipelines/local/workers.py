@@ -29,7 +29,7 @@ T = TypeVar("T")
 MOST_ATTEMPTS: Final = 4
 """At a task whose process dies, as by Spark's `spark.task.maxFailures`."""
 MODULES: Final = (
-    "sequitur.pipelines.ordering.runs",
+    "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.ordering.source",
     "sequitur.pipelines.rows.run_writer",
     "sequitur.pipelines.sink.sink",

@@ -3,7 +3,8 @@
 A large batch costs a row less, since a step costs about the same whatever is in it; but its first
 row goes out when its last one is read. So a query begins with a small batch, which also warms the
 JVM up, and each following one may be some times as large. What memory a batch takes does not grow
-with it; the disk and the time that it takes do, so it is bounded by bytes, too.
+with it; the disk and the time that it takes do, so it is bounded by bytes, too. How large rows are
+is looked up before the query begins, by some of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ _FIRST_ROWS: Final = 200_000
 _FIRST_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 30
 _GROWTH: Final = 4
+_LOOKED_AT: Final = 500
+_LOOK_S: Final = 0.5
+_FIRST_S: Final = 10.0
+"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
+_MOST_PARTITIONS: Final = 64
+_FETCH_BYTES: Final = 16 << 10
+"""Little, since the client unpacks all of an answer before it hands out its first row."""
 
 
 class BatchSize:
@@ -44,18 +52,6 @@ class BatchSize:
 
 def _fitting(size_bytes: int, row_bytes: float) -> int:
     return max(1, int(size_bytes / max(1.0, row_bytes)))
-
-
-# How large the rows are that a query is about to read: a look at some of them before it begins.
-
-
-_LOOKED_AT: Final = 500
-_LOOK_S: Final = 0.5
-_FIRST_S: Final = 10.0
-"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
-_MOST_PARTITIONS: Final = 64
-_FETCH_BYTES: Final = 16 << 10
-"""Little, since the client unpacks all of an answer before it hands out its first row."""
 
 
 def mean_row_bytes(

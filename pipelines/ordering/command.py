@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
-    from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.run_options import RunOptions
 
     OnDone = Callable[[StepEntry, StepDone], None]

@@ -33,15 +33,8 @@ from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.reasons import LATE
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.ordering.runs import (
-    WrittenFile,
-    behind_ms,
-    behind_part,
-    duplicates_files,
-    files_of,
-    one_of_each,
-    reached_parts,
-)
+from sequitur.pipelines.ordering.key_tasks import WrittenFile, files_of, one_of_each
+from sequitur.pipelines.ordering.runs import behind_ms, behind_part, duplicates_files, reached_parts
 from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     ROW_LIMITS,

@@ -37,7 +37,7 @@ from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.finisher import Finisher
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
-from sequitur.pipelines.ordering.progress import JobReport, promised_and_achieved, waiting_text
+from sequitur.pipelines.ordering.job_report import JobReport, promised_and_achieved, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.step import Steps
 

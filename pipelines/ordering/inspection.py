@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
+from sequitur.pipelines.ordering.job_report import counts, promised_and_achieved, step_summary
 from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
 from sequitur.pipelines.store.documents import (
     empty_partitions,

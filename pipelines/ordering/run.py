@@ -13,9 +13,10 @@ from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
+from sequitur.pipelines.ordering.job_metrics import serve_metrics
 from sequitur.pipelines.ordering.job_subscription import checks_of, require_name, subscribe
 from sequitur.pipelines.ordering.opening import open_engine
-from sequitur.pipelines.ordering.progress import print_step, serve_metrics
+from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarts import Restarts
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Source
     from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.opening import ProcessStage
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.restarts import Query
     from sequitur.pipelines.store.storage import SparkFolder, Storage
     from sequitur.pipelines.workers import Workers

@@ -36,9 +36,9 @@ from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
 from sequitur.pipelines.ordering.frontier import Frontier
 from sequitur.pipelines.ordering.job_input import rows_lost, topic_ids
+from sequitur.pipelines.ordering.key_history import KeyHistory
 from sequitur.pipelines.ordering.on_step import OnStep
-from sequitur.pipelines.ordering.progress import QuarantineWatch
-from sequitur.pipelines.ordering.runs import KeyHistory
+from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 from sequitur.pipelines.ordering.steps_ahead import StepsAhead
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER

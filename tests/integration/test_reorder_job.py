@@ -20,7 +20,7 @@ from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.ordering.progress import counts
+from sequitur.pipelines.ordering.job_report import counts
 from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.deaths import dying_before, dying_behind
 from tests.support.events import (

@@ -30,7 +30,7 @@ from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
+from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
 from sequitur.pipelines.rows.columns import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.rows.run_writer import RunWriter

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.kafka.settings import KafkaSettings
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.ordering.run import Runner
     from sequitur.pipelines.store.storage import Location
     from tests.support.events import Event

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.context import JobContext
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.ordered_step import StepFunction
-    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from tests.support.events import Event
 

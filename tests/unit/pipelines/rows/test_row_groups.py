@@ -14,7 +14,7 @@ from sequitur.consumer.reorder.reasons import LATE
 from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.runs import JudgeTask
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows import row_files
 from sequitur.pipelines.rows.columns import READ_SCHEMA, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows

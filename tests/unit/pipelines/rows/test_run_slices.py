@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.consumer.reorder.lateness import LateJudge
 from sequitur.consumer.reorder.reasons import LATE
-from sequitur.pipelines.ordering.runs import JudgeTask
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, RowLimits
 from sequitur.pipelines.rows.run_rows import Part, RunRows
 from tests.support.parquet_files import parquet_files
