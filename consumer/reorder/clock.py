@@ -12,7 +12,7 @@ a row behind it is late. It is `min over live partitions of (max event time seen
   ask: a partition with nothing but bad rows, which keep coming, would never be idle.
 - **Silence** is what we have watched: the time between two looks counts, and of a long one no more
   than `longest_ms`, within which the next look was due. While brokers are away, a leader is
-  missing or no job runs, nobody looks, and a producer may have had what it could not send. A run
+  missing or no job runs, there are no looks, and a producer may hold what it could not send. A run
   that ends when it has read what is there looks so seldom that all time between its looks counts;
   what came meanwhile has to be read then.
 - **All idle**: nothing that we wait for can come, so the frontier is the greatest event time seen

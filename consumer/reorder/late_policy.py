@@ -62,7 +62,7 @@ ROUTES: Final[Mapping[LatePolicy, Route]] = MappingProxyType(
         LatePolicy.FAIL: Route(None, ends_job=True),
     }
 )
-"""Asked by whatever stages, accounts for and sends late rows: nobody asks for a policy itself."""
+"""Code that stages, accounts for and sends late rows asks here, and never for a policy."""
 
 
 class DataLoss(StrEnum):

@@ -25,9 +25,9 @@ class Run:
         max_behind_ms: Greatest event time of these; `BEFORE_ALL_TIME_MS` without any.
         size_bytes: Its size on disk.
         name: Its folder: that of the attempt at the step that counts.
-        files: The names of its files, each with the number of its rows, whatever these are. They
-            stand beside the files, and not in the documents of steps: a run that is read there has
-            none until they are looked up.
+        files: The names of its files, each with the number of all its rows. They stand beside the
+            files, and not in the documents of steps: a run that is read from a document has none
+            until they are looked up.
     """
 
     step: int

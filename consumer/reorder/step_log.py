@@ -1,7 +1,7 @@
 """The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
 
 A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of Spark's
-own part (which reads nothing, and begins batches anew behind what was read). It is written down
+own part (which reads nothing, and begins new batches after what was read). It is written down
 three times:
 
 1. As a `StagedStep` once its rows are staged, while the step before may still be at work. From then
@@ -173,8 +173,8 @@ class Step:
 class StagedStep(Step):
     """A step whose rows are staged, and of which nothing else is decided.
 
-    Whoever creates its document decides the step's number: of two drivers one stops here. Of the
-    rows that it counts those behind the frontier count as late.
+    The driver that creates its document takes the step's number: of two drivers one stops here.
+    Rows behind the frontier count as late.
 
     Attributes:
         run: The run its rows are in; None without new rows.
@@ -223,7 +223,7 @@ class StepEntry(Step):
             when duplicates are not looked for.
         duplicates: Rows that this step drops as duplicates, whichever step read them.
         judged: Files of the rows behind the frontier, judged, and the rows of each.
-        repeats: Files of the places of the duplicates, likewise.
+        repeats: Files with the places of the duplicates, and the rows of each.
         name: Name of the folders that this attempt at deciding has written.
     """
 

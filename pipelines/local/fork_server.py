@@ -123,7 +123,7 @@ class ForkServer:
             os._exit(1)
 
     def _become_worker(self, server: int) -> None:
-        """Belong to the server's life, and to a group of one's own: its end takes all with it."""
+        """Die with the server, and lead a process group, so that one signal ends all of it."""
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != server:

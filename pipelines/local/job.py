@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _IDLE_S: Final = 60.0
-"""Processes that have read a backlog wait so long for the next one."""
+"""So long processes without a task are kept, for the next backlog."""
 
 
 def reorder(
@@ -128,7 +128,7 @@ def run_here(
                 process=process,
             )
         )
-    # All is done: a Ctrl-C from here on need not say where it came.
+    # All is done: a Ctrl-C from here on needs no traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     command.end(result)
 

@@ -170,7 +170,7 @@ class PlanLog:
         return behind.partition("\n")[0]
 
     def _watermark_of(self, batch_id: int) -> int:
-        """Return the watermark that a commit hands on; 0 where it says none."""
+        """Return the watermark in a commit; 0 without one."""
         lines = self._storage.read(f"{self._source}/commits/{batch_id}").splitlines()
         try:
             return int(json.loads(lines[-1])[_WATERMARK])
@@ -198,7 +198,7 @@ class PlanLog:
 
 
 def _checksum(path: str) -> str:
-    """Return where Hadoop keeps the checksum of a file."""
+    """Return the path of the checksum that Hadoop keeps of a file."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc"
 

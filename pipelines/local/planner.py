@@ -135,7 +135,6 @@ class Planner:
         return is_new or self.is_behind
 
     def _begins(self, begin: Begin) -> dict[SourcePartition, int]:
-        """Return where the first batch begins in each partition."""
         partitions = partitions_of(begin.topics)
         earliest = self._job.topics.low_watermarks(partitions)
         if begin.places is not None:
@@ -149,14 +148,14 @@ class Planner:
         return earliest
 
     def _look_for_new(self) -> None:
-        """Follow the topics, if the last look is a while ago."""
+        """Look for new partitions if the last look is long enough ago."""
         if self._steady_s() - self._looked_s >= TOPICS_EACH_S:
             if new := self._follow(input_topics(self._job)):
                 self._known |= self._asked(lambda: self._ends.ends(new))
             self._looked_s = self._steady_s()
 
     def _follow(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Read all partitions of topics; return where those begin that are new."""
+        """Read all partitions of topics. Return where new ones begin."""
         there = partitions_of(topics)
         if gone := sorted(self._places.keys() - {*there}):
             topic, number = gone[0]
@@ -166,7 +165,7 @@ class Planner:
         return new
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """Return the brokers' answer; they are waited for as long as patience goes."""
+        """Return the brokers' answer. Wait for it as long as `patience` says."""
         try:
             return self._job.outages.outlast(ask, any_of(RetriableError))
         except RetriableError as error:

@@ -101,7 +101,7 @@ class LocalQuery:
         return not is_over and self._engine.failure is None
 
     def _is_due(self, pace: Pace, ticks: Ticks) -> bool:
-        """Wait until the next batch may begin, or a tick; a bounded run waits for neither."""
+        """Wait until the next batch or a tick may begin. A bounded run waits for neither."""
         left_s = 0.0 if self._job.is_bounded else pace.left_s
         if left_s <= 0:
             pace.is_due()

@@ -261,7 +261,7 @@ class ReorderTester:
         self.close()
 
     def _opened(self) -> ReorderEngine:
-        """Return the life of the job; a new one where the last one has failed."""
+        """Return the life of the job; begin a new one if the last one has failed."""
         if self._engine is not None and self._engine.failure is None:
             return self._engine
         self._end()
@@ -459,7 +459,6 @@ class _ListSource(BatchSource):
         )
 
     def _tables(self, spans: Spans, partitions: int) -> list[pa.Table]:
-        """Return the rows of each partition that has any."""
         return [
             spread(pa.Table.from_pylist(some, schema=READ_SCHEMA), partitions).cast(READ_SCHEMA)
             for where, (first, stop) in spans.items()

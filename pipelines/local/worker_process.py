@@ -70,7 +70,7 @@ class WorkerProcess:
         raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self.end())})")
 
     def kill(self) -> None:
-        """Kill it; whoever waits for its answer is told."""
+        """Kill it. A thread that waits for its answer gets an error."""
         self._server.kill(self.pid)
 
     def end(self) -> int | None:
@@ -190,7 +190,7 @@ class ServerProcess:
             )
 
     def _asked(self, request: bytes, fds: Sequence[int] = ()) -> int | None:
-        """Return the server's answer; None if there is no server any more."""
+        """Return the server's answer; None if the server is gone."""
         if self._requests is None:
             return None
         try:
@@ -201,7 +201,7 @@ class ServerProcess:
         return int(answer) if answer not in {b"", NO_FORK} else None
 
     def _forget(self) -> int | None:
-        """Let go of a server that has died or is to end; how it ended."""
+        """Forget a server that has died or is to end. Return how it ended."""
         process, requests = self._process, self._requests
         self._process = self._requests = None
         self._forks = 0

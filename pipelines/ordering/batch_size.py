@@ -1,10 +1,10 @@
 """How many rows a batch may have: few at first, then as many as are worth a step.
 
-A large batch costs a row less, since a step costs about the same whatever is in it; but its first
-row goes out when its last one is read. So a query begins with a small batch, which also warms the
-JVM up, and each following one may be some times as large. What memory a batch takes does not grow
-with it; the disk and the time that it takes do, so it is bounded by bytes, too. How large rows are
-is looked up before the query begins, by some of them.
+A step costs about the same whatever is in it, so rows cost less in a large batch. But the first row
+of a batch goes out after its last one is read. So a query begins with a small batch, which also
+warms the JVM up, and each following batch may be some times as large. A large batch takes more disk
+and time, and no more memory, so batches are bounded by bytes, too. Some rows are read before the
+query begins, to learn how large they are.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def mean_row_bytes(
     """Return the mean size of some rows; 0 where there are none."""
     left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
     row_bytes = 0.0
-    # Nobody waits for a transaction that is open: the rows in it are as large as others.
+    # Rows in an open transaction are as large as others, so it is not waited for.
     reader = Reader(
         kafka=kafka,
         is_committed=False,
@@ -80,7 +80,7 @@ def mean_row_bytes(
 
 
 def _mean_bytes(reader: Reader, spans: Mapping[SourcePartition, tuple[int, int]]) -> float:
-    """Mean size of some rows; what is left may be ends of transactions alone."""
+    """Return the mean size of some rows; 0 if only ends of transactions are left."""
     count = size = 0
     until_s = time.monotonic() + _LOOK_S
     for _, record in reader.rows(spans):

@@ -43,7 +43,7 @@ class JobCommand:
     def begin(cls, settings: ReorderSettings, options: RunOptions) -> Self:
         """Take standard output, before anything else is printed, and tell the warnings."""
         style = options.progress.on(is_terminal=sys.stdout.isatty())
-        # What bolts and their modules print is none of a program's that reads the steps.
+        # A program that reads the steps must not get what bolts and their modules print.
         output = take_stdout() if style is ProgressStyle.JSON else sys.stdout
         for warning in settings.warnings:
             complain(f"warning: {warning}")

@@ -274,7 +274,7 @@ class DuplicateFinder:
 
 
 def _instead(task: IdsTask) -> str:
-    """Say which headers or fields rows have that are without an id."""
+    """Say which headers or fields rows without an id have."""
     found = next(RunRows(task.new, None, (task.column,), task.limits).pieces(), None)
     some = [] if found is None else found.slice(0, _LOOKED_AT)[task.column].to_pylist()
     if task.kind == "header":

@@ -113,7 +113,7 @@ class Finisher:
                 return
 
     def _next(self) -> StagedStep | None:
-        """Wait for a step that was added; None when there is none and none will come."""
+        """Wait for a step that was added; None once there is none and the thread is to end."""
         with self._changed:
             while not (staged := self._log.staged) or staged[0].step > self._added:
                 if self._is_closing:

@@ -122,7 +122,7 @@ def run_submitted(
     check_before_spark(kafka, settings, process)
     title = name if process is None else f"process {process.topology.name}"
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
-    # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
+    # An error here becomes one line; Spark's log would have hundreds of lines for it.
     spark.sparkContext.setLogLevel(log_level())
     if file is not None:
         check_nameable(spark, str(file), "topology file")
@@ -145,7 +145,7 @@ def run_submitted(
                 process=process,
             )
         )
-    # All is done: a Ctrl-C from here on need not say where it came.
+    # All is done: a Ctrl-C from here on needs no traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()
     command.end(result)

@@ -101,7 +101,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
             f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
-        return  # the first behind a reset begins where we have told Spark to
+        return  # the first one after a reset begins where the job has Spark begin
     planned = job.checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
     if planned == entry.planned:
         return
@@ -157,7 +157,7 @@ class JobInput:
 
     @property
     def is_reset(self) -> bool:
-        """Whether Spark's part begins anew, where the log has got to."""
+        """Whether Spark's part begins again, where the log has got to."""
         head = self._log.head
         return head is not None and head.batch_id < 0
 
@@ -253,7 +253,7 @@ class JobInput:
                 # Only where the first batch is planned already is there anything to lose.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.source)
                 return lost_of_plan(planned, self._first(topics))
-            # Of a topic that was recreated nothing is lost that can be told by offsets.
+            # In a recreated topic offsets do not show what is lost.
             topic_ids(self._job, entry, entry.topics)
             return lost_offsets(entry.clock, self._first(topics))
 
@@ -288,7 +288,7 @@ class JobInput:
         }
 
     def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Return the first offset that is there of each partition that is."""
+        """Return the first offset of each partition."""
         return self._job.topics.low_watermarks(partitions_of(topics))
 
 

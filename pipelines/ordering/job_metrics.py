@@ -37,7 +37,7 @@ _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @contextlib.contextmanager
 def serve_metrics(address: str | None, outages: Outages | None = None) -> Iterator[JobMetrics]:
-    """Serve metrics while the block runs; gives what is to be told of each step."""
+    """Serve metrics while the block runs. The result has to be called with each step."""
     registry = CollectorRegistry()
     metrics = JobMetrics(registry, outages)
     if address is None:
@@ -177,7 +177,7 @@ def _rows(done: StepDone) -> Iterator[Metric]:
 def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
     """Return those of a topology: taken + replayed = acked + dead-lettered + pending.
 
-    Likewise of the tuples that its bolts make by themselves.
+    The same holds for the tuples that its bolts make on their own.
     """
     counts = done.processed
     if counts is None:

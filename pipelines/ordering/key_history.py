@@ -1,4 +1,4 @@
-"""How far each key has been released: its rows are judged by that, and runs are folded into it."""
+"""Which runs and folds a step judges its rows by, and when runs are folded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KeyHistory:
         if not keeps_keys:
             return replace(before, keys=None).kept_runs, None
         if before.keys is None:
-            # Of what is out so far nothing is known: whatever is older than that is late.
+            # Nothing is known of the rows that are out so far: all that is older is late.
             return before.kept_runs, KeyState(horizon_ms=before.frontier_ms)
         keys = before.keys.expire(
             frontier_ms=before.frontier_ms, ttl_ms=milliseconds(settings.key_ttl)
@@ -77,9 +77,9 @@ class KeyHistory:
         )
 
     def judge(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
-        """Decide on the rows that a step found behind the frontier, and write that to a file.
+        """Judge the rows that a step found behind the frontier, and write the verdicts to files.
 
-        What is decided, and by what, says `LateJudge`; without folds all of them are late.
+        `LateJudge` has the rules. Without folds all of the rows are late.
         """
         if not entry.staged.late or entry.keys is None:
             return entry

@@ -103,7 +103,7 @@ class JudgeTask:
         return rows.set_column(number, "reason", reasons).append_column("last_released_ms", last_ms)
 
     def _places(self, rows: pa.Table, last: pa.Table, has_last: Any) -> tuple[Longs, Longs]:
-        """Return numbers that compare as the places of rows, and of the last ones of their keys."""
+        """Return numbers that compare as the places of rows, and of the last rows of their keys."""
         names = place_columns(self.judge.mode)
         some = pa.array(has_last)
         both = pa.concat_tables([one.select(names).filter(some) for one in (rows, last)])
@@ -158,7 +158,6 @@ class FoldTask:
         return WrittenFile(file.name, file.size_bytes, file.rows, last_ms=last_ms)
 
     def _folded(self, rows: RunRows) -> pa.Table:
-        """Return one row for each key."""
         place, where = place_columns(self.mode), ("output_partition",)
         pieces = (some.filter(some["key"].is_valid()) for some in rows.pieces())
         keys = _last_of_keys(pieces, place, alike=where)

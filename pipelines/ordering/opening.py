@@ -47,7 +47,7 @@ def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTop
 
 @dataclass(frozen=True, slots=True)
 class ProcessStage:
-    """A topology that is given the ordered events, and how it is run."""
+    """A topology that gets the ordered events, and how it is run."""
 
     topology: Topology
     settings: ProcessSettings
@@ -137,7 +137,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
 
 
 def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
-    """Check that brokers remember what the job has written for as long as that is relied on."""
+    """Check that brokers remember for long enough what the job has written."""
     expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):

@@ -79,7 +79,7 @@ class QuarantineWatch:
 
 @dataclass(slots=True)
 class _Window:
-    """A minute at least, of which one warning is given."""
+    """A minute or more, with at most one warning."""
 
     began_s: float
     read: int = 0

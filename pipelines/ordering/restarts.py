@@ -83,7 +83,7 @@ class Restarts:
         self._job.checkpoint.check_owner()
 
     def _overcome(self, error: Exception) -> Exception | None:
-        """Go on after what ended the query, and give what ended it then; else raise the error."""
+        """Begin again after an error that passes, and return the next one; else raise it."""
         if isinstance(error, StopRequestedError) or (self._passes(error) and self._stop.is_set()):
             return None
         try:
@@ -133,7 +133,7 @@ class Restarts:
         return passes(error) or self._query.passes(error)
 
     def _live(self) -> Exception | None:
-        """Run a life of the query; what ended it but for a stop."""
+        """Run a life of the query. Return the error that ended it; None after a stop."""
         job, engine = self._job, self._engine
         topics = input_topics(job)
         if engine.input.is_reset:

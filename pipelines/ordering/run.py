@@ -155,7 +155,7 @@ def run_reorder(
 
 
 def _check_login(kafka: KafkaSettings) -> None:
-    """Check that no broker rejects the connection: to wait would not help; for silence it may."""
+    """Check that no broker rejects the connection: waiting helps only after silence."""
     try:
         require_broker(kafka)
     except FatalError as error:

@@ -96,13 +96,13 @@ class SortedRuns:
         return HeldRows(self._checkpoint.location("runs"), live, frontier_ms)
 
     def _limit(self) -> RecordLimit | None:
-        """Return what the output topic takes of a row; None when no row goes there."""
+        """Return what the output topic takes of a row; None if no row goes there."""
         if not self._releases:
             return None
         return self._job.topics.record_limit(self._outputs.released.name)
 
     def _staging_limit(self) -> RecordLimit | None:
-        """Return what it takes of a row that is read."""
+        """Return what the output topic takes of a row that is read."""
         limit, late = self._limit(), ROUTES[self._job.settings.late_policy]
         if limit is not None and late.output is Output.RELEASED:
             # A late row that is emitted in place has headers that say so.
@@ -131,7 +131,7 @@ class SortedRuns:
         return self._aside(self._outputs.late, self._late_part(entry), entry)
 
     def _late_part(self, entry: StepEntry) -> Part:
-        """Return the rows that a step found late; where they were not judged, with duplicates."""
+        """Return the rows that a step found late; with duplicates if they were not judged."""
         if entry.rescued is not None:
             return Part(self._judged_files(entry), reasons=(LATE, STALE))
         return behind_part(self._checkpoint, entry)
@@ -195,7 +195,7 @@ class Staged:
     first_behind_ms: int  # smallest event time of the rows behind the frontier, if there are any
     # greatest usable event time of each source partition, late rows included
     max_event_time_ms: Mapping[SourcePartition, int | None]
-    # how late the rows of each source partition were, if that was asked for
+    # how late the rows of each source partition were, if delays are learned
     lateness: Mapping[SourcePartition, StepLateness]
     # how many rows each source partition gave, and bytes of them
     counted: Mapping[SourcePartition, tuple[int, int]]
@@ -236,7 +236,6 @@ def _staged(
     partitions: Sequence[SourcePartition],
     files: Mapping[str, int],
 ) -> Staged:
-    """Sum up what all tasks saw."""
     reasons: Counter[str] = Counter()
     for one in found:
         reasons.update(one.reasons)

@@ -69,8 +69,8 @@ _MOST_WAITING: Final = 1
 class Steps:
     """Stages steps, one at a time, and finishes them, one at a time.
 
-    Steps are staged by whoever holds the engine's lock. They are finished by the thread of
-    `Finisher`, and where that has nothing to do by whoever holds the lock.
+    The thread that holds the engine's lock stages steps. The thread of `Finisher` finishes them.
+    While that has nothing to do, the thread with the lock does.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Steps:
         except Exception:
             self._job.checkpoint.drop_run(name)  # the disk may be full
             raise
-        # Behind the staging: an id that is the same now was the same while the rows were read.
+        # After the staging: an id that is the same now was the same while the rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
@@ -243,7 +243,7 @@ class Steps:
     def finish_step(self, staged: StagedStep | None = None) -> None:
         """Finish the first step that is not done: one that is staged, else the one that is logged.
 
-        It decides, processes, writes, accounts, marks as done, acknowledges and tells.
+        It decides, processes, writes, accounts, marks as done, acknowledges and calls `on_done`.
         """
         ahead = None if staged is None else self._ahead.take(staged)
         if staged is not None:
@@ -269,7 +269,6 @@ class Steps:
         self._job.on_done(entry, self._log.done)
 
     def _decided(self, staged: StagedStep, ahead: StepAhead | None) -> StepEntry:
-        """Return what becomes of a step whose turn it is."""
         if ahead is not None:
             return replace(ahead.entry, before=self._log.done.totals)
         with self._failing():
@@ -277,7 +276,7 @@ class Steps:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Where the block fails, nothing ahead counts; tell of a file that is gone."""
+        """If the block fails, forget what is processed ahead, and name a file that is gone."""
         try:
             yield
         except BaseException as error:
@@ -289,8 +288,8 @@ class Steps:
     def _times(self) -> tuple[int, int]:
         """Return what a step takes for now, epoch ms, and the wall clock.
 
-        A repeat, which may come days later, has a time of its own: what is out of the step keeps
-        its timestamps, and what is not gets such as the brokers take now.
+        A repeat may come days later, and has a time of its own. Rows that are out keep their
+        timestamps. Other rows get timestamps that brokers take now.
         """
         clock_ms, before = self._job.now_ms(), self._log.done
         now_ms = now_of_step(clock_ms, before.stamped_ms)
@@ -304,7 +303,7 @@ class Steps:
     def _processed(
         self, entry: StepEntry, due: Selection | None, ahead: StepAhead | None
     ) -> Processed | None:
-        """Have the topology process what a step releases; None without one."""
+        """Have the topology process what a step releases; None without a topology."""
         if self._processing is None:
             return None
 
@@ -338,7 +337,7 @@ class Steps:
     def _write(
         self, entry: StepEntry, outgoing: Mapping[Output | int, Outgoing], times: tuple[int, int]
     ) -> dict[Output | int, int]:
-        """Write what goes out; how many rows each topic has of the step."""
+        """Write what goes out. Return how many rows of the step each topic has."""
         if not outgoing:
             return {}
         written = self._job.sink.write([*outgoing.values()], entry.step, *times)
@@ -380,7 +379,7 @@ class Steps:
     def _process_ahead(
         self, staged: StagedStep, before: StepEntry, processed: Processed
     ) -> StepAhead | None:
-        """Decide a staged step whose turn is not yet, and process it."""
+        """Decide and process a staged step before its turn."""
         assert self._processing is not None
         entry = self.decide(staged, before)
         return self._processing.process_ahead(entry, self._runs.due(entry), processed)
@@ -412,7 +411,7 @@ class Steps:
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
         """Try events again, and read no new ones, while too many wait.
 
-        At most until as many are settled as waited: each step may make as many anew.
+        At most until as many are settled as waited before: each step may make as many new ones.
         """
         processing = self._processing
         if processing is None:
@@ -445,14 +444,15 @@ class Steps:
     def is_look_due(self) -> bool:
         """Tell whether the input has not been looked at for as long as a tick may take.
 
-        By a clock that nobody sets: the wall clock may be set back for an hour.
+        It goes by a clock that cannot be set: the wall clock may be set back for an hour.
         """
         return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
 
     def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Look where partitions end now; those of leaders that do not answer are left out.
+        """Look up where partitions end now; leave out those whose leaders do not answer.
 
-        But for a run that reads to an end, and not for longer than patience goes.
+        A run that reads to an end leaves none out. No partition is left out for longer than
+        `patience`.
         """
         wanted = [*partitions]
         ends = self._job.topics.high_watermarks(wanted, of_some=not self._job.is_bounded)
@@ -471,7 +471,7 @@ class Steps:
         return ends
 
     def _clock_since(self, before: Step) -> EventClock:
-        """Return the clocks after a step, with the looks of ticks of which nothing was logged."""
+        """Return the clocks after a step, with the looks of later ticks that logged nothing."""
         step, clock = self._ticked
         return clock if step == before.step else before.clock
 

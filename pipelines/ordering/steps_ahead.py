@@ -107,7 +107,7 @@ class StepsAhead:
                 self._changed.notify_all()
 
     def _next(self) -> tuple[StagedStep, StepEntry, Processed, int] | None:
-        """Wait for a step that may be processed; None when there will be none."""
+        """Wait for a step that may be processed; None once the thread is to end."""
         with self._changed:
             while not self._is_closing:
                 if self._head is not None and len(self._ready) < self._most:

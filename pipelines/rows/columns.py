@@ -55,8 +55,8 @@ class RowLimits:
     slice_bytes: int = 32 << 20  # so much of what is due is read at once
     # most rows of a row group: small ones let a reader skip what it does not want
     row_group_rows: int = ROW_GROUP_ROWS
-    # so much may stand in a row group with several output partitions: whoever wants one of them
-    # reads the others, too
+    # so much may stand in a row group with several output partitions: a reader of one of them reads
+    # the others, too
     packed_bytes: int = 1 << 20
 
     @property

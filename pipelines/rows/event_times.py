@@ -190,7 +190,6 @@ def _with_field(path: Sequence[str]) -> str:
 
 
 def _of_headers(spec: EventTimeSpec, lists: pa.ListArray) -> tuple[Longs, Bools]:
-    """Read the last header of a name."""
     times, found = np.zeros(len(lists), np.int64), np.zeros(len(lists), np.bool_)
     values = header_values(lists, spec.path[0], last=True)
     if values.null_count == len(values):
@@ -219,13 +218,13 @@ def header_values(lists: pa.ListArray, name: str, *, last: bool) -> pa.BinaryArr
 
 
 def _digits(spec: EventTimeSpec) -> dict[TimeUnit, int]:
-    """Return how long whole numbers are that have a unit for sure."""
+    """Return how many digits whole numbers have whose unit is certain."""
     unit = spec.format.unit
     return {one: digits for one, digits in _DIGITS.items() if unit in {one, TimeUnit.AUTO}}
 
 
 def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Longs, Bools]:
-    """Whole numbers of so many digits that begin at some places of the bytes, where there are."""
+    """Return whole numbers of so many digits at places of the bytes, and where there are any."""
     numbers, is_whole = np.zeros(len(first), np.int64), np.zeros(len(first), np.bool_)
     places = np.flatnonzero(first <= len(raw) - digits)
     if not len(places):
@@ -243,7 +242,7 @@ def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Long
 
 
 def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
-    """Epoch ms of whole numbers that are not negative."""
+    """Return epoch ms of whole numbers, none of them negative."""
     if unit is TimeUnit.S:
         return numbers * 1000
     factor = {TimeUnit.MS: 1, TimeUnit.US: 1_000, TimeUnit.NS: 1_000_000}[unit]

@@ -220,7 +220,7 @@ def _laid_out(
 
 
 def _sized(data: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """Lengths and bytes; of a null the length -1 and no bytes."""
+    """Return lengths and bytes; for a null the length -1 and no bytes."""
     lengths = varints(pc.binary_length(data).fill_null(0).to_numpy())
     if not data.null_count:
         return lengths, data

@@ -276,7 +276,7 @@ class RunRows:
             )
 
     def _may_hold(self, facts: GroupFacts, part: Part) -> bool:
-        """Tell whether a row group may hold rows of a part that go to the partitions."""
+        """Tell whether a row group may hold rows of a part for the partitions."""
         if part.untimed:
             if not facts.untimed:
                 return False
@@ -302,7 +302,7 @@ class RunRows:
         last_ms: int,
         ranges: SourceRanges | None = None,
     ) -> Iterator[pa.Table]:
-        """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
+        """Read the wanted rows: a table for a few row groups, so that memory stays small."""
 
         def read(several: Sequence[RowGroup]) -> pa.Table:
             return self._read_some(several, columns, (first_ms, last_ms), ranges)
@@ -326,7 +326,7 @@ class RunRows:
         columns: Sequence[str],
         bounds: tuple[int, int],
     ) -> Iterator[pa.Table]:
-        """Give the rows wanted of row groups that are in memory, many at once, as `_read_some`."""
+        """Return the wanted rows of row groups in memory, many at once; see `_read_some`."""
         hashes = None
         if self._keys is not None and len(self._keys) <= _FEW_KEYS:
             hashes = np.unique(hashes_of(self._keys))
@@ -350,7 +350,7 @@ class RunRows:
         bounds: tuple[int, int],
         hashes: Longs | None,
     ) -> list[pa.RecordBatch]:
-        """Return the rows wanted of a row group that is in memory, in some pieces."""
+        """Return the wanted rows of a row group in memory, in some pieces."""
         among = None if hashes is None else group.places_of(hashes)
         if among is not None and not len(among):
             return []
@@ -430,7 +430,7 @@ class HeldRows:
 def _columns_of(
     path: Location, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
 ) -> pa.Table:
-    """Return columns of row groups of a file, which may be in memory yet."""
+    """Return columns of row groups of a file, from memory if they are there."""
     if (kept := newest_rows.get(path)) is not None:
         return pa.Table.from_batches([kept[number].rows.select(columns) for number in numbers])
     with (
@@ -447,7 +447,7 @@ def _places_of(
     partitions: range | None,
     among: Longs | None = None,
 ) -> Longs:
-    """Return the places of the rows wanted of a row group that is in memory, or of some of it."""
+    """Return the places of the wanted rows of a row group in memory, or of some of it."""
     own: Longs | slice = slice(None) if among is None else among
     wanted = np.ones(kept.rows.num_rows if among is None else len(among), np.bool_)
     if "event_time_ms" in kept.names:
@@ -475,7 +475,7 @@ def _places_of(
 
 
 def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: bool) -> Longs:
-    """Return the places of those of the rows that have one of these keys."""
+    """Return the places of the rows that have one of these keys."""
     if not len(places):
         return places
     found = kept.rows.column("key")
@@ -489,7 +489,7 @@ def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: 
 
 
 def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
-    """Return them as a table; small ones copied, since each call into Arrow goes by the chunk."""
+    """Return them as a table. Small ones are copied: each call into Arrow costs by the chunk."""
     rows = pa.Table.from_batches(several)
     if size > _COPIED_BYTES:
         return rows
@@ -501,7 +501,7 @@ def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:
-    """Take tables in, as long as they are not more than so many bytes; None where they are."""
+    """Return all tables; None if they have more than so many bytes."""
     found = []
     for table in tables:
         most_bytes -= table.nbytes
@@ -512,7 +512,6 @@ def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | No
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put them into one table, if there are any."""
     several = list(tables)
     if several:
         yield pa.concat_tables(several)
@@ -523,7 +522,7 @@ def _row_bytes(groups: Sequence[RowGroup]) -> float:
 
 
 def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools:
-    """Tell which rows have one of these reasons; of None, which have none."""
+    """Tell which rows have one of these reasons; with None, which have no reason."""
     if reasons is None:
         unmarked: Bools = found.is_null().to_numpy()
         return unmarked
@@ -532,7 +531,6 @@ def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
-    """Tell which rows come from there."""
     wanted = np.zeros(len(rows), np.bool_)
     if not len(rows):
         return wanted
@@ -545,7 +543,7 @@ def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
 
 
 def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) -> Bools:
-    """Tell which event times lie within bounds, or which are missing."""
+    """Tell which event times lie within bounds; with `untimed`, which are missing."""
     if untimed:
         missing: Bools = times.is_null().to_numpy()
         return missing

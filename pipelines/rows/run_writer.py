@@ -137,8 +137,7 @@ class RunWriter:
     def _staged(self, rows: pa.Table, summary: Summary, newest: NewestOfKeys) -> Iterator[pa.Table]:
         """Sort the rows of a chunk as they stand in the run, and count them in passing.
 
-        Rows with a reason come first, in row groups of their own: whoever wants them reads no
-        others.
+        Rows with a reason come first, in row groups of their own, so that they can be read alone.
         """
         times, reasons = self._event_times(rows)
         if self.dates_tombstones:

@@ -172,7 +172,7 @@ class Selection:
 
 @dataclass(slots=True)
 class _LaidOutOnce:
-    """The records of some partitions, of few rows: each call into Arrow costs as much as many."""
+    """The records of some partitions with few rows: a call into Arrow costs as much as many."""
 
     selection: Selection
     rows: pa.Table
@@ -188,7 +188,7 @@ class _LaidOutOnce:
             for batch in self.selection._laid_out(self.rows, limit, self.rule, self.begins):  # noqa: SLF001 - ours
                 found[bisect_right(self.begins, reached) - 1].append(batch)
                 reached += batch.rows
-            self._found = found  # whole: who asks again behind an error is not given a part
+            self._found = found  # only once it is whole: a call after an error must not get a part
         return iter(self._found[place])
 
 
@@ -217,7 +217,7 @@ class SideSelection(Selection):
         return (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
 
     def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        """Make rows as their topic takes them: of a large one only what is added is left."""
+        """Make rows as their topic takes them: too large ones keep the added headers alone."""
         too_large = self._too_large(rows)
         if not too_large:
             return rows, added
@@ -236,7 +236,7 @@ class SideSelection(Selection):
 
 
 def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
-    """Return the headers that say of late and bad rows why, by `_WHY`; others have none of them."""
+    """Return the headers that say why rows are late or bad, from `_WHY`; null for other rows."""
     columns = {name: rows[name].combine_chunks() for name in _WHY}
     reasons, last = columns["reason"], columns[LAST_RELEASED]
     frontier = pa.repeat(pa.scalar(frontier_ms, pa.int64()), len(rows))
