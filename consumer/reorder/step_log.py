@@ -84,8 +84,8 @@ class Totals:
     @property
     def held(self) -> int:
         """Rows that were read and are not in an output yet."""
-        aside = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
-        return self.read - self.released - aside
+        not_released = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
+        return self.read - self.released - not_released
 
     def plus(self, other: Totals) -> Totals:
         """Return both counted together."""
@@ -415,7 +415,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
         ConservationError: A side output got other rows than were staged for it, more came out than
             was held, or the runs are through and yet rows are missing.
     """
-    aside, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
+    to_late_topic, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
     out = Totals(released=released - emitted, duplicates=entry.duplicates)
     totals = entry.before.plus(entry.staged).plus(out)
     staged_quarantined = sum(entry.staged.quarantined.values())
@@ -423,7 +423,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     lost = sum(last - first for first, last in entry.lost.values())
     claims = {
         f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
-        f"{aside} rows late, {late} written": aside == late,
+        f"{to_late_topic} rows late, {late} written": to_late_topic == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,
         f"{emitted + (entry.rescued or 0)} rows older than the frontier to write out, {released} "

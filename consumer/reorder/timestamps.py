@@ -93,9 +93,9 @@ class TimestampRule:
         }[self.taken_from]
         time_ms = self.now_ms if wanted is None else wanted
         timestamp_ms = max(self.earliest_ms, min(time_ms, self.now_ms))
-        is_told = (
+        is_in_header = (
             self.tells_event_time
             and event_time_ms is not None
             and (timestamp_ms != event_time_ms or not self.is_kept)
         )
-        return timestamp_ms, is_told
+        return timestamp_ms, is_in_header

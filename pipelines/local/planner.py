@@ -138,9 +138,9 @@ class Planner:
         partitions = partitions_of(begin.topics)
         earliest = self._job.topics.low_watermarks(partitions)
         if begin.places is not None:
-            told = begin.places
+            places = begin.places
             return {
-                where: earliest[where] if told[where] == EARLIEST else told[where]
+                where: earliest[where] if places[where] == EARLIEST else places[where]
                 for where in partitions
             }
         if self._job.settings.starting_offsets == "latest":

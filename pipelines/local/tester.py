@@ -314,8 +314,8 @@ class ReorderTester:
         return None if begins == ends else plans.plan(ends)
 
     def _begins(self, engine: ReorderEngine) -> dict[SourcePartition, int]:
-        told = engine.input.begins(self._topics.counts) or {}
-        return {where: max(0, told.get(where, 0)) for where in self._topics.ends()}
+        begins = engine.input.begins(self._topics.counts) or {}
+        return {where: max(0, begins.get(where, 0)) for where in self._topics.ends()}
 
 
 def _validated(settings: ReorderSettings | Mapping[str, Any]) -> ReorderSettings:

@@ -67,7 +67,7 @@ class WorkerProcess:
                 return self._channel.recv_bytes()
         except (EOFError, OSError):
             pass
-        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self.end())})")
+        raise ProcessDiedError(f"Python worker exited unexpectedly ({_end_text(self.end())})")
 
     def kill(self) -> None:
         """Kill it. A thread that waits for its answer gets an error."""
@@ -81,7 +81,7 @@ class WorkerProcess:
         return self._server.reap(self.pid)
 
 
-def _told(code: int | None) -> str:
+def _end_text(code: int | None) -> str:
     if code is None:
         return "with all others"
     if code >= 0:

@@ -202,7 +202,7 @@ class ReorderEngine:
         """Tell whether bolts wait for silence itself, by ticks, and a look is due."""
         processing = self._processing
         ticks = processing is not None and processing.tick_due_ms is not None
-        return ticks and self._steps.is_look_due()
+        return ticks and self._steps.input_ends.is_look_due()
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""

@@ -214,15 +214,15 @@ def _metrics_of_topology(done: StepDone) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(f"sequitur_process_{name}", text, value=value)
     text = "{} that wait for a retry or for an earlier event of their key"
-    for name, told, waiting in (
+    for name, what, waiting in (
         ("events_pending", "Events", counts["pending"]),
         ("tuples_pending", "Tuples of bolts", counts["made_pending"]),
     ):
-        yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(told), value=waiting)
+        yield GaugeMetricFamily(f"sequitur_process_{name}", text.format(what), value=waiting)
 
 
 def _partitions(clock: EventClock) -> Iterator[Metric]:
-    told: tuple[tuple[str, str, Callable[[PartitionClock], float | None]], ...] = (
+    gauges: tuple[tuple[str, str, Callable[[PartitionClock], float | None]], ...] = (
         ("source_lag_rows", "Rows not read yet", lambda one: one.to_read),
         ("delay_seconds", "The delay of the partition", lambda one: one.delay_ms / 1000),
         ("partition_idle", "Whether the frontier ignores the partition", lambda one: one.was_idle),
@@ -237,7 +237,7 @@ def _partitions(clock: EventClock) -> Iterator[Metric]:
             lambda one: None if one.max_event_time_ms is None else one.max_event_time_ms / 1000,
         ),
     )
-    for name, text, value_of in told:
+    for name, text, value_of in gauges:
         gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic", "partition"])
         for source, found in sorted(clock.partitions.items()):
             if (value := value_of(found)) is not None:

@@ -50,7 +50,7 @@ class ProgressStyle(StrEnum):
 
 
 def print_step(entry: StepEntry, done: StepDone, output: TextIO | None = None) -> None:
-    """Print one JSON line a step; on standard output, unless told otherwise."""
+    """Print one JSON line a step; by default on standard output."""
     print(json.dumps(step_summary(entry, done)), file=output, flush=True)
 
 

@@ -53,11 +53,11 @@ class QuarantineWatch:
         window.read += read
         window.reasons.update(staged.quarantined)
         reason, rows = next(iter(window.reasons.most_common(1)), ("", 0))
-        if window.is_told or rows <= _MANY * window.read:
+        if window.has_warned or rows <= _MANY * window.read:
             return
         if reason in staged.quarantined:
             self._advice[reason] = advice(self._event_time, reason, some(reason))
-        window.is_told = True
+        window.has_warned = True
         found = self._with_advice(reason)
         self._tell(f"warning: {rows:,} of {window.read:,} rows were quarantined, {found}")
 
@@ -84,4 +84,4 @@ class _Window:
     began_s: float
     read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    is_told: bool = False
+    has_warned: bool = False

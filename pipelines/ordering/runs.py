@@ -128,7 +128,7 @@ class SortedRuns:
 
     def late(self, entry: StepEntry) -> SideSelection:
         """Return the rows that a step found late, with the headers that say so."""
-        return self._aside(self._outputs.late, self._late_part(entry), entry)
+        return self._side_rows(self._outputs.late, self._late_part(entry), entry)
 
     def _late_part(self, entry: StepEntry) -> Part:
         """Return the rows that a step found late; with duplicates if they were not judged."""
@@ -159,7 +159,7 @@ class SortedRuns:
         """Return the rows of a step without a usable event time, with the headers that say why."""
         own = self._checkpoint.files(entry.runs[-1])
         part = Part(own, reasons=QUARANTINE_REASONS, untimed=True)
-        return self._aside(self._outputs.quarantine, part, entry)
+        return self._side_rows(self._outputs.quarantine, part, entry)
 
     def some_quarantined(self, entry: StepEntry, reason: str) -> list[UnusableRow]:
         """Return some rows of a step that were quarantined for a reason."""
@@ -170,7 +170,7 @@ class SortedRuns:
             for row in ([] if found is None else found.slice(0, _LOOKED_AT).to_pylist())
         ]
 
-    def _aside(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
+    def _side_rows(self, topic: OutputTopic, part: Part, entry: StepEntry) -> SideSelection:
         return SideSelection(
             (part,),
             duplicates_files(self._checkpoint, entry),

@@ -1,7 +1,7 @@
 """A stop by signal: the running batch ends, Spark commits it, and the job ends with status 0.
 
 Under spark-submit the JVM is our parent. Left alone it would shut Spark down under the running
-batch, so it is told otherwise for the two signals:
+batch, so two of its signal handlers are replaced:
 
 - SIGTERM comes to one process, and often to the JVM alone: a handler passes it on to us.
 - Ctrl-C reaches the whole group, us too, so the JVM ignores SIGINT. It must not even handle it:

@@ -16,11 +16,9 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import asdict, replace
-from math import inf
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import format_duration
-from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, EventClock
+from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.reorder.step_log import (
     StagedStep,
@@ -31,10 +29,11 @@ from sequitur.consumer.reorder.step_log import (
     late_rows_to,
 )
 from sequitur.consumer.reorder.timestamps import now_of_step
-from sequitur.errors import LateRowError, UnansweredError
+from sequitur.errors import LateRowError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
 from sequitur.pipelines.ordering.frontier import Frontier
+from sequitur.pipelines.ordering.input_ends import InputEnds
 from sequitur.pipelines.ordering.job_input import rows_lost, topic_ids
 from sequitur.pipelines.ordering.key_history import KeyHistory
 from sequitur.pipelines.ordering.on_step import OnStep
@@ -45,7 +44,7 @@ from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 from sequitur.pipelines.store.documents import NO_FORMER_JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import Step, StepDone
@@ -99,9 +98,7 @@ class Steps:
         self._ahead = StepsAhead(log, most_ahead, self._process_ahead)
         self._begun_s: dict[int, float] = {}
         self._ticked = -1, EventClock()
-        self._steady_s = steady_s
-        self._looked_s = -inf
-        self._silent_s: dict[SourcePartition, float] = {}  # since when leaders do not answer
+        self.input_ends = InputEnds(job, steady_s)
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
@@ -157,7 +154,7 @@ class Steps:
         topics = topic_ids(self._job, before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
-        ends = self._ends(planned)
+        ends = self.input_ends.look(planned)
         after = self._frontier.looked_at(clock, planned, ends, now_ms, found.max_event_time_ms)
         learned = self._frontier.learn(
             None if before is None else before.learned, clock, after, found.lateness
@@ -436,39 +433,10 @@ class Steps:
         """Return the clocks once time has passed without new rows."""
         clock = self._clock_since(before)
         positions = {where: known.position for where, known in clock.partitions.items()}
-        ends = self._ends(positions)
+        ends = self.input_ends.look(positions)
         clock = self._frontier.looked_at(clock, positions, ends, now_ms)
         self._ticked = before.step, clock
         return self._frontier.advance(clock, before.learned, now_ms, before.runs)
-
-    def is_look_due(self) -> bool:
-        """Tell whether the input has not been looked at for as long as a tick may take.
-
-        It goes by a clock that cannot be set: the wall clock may be set back for an hour.
-        """
-        return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
-
-    def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Look up where partitions end now; leave out those whose leaders do not answer.
-
-        A run that reads to an end leaves none out. No partition is left out for longer than
-        `patience`.
-        """
-        wanted = [*partitions]
-        ends = self._job.topics.high_watermarks(wanted, of_some=not self._job.is_bounded)
-        self._looked_s = now_s = self._steady_s()
-        silent = {where: self._silent_s.get(where, now_s) for where in wanted if where not in ends}
-        names = ", ".join(f"{topic}/{number}" for topic, number in sorted(silent))
-        patience = self._job.settings.patience
-        if any(now_s - since_s >= patience.total_seconds() for since_s in silent.values()):
-            raise UnansweredError(f"no leader of {names} answers for {format_duration(patience)}")
-        if silent.keys() - self._silent_s.keys():
-            self._job.outages.tell(
-                f"no leader of {names} answers: the job goes on with other partitions, and the "
-                "frontier waits for these"
-            )
-        self._silent_s = silent
-        return ends
 
     def _clock_since(self, before: Step) -> EventClock:
         """Return the clocks after a step, with the looks of later ticks that logged nothing."""
@@ -510,7 +478,7 @@ class Steps:
     ) -> StagedStep:
         """Return the first step of a job that begins where its subscription has got to."""
         now_ms = self._job.now_ms()
-        ends = self._ends(begins)
+        ends = self.input_ends.look(begins)
         clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)
         return StagedStep(
             step=0,

@@ -146,9 +146,9 @@ def with_timestamps(rows: pa.Table, headers: Headers, rule: TimestampRule) -> tu
     timestamps: Longs = np.clip(wanted, rule.earliest_ms, rule.now_ms)
     if not rule.tells_event_time:
         return timestamps, headers
-    told = has_time & ((timestamps != times) | (not rule.is_kept))
-    if told.any():
-        headers = headers.and_([(EVENT_TIME_HEADER, pa.array(times, mask=~told))])
+    in_header = has_time & ((timestamps != times) | (not rule.is_kept))
+    if in_header.any():
+        headers = headers.and_([(EVENT_TIME_HEADER, pa.array(times, mask=~in_header))])
     return timestamps, headers
 
 

@@ -109,7 +109,7 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     a, entry = _A, _entry()
     steady_s = [7.0]
     steps, _ = _looking(entry, lambda partitions: dict.fromkeys(partitions, 5), steady_s)
-    assert steps.is_look_due()
+    assert steps.input_ends.is_look_due()
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain
         after = steps.ticked(entry, now_ms)
@@ -118,9 +118,9 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     assert steps.ticked(entry, 108_000).frontier_ms == 9_500
     assert steps.ticked(entry, 1_000).frontier_ms == 9_500  # the clock is set back
     steady_s.append(7.999)
-    assert not steps.is_look_due()
+    assert not steps.input_ends.is_look_due()
     steady_s.append(8.0)
-    assert steps.is_look_due()
+    assert steps.input_ends.is_look_due()
 
 
 @pytest.mark.promise("order-broker-hangs")
