@@ -3,10 +3,10 @@
 The driver has threads, clients and locks, and a fork would copy them in any state. This process has
 only imported what tasks import. So a fork of it takes milliseconds, and shares that memory.
 
-It also ends its forks when the driver is gone, whatever ended the driver and whatever they do. It
-reads the end of its socket then. If a fork of the driver holds a copy of the socket, the driver's
-pidfd tells. The kernel ends the forks when this process ends: they are children of its first
-thread, and it has no other.
+It also ends its forks when the driver is gone, whatever ended the driver and whatever the forks do.
+It reads the end of its socket then. A fork of the driver may hold a copy of the socket: then the
+driver's pidfd shows it. The kernel ends the forks when this process ends: they are children of its
+first thread, and it has no other.
 """
 
 from __future__ import annotations

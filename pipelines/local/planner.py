@@ -2,10 +2,10 @@
 
 A batch has what is there when the one before it is staged, up to a number of rows that grows with
 the backlog. It ends at a place in every partition of every topic. New partitions are read from
-offset 0, and one that begins behind it has lost rows; so has a partition that is gone.
+offset 0: one that begins later has lost rows, and so has a partition that is gone.
 
-Small batches are read before they are planned, and a plan has what was read of them. So the rows of
-a leader that hangs wait for it, and those of others do not.
+Small batches are read before they are planned, and a plan has what was read. So only the rows of a
+leader that hangs wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ends(Protocol):
     """Where committed records end: see `LogWatch`."""
 
     def ends(self, places: Places) -> dict[SourcePartition, int]:
-        """Return where partitions end behind their places."""
+        """Return where partitions end, at or after their places."""
 
     def later(self, places: Places, wait_s: float) -> dict[SourcePartition, int]:
         """Return the ends of partitions that have more, as soon as one has any."""
@@ -103,9 +103,9 @@ class Planner:
         return plan
 
     def _read(self, ends: Places) -> Places:
-        """Read a batch if it is small; return where it ends by what leaders have sent.
+        """Read a batch if it is small. Return where it ends, by what leaders have sent.
 
-        What they have not is read once they tell of it again: see `Ends.later`.
+        Rows that they have not sent are read once `Ends.later` shows them again.
         """
         spans = {where: (self._places[where], end) for where, end in ends.items()}
         read = self._read_ahead(spans)
@@ -173,7 +173,7 @@ class Planner:
 
 
 def shares(places: Places, ends: Places, most_rows: float) -> dict[SourcePartition, int]:
-    """Return where a batch of so many rows ends: each partition gives by what it has, and one row.
+    """Return where a batch of so many rows ends: each partition adds its share, at least one row.
 
     Spark's source shares its `maxOffsetsPerTrigger` the same way.
     """

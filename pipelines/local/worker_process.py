@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _END_S: Final = 1.0
-"""A server that is told to end has to kill its forks, and no more."""
+"""So long a server that is to end may take: it only has to kill its forks."""
 _BEGIN: Final = (
     "import sys; sys.path[:] = {path!r}; from sequitur.pipelines.local.fork_server import main; "
     "main({fd}, {driver}, {modules!r}, {files!r})"
@@ -38,7 +38,7 @@ _BEGIN: Final = (
 
 
 class ProcessDiedError(Exception):
-    """A process ended before it has given its answer; the text says how it ended."""
+    """A process ended before its answer came. The text says how it ended."""
 
 
 class WorkerProcess:
@@ -74,7 +74,7 @@ class WorkerProcess:
         self._server.kill(self.pid)
 
     def end(self) -> int | None:
-        """End it, if it has not ended yet, and let go of it; how it has ended."""
+        """End it, if it has not ended yet, and forget it. Return how it has ended."""
         self._channel.close()
         for fd in self._pidfds:
             os.close(fd)
@@ -132,7 +132,7 @@ class ServerProcess:
     def kill(self, pid: int) -> None:
         """Kill a process; to be waited for by `reap`.
 
-        It takes no lock: who holds it may wait for the server.
+        It takes no lock: the thread that holds it may wait for the server.
         """
         requests = self._requests
         with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class ServerProcess:
         requests, self._is_closed = self._requests, True
         if requests is not None:
             # Not `close`: a fork of this process may have the socket, too. And without the lock:
-            # who holds it may wait for the server.
+            # the thread that holds it may wait for the server.
             with contextlib.suppress(OSError):
                 requests.shutdown(socket.SHUT_RDWR)
         with self._lock:

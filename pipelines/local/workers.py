@@ -81,7 +81,7 @@ class ProcessWorkers:
         self._server.start()
 
     def close(self) -> None:
-        """Kill all processes; tasks at work are given up."""
+        """Kill all processes, with the tasks at work."""
         with self._lock:
             self._is_closed = True
             self._give_up([*self._runs])
@@ -139,7 +139,7 @@ class ProcessWorkers:
     def ended_at(
         self, is_stopping: Callable[[], bool], grace_s: float = _GRACE_S
     ) -> Iterator[None]:
-        """See `Workers`; it ends what this thread runs, by killing the processes at it."""
+        """See `Workers`. It ends what this thread runs by killing its processes."""
         block = _Block()
 
         def end() -> None:

@@ -41,7 +41,7 @@ class JobCommand:
 
     @classmethod
     def begin(cls, settings: ReorderSettings, options: RunOptions) -> Self:
-        """Take standard output, before anything else is printed, and tell the warnings."""
+        """Take standard output before anything else is printed, and show the warnings."""
         style = options.progress.on(is_terminal=sys.stdout.isatty())
         # A program that reads the steps must not get what bolts and their modules print.
         output = take_stdout() if style is ProgressStyle.JSON else sys.stdout

@@ -1,4 +1,4 @@
-"""A look at a checkpoint without Spark: only reading, and of a running job's, too.
+"""A look at a checkpoint without Spark. It only reads, so the job may be running.
 
 The state is JSON and Parquet, read as the job reads it, wherever that is.
 """
@@ -57,7 +57,7 @@ class CheckpointReport:
     runs: tuple[HeldRun, ...]  # the runs that hold rows
     # the last steps, oldest first; the newest may not be done
     steps: tuple[tuple[StepEntry, StepDone | None], ...]
-    staged: tuple[StagedStep, ...] = ()  # the steps behind these that are read, and not decided yet
+    staged: tuple[StagedStep, ...] = ()  # the steps after these, staged and not decided yet
     empty_partitions: int = 0  # partitions that the output topic has gained, and that get no rows
 
     @property

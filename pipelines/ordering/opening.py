@@ -1,4 +1,4 @@
-"""A job is opened: its topics are there, its checkpoint is its own, its topology fits both."""
+"""Opens a job: makes its topics, claims its checkpoint, checks that its topology fits both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProcessStage:
 
 
 def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
-    """Claim the checkpoint, make the topics that are missing, and give the engine."""
+    """Claim the checkpoint, make the topics that are missing, and return the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
@@ -93,7 +93,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
         names = process.topology.topics(settings.output_topic)
         of_topology = {name: ensure(name) for name in names if name != settings.output_topic}
         dead_letters = ensure_aside(process.settings.dead_letters(settings.output_topic))
-    # Behind all topics: a start that one of them refuses may come again with other settings.
+    # After all topics: a start that one of them refuses may be repeated with other settings.
     began = job.checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,

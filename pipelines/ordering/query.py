@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.restarts import Begin
 
 
+_COMMIT_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 2.0
+_PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
+_PASSES: Final = re.compile(
+    rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
+    # These two have no code.
+    r"DisconnectException|RetriableException)"
+    r"|java\.util\.concurrent\.TimeoutException"
+    r"|No resolvable bootstrap urls"
+)
+"""Errors of Kafka's clients and of Spark's source for brokers that are away, or no leader."""
+
+
 class SparkQuery:
     """The lives of a job's query; see `Query`."""
 
@@ -100,20 +114,6 @@ def _as_option(begin: Begin) -> str | None:
     for (topic, partition), offset in begin.places.items():
         found.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(found)
-
-
-_COMMIT_TIMEOUT_S: Final = 30.0
-_START_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 2.0
-_PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
-_PASSES: Final = re.compile(
-    rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
-    # These two have no code.
-    r"DisconnectException|RetriableException)"
-    r"|java\.util\.concurrent\.TimeoutException"
-    r"|No resolvable bootstrap urls"
-)
-"""Errors of Kafka's clients and of Spark's source for brokers that are away, or no leader."""
 
 
 class Batches:

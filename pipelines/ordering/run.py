@@ -64,10 +64,10 @@ class Runner(Protocol):
         """Return why tasks cannot do the job's work at all, once that is known."""
 
     def watched(self, stop: Event, tell: Callable[[str], object]) -> AbstractContextManager[object]:
-        """While the block runs, look after what tasks run on."""
+        """Watch what tasks run on while the block runs."""
 
     def looked_at(self, storage: Storage) -> AbstractContextManager[object]:
-        """While the block runs, have workers look whether they can do tasks; see `unfit`."""
+        """Have workers check whether they can do tasks while the block runs; see `unfit`."""
 
 
 def run_reorder(
@@ -161,4 +161,4 @@ def _check_login(kafka: KafkaSettings) -> None:
     except FatalError as error:
         raise TopicError(f"the brokers refuse the job: {error}") from error
     except BrokerError:
-        return  # told, and waited for, when the first question has no answer
+        return  # the first request without an answer says so, and waits
