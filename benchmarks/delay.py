@@ -36,9 +36,9 @@ from benchmarks.broker import bench_broker
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.clock import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.learned_delay import (
     DelayPolicy,
-    EventClock,
     LearnedDelays,
     StepLateness,
     lateness_bin,

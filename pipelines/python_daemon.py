@@ -24,9 +24,9 @@ if __name__ == "__main__":
 import pandas as pd  # noqa: F401 - pyarrow loads it at the first array that it makes
 from pyspark import daemon
 
-import sequitur.pipelines.ordering.runs
+import sequitur.pipelines.ordering.key_tasks
 import sequitur.pipelines.ordering.source
-import sequitur.pipelines.rows.stage
+import sequitur.pipelines.rows.run_writer
 import sequitur.pipelines.sink.sink
 import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded
 

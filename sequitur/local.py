@@ -9,8 +9,8 @@ from sequitur.base.extras import load
 for _module in ("cloudpickle", "pyarrow"):
     load(_module, "sequitur.local")
 
-from sequitur.pipelines.local.runner import reorder
-from sequitur.pipelines.ordering.progress import JobReport
-from sequitur.pipelines.ordering.step import OrderedStep, StepFunction
+from sequitur.pipelines.local.job import reorder
+from sequitur.pipelines.ordering.job_report import JobReport
+from sequitur.pipelines.ordering.ordered_step import OrderedStep, StepFunction
 
 __all__ = ["JobReport", "OrderedStep", "StepFunction", "reorder"]

@@ -9,8 +9,8 @@ for _package in ("pyspark", "pyarrow"):
     load(_package, "sequitur.spark")
 
 from sequitur.pipelines.ordering.job import reorder
-from sequitur.pipelines.ordering.progress import JobReport
-from sequitur.pipelines.ordering.step import OrderedStep, StepFunction
+from sequitur.pipelines.ordering.job_report import JobReport
+from sequitur.pipelines.ordering.ordered_step import OrderedStep, StepFunction
 from sequitur.pipelines.spark_sink.exactly_once import BatchWritten, ExactlyOnceKafka
 
 __all__ = [

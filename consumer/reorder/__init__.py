@@ -9,11 +9,11 @@ from sequitur.consumer.reorder._settings import ReorderSettings
 from sequitur.consumer.reorder.event_time import (
     EventTimeSource,
     EventTimeSpec,
-    OutputTimestamp,
     parse_event_time_spec,
 )
-from sequitur.consumer.reorder.lateness import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.reorder.late_policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.reorder.step_log import Totals
+from sequitur.consumer.reorder.timestamps import OutputTimestamp
 
 __all__ = [
     "DataLoss",

@@ -26,14 +26,11 @@ from sequitur.base.settings import (
     milliseconds,
     split,
 )
-from sequitur.consumer.reorder.clock import LATENESS_LIMIT_MS, DelayPolicy
-from sequitur.consumer.reorder.event_time import (
-    EVENT_TIME_HEADER,
-    EventTimeSpec,
-    OutputTimestamp,
-    TimeBounds,
-)
-from sequitur.consumer.reorder.lateness import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.reorder.event_time import EventTimeSpec
+from sequitur.consumer.reorder.late_policy import DataLoss, LatePolicy, ReorderMode
+from sequitur.consumer.reorder.learned_delay import LATENESS_LIMIT_MS, DelayPolicy
+from sequitur.consumer.reorder.time_bounds import TimeBounds
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER, OutputTimestamp
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.kafka.settings import Topic
 

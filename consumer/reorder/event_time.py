@@ -1,6 +1,16 @@
-"""Event time: what one is, the clock of each source partition, the frontier, the learned delay.
+"""Event time of a record: where it stands, and what counts as one.
 
-Pure. Called by the jobs, and by whoever reads their log.
+- **Where** (`EventTimeSpec`): `json:<path>` in the value (`json:occurred_at`, `json:meta.at`,
+  `json:/event.created`; see `sequitur.base.json_field`), `header:<name>`, or `kafka-timestamp`. A
+  format other than `ms` follows as ` as <format>`.
+- **What**: `sequitur.base.time_format` reads the text, without the blanks around it.
+- **JSON** is read as Spark's `get_json_object` reads it. Of equal names the first that is not null
+  counts. What follows the document is not read. Bytes that are not UTF-8 are replaced. (Spark also
+  takes strings in single quotes, which is not JSON and which this module refuses.)
+- **Headers**: of equal names the last counts, as in Kafka's own `lastHeader`.
+
+Pure, and the reference: the job's tasks compute the same in columns
+(`sequitur.pipelines.rows.event_times`), and a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,163 +22,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.base.json_field import FieldPath, first_at
 from sequitur.base.text import encodable
-from sequitur.base.time_format import (
-    FORMAT_BEGINS,
-    MAX_EVENT_TIME_MS,
-    MILLISECONDS,
-    UNITS,
-    TimeFormat,
-    TimeUnit,
-    split_format,
-)
+from sequitur.base.time_format import FORMAT_BEGINS, MILLISECONDS, TimeFormat, split_format
+from sequitur.consumer.reorder.reasons import MISSING, UNPARSABLE
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 from sequitur.errors import EventTimeSpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-# Why a row went to a side output, and the headers that say so there.
-#
-# The names are part of the output format: a reader of the late or quarantine topic matches on them.
-
-
-LATE: Final = "late"
-"""The event time is behind what was already released."""
-
-STALE: Final = "stale"
-"""In latest mode: not newer than what was already released of its key."""
-
-MISSING: Final = "event-time-missing"
-"""No event time where the setting says it stands."""
-
-UNPARSABLE: Final = "event-time-unparsable"
-"""Not written as the setting says, or the JSON around it is broken."""
-
-NEGATIVE: Final = "event-time-negative"
-"""Before 1970."""
-
-TOO_FAR_FUTURE: Final = "event-time-too-far-future"
-"""Beyond now + max_future_skew: a clock that is wrong, and must not move ours."""
-
-TOO_LARGE: Final = "record-too-large"
-"""Larger than the output topic takes."""
-
-NO_KEY: Final = "key-missing"
-"""Without a key, which a compacted output topic takes of none."""
-
-TOO_EARLY: Final = "event-time-too-early"
-"""Before min_event_time."""
-
-LIKELY_UNITS: Final = {
-    "s": "event-time-likely-seconds",
-    "ms": "event-time-likely-milliseconds",
-    "us": "event-time-likely-microseconds",
-    "ns": "event-time-likely-nanoseconds",
-}
-"""Too early or too far in the future, and neither if the number counted these: by unit."""
-
-QUARANTINE_REASONS: Final = (
-    MISSING,
-    UNPARSABLE,
-    NEGATIVE,
-    TOO_FAR_FUTURE,
-    TOO_EARLY,
-    *LIKELY_UNITS.values(),
-    TOO_LARGE,
-    NO_KEY,
-)
-
-# Headers added, in this order, behind the row's own headers, and then those of its place.
-REASON_HEADER: Final = "sequitur-reason"
-LATE_BY_HEADER: Final = "sequitur-late-by-ms"  # behind the frontier, or behind its key if stale
-FRONTIER_HEADER: Final = "sequitur-frontier"  # epoch ms; the frontier the row was held against
-LAST_RELEASED_HEADER: Final = "sequitur-last-released"  # epoch ms; of its key, where that is known
-OVERSIZED_HEADER: Final = "sequitur-oversized-file"
-"""Of a record that stands for one too large for its topic: where the whole one is, in the job's
-checkpoint."""
-
-
-# Which event times are believed: not before the earliest, not beyond the latest.
-#
-# A number in the wrong unit is off by a factor of a thousand, so it falls far outside, and in the
-# right unit it would not. The reason then names that unit, as the mistake is one of the setting, or
-# of whoever writes the events, and not of single events.
-
-
-_FACTOR: Final = 1000
-_PLAUSIBLE_MS: Final = 946_684_800_000
-"""The year 2000: a unit is likely that makes a number a time from then on. Where times of 1970 are
-believed, any number would be one in some unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimeBounds:
-    """The event times that are believed.
-
-    Attributes:
-        earliest_ms: Anything before it is a mistake, epoch ms.
-        latest_ms: Now + max_future_skew; anything later is a broken clock, or a mistake.
-        unit: What numbers are taken for; None, or auto, where no other unit comes into question.
-    """
-
-    earliest_ms: int = 0
-    latest_ms: int = MAX_EVENT_TIME_MS
-    unit: TimeUnit | None = None
-
-    def reason(self, time_ms: int) -> str | None:
-        """Return why a time is not believed, None when it is."""
-        if time_ms < 0:
-            return NEGATIVE
-        if self.earliest_ms <= time_ms <= self.latest_ms:
-            return None
-        return next(name for name, first, last in self.refusals() if first <= time_ms <= last)
-
-    def refusals(self) -> list[tuple[str, int, int]]:
-        """Return why times are not believed: reason, first and last ms; the first one counts.
-
-        Those of likely units may reach into times that are believed.
-        """
-        return [
-            *self._likely_units(),
-            (TOO_EARLY, 0, self.earliest_ms - 1),
-            (TOO_FAR_FUTURE, self.latest_ms + 1, MAX_EVENT_TIME_MS),
-        ]
-
-    def _likely_units(self) -> list[tuple[str, int, int]]:
-        if self.unit not in UNITS:
-            return []
-        own = UNITS.index(self.unit)
-        plausible_ms = max(self.earliest_ms, _PLAUSIBLE_MS)
-        found = []
-        for place, unit in enumerate(UNITS):
-            if place == own:
-                continue
-            if place < own:  # the true unit is coarser: the time is too small
-                factor = _FACTOR ** (own - place)
-                first, last = -(-plausible_ms // factor), self.latest_ms // factor
-            else:
-                factor = _FACTOR ** (place - own)
-                first, last = plausible_ms * factor, self.latest_ms * factor + factor - 1
-            if first <= MAX_EVENT_TIME_MS:
-                found.append((LIKELY_UNITS[unit], first, min(last, MAX_EVENT_TIME_MS)))
-        return found
-
-
-# Event time of a record: where it stands, and what counts as one.
-#
-# Where (`EventTimeSpec`): `json:<path>` in the value (`json:occurred_at`, `json:meta.at`,
-# `json:/event.created`; `sequitur.base.json_field`), `header:<name>`, or `kafka-timestamp`; and
-# ` as <format>` behind it, where it is not `ms`.
-#
-# What, as text after surrounding blanks are cut, `sequitur.base.time_format` says.
-#
-# JSON follows the reader of Spark's `get_json_object`: of equal names the first that is not null
-# counts, what follows the document is not read, bytes that are not UTF-8 are replaced. (Spark also
-# takes strings in single quotes, which is not JSON and which this reference refuses.) Of equal
-# header names the last counts, as in Kafka's own `lastHeader`.
-#
-# This module is the reference. The job's tasks compute the same in columns, and a test holds the
-# two together.
 
 
 _POINTER: Final = "json-pointer:/"
@@ -398,99 +258,3 @@ def _of_text(text: str | None, written: TimeFormat) -> EventTime:
         return EventTime(reason=MISSING)
     found = written.read(text)
     return EventTime(reason=UNPARSABLE) if found is None else EventTime(found)
-
-
-# Which timestamp a record of an output topic gets.
-#
-# Kafka's own clients seek by it, Kafka Streams and Flink take it for the event time, brokers delete
-# a segment by the newest in it and forget a producer by the last one it sent. So it is the event
-# time, but never older than `now - floor`: retention would delete a backfill as soon as it is
-# written; and never newer than `now`: a broker refuses what is too far ahead (INVALID_TIMESTAMP).
-#
-# Clamping keeps an order: where the times of rows do not fall, neither do the timestamps, within a
-# step and, as `now` does not go back (`now_of_step`), from one step to the next.
-#
-# **No event time is lost**: a record whose timestamp is not its event time carries the event time
-# in the header `EVENT_TIME_HEADER`.
-#
-# Pure: this module is the reference. `sequitur.pipelines.rows.record_timestamps` says the same of
-# columns.
-
-
-EVENT_TIME_HEADER: Final = "sequitur-event-time"
-"""Epoch milliseconds, as text."""
-
-
-class OutputTimestamp(StrEnum):
-    """Which time becomes the timestamp of an output record."""
-
-    EVENT_TIME = "event-time"
-    """The event time of the row."""
-    SOURCE = "source"
-    """The timestamp that the record had in its source topic."""
-    NOW = "now"
-    """When the step began to write."""
-
-
-MOST_AHEAD_MS: Final = 5 * 60_000
-"""A clock that is set back by more than that takes the timestamps back with it."""
-
-
-def now_of_step(clock_ms: int, before_ms: int) -> int:
-    """Return a step's time: no earlier than that of the step before, unless that is far ahead.
-
-    A now far ahead is of a clock that was wrong. Brokers refuse what is too far ahead of their own
-    clock, so to wait until ours has caught up would stop the job for as long.
-
-    Args:
-        clock_ms: What the machine's clock says; epoch ms.
-        before_ms: What the step before took for now; epoch ms.
-    """
-    return before_ms if clock_ms < before_ms <= clock_ms + MOST_AHEAD_MS else clock_ms
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampRule:
-    """The timestamps of the records that a step writes to one topic.
-
-    Attributes:
-        taken_from: What they are taken from.
-        now_ms: No timestamp is newer; epoch ms.
-        floor_ms: Nor older than `now_ms` less this.
-        is_kept: Whether the topic keeps the timestamps it is given: one with
-            `message.timestamp.type = LogAppendTime` does not.
-        tells_event_time: Whether a record whose timestamp is not its event time says so in
-            `EVENT_TIME_HEADER`. Dead letters have a header of their own for it.
-    """
-
-    taken_from: OutputTimestamp
-    now_ms: int
-    floor_ms: int
-    is_kept: bool = True
-    tells_event_time: bool = True
-
-    @property
-    def earliest_ms(self) -> int:
-        """No timestamp is older."""
-        return max(0, self.now_ms - self.floor_ms)
-
-    def of(self, event_time_ms: int | None, source_ms: int) -> tuple[int, bool]:
-        """Return a record's timestamp, and whether its event time is in a header.
-
-        Args:
-            event_time_ms: Its event time; None without one.
-            source_ms: Its timestamp in the source topic.
-        """
-        wanted = {
-            OutputTimestamp.EVENT_TIME: event_time_ms,
-            OutputTimestamp.SOURCE: source_ms,
-            OutputTimestamp.NOW: None,
-        }[self.taken_from]
-        time_ms = self.now_ms if wanted is None else wanted
-        timestamp_ms = max(self.earliest_ms, min(time_ms, self.now_ms))
-        is_told = (
-            self.tells_event_time
-            and event_time_ms is not None
-            and (timestamp_ms != event_time_ms or not self.is_kept)
-        )
-        return timestamp_ms, is_told

@@ -1,18 +1,42 @@
 """The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
 
-Pure. Called by the jobs, and by whoever reads their checkpoint.
+A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of Spark's
+own part (which reads nothing, and begins new batches after what was read). It is written down
+three times:
+
+1. As a `StagedStep` once its rows are staged, while the step before may still be at work. From then
+   on the rows are the job's, whatever becomes of its input.
+2. As a `StepEntry` once the step before is done, and before anything of the step goes out: what is
+   late, what is a duplicate, what is folded. A repeat of the step reads it back instead of
+   computing anew. So a restart never reopens released time, and a repeat gives the same rows.
+3. As a `StepDone` once all that goes out is acknowledged.
+
+Which rows a step releases, with F the frontier before and G after it:
+
+- of runs staged by earlier steps: F < t <= G. Rows at F went out when F was reached.
+- of the run staged by this step: F <= t <= G. A row at F that comes later is on time, and no row
+  after F is out yet, so it goes out now without breaking the order.
+
+A row of this step with t < F is *behind the frontier*. With `keys` in the entry it is judged by the
+last released event time of its key (`sequitur.consumer.reorder.lateness`). It is either rescued,
+which releases it in this step, before everything else, or late. Without `keys` it is late. What was
+judged stands in a file of the step, written before the entry.
+
+Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.clock import EventClock, LearnedDelays
-from sequitur.consumer.reorder.lateness import ROUTES, KeyState, LatePolicy, Output, Run
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.key_state import KeyState
+from sequitur.consumer.reorder.late_policy import ROUTES, LatePolicy, Output
+from sequitur.consumer.reorder.learned_delay import LearnedDelays
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition
 
@@ -20,22 +44,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# The number of the format of the documents that a step writes.
-
-
 STEP_FORMAT: Final = 7
 """No release had 1 to 6. They are refused, and none is used again."""
 
 
-def check_format(document: Mapping[str, Any]) -> None:
-    """Check that this version reads a document."""
-    if document.get("format") != STEP_FORMAT:
-        raise StateFormatError(
-            f"step of format {document.get('format')!r}, this version reads {STEP_FORMAT}"
-        )
+class StepKind(StrEnum):
+    """What made the step."""
 
-
-# Counts of rows: of a step, or since the checkpoint began.
+    BATCH = "batch"
+    TICK = "tick"
+    DRAIN = "drain"
+    RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +84,8 @@ class Totals:
     @property
     def held(self) -> int:
         """Rows that were read and are not in an output yet."""
-        aside = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
-        return self.read - self.released - aside
+        not_released = self.late + sum(self.quarantined.values()) + self.duplicates + self.skipped
+        return self.read - self.released - not_released
 
     def plus(self, other: Totals) -> Totals:
         """Return both counted together."""
@@ -83,18 +102,6 @@ class Totals:
             skipped=self.skipped + other.skipped,
             missing=self.missing + other.missing,
         )
-
-
-# What both documents of a step hold: the staged one, and the one that says what was decided.
-
-
-class StepKind(StrEnum):
-    """What made the step."""
-
-    BATCH = "batch"
-    TICK = "tick"
-    DRAIN = "drain"
-    RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,64 +169,12 @@ class Step:
         }
 
 
-def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `Step.shared_document` back."""
-    check_format(document)
-    partitions, learned = _one_number(document["partition_counts"]), document["learned"]
-    return {
-        "step": document["step"],
-        "kind": StepKind(document["kind"]),
-        "batch_id": document["batch_id"],
-        "previous_frontier_ms": document["previous_frontier_ms"],
-        "clock": EventClock.from_document(document["clock"]),
-        "staged": Totals(**document["staged"]),
-        "learned": None if learned is None else LearnedDelays.from_document(learned),
-        "owner": document["owner"],
-        "source": document["source"],
-        "planned": {
-            SourcePartition(topic, partition): offset
-            for topic, partition, offset in document["planned"]
-        },
-        "topics": document["topics"],
-        "lost": {
-            SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
-            for one in document["lost"]
-        },
-        "counted": {
-            SourcePartition(topic, partition): (rows, size)
-            for topic, partition, rows, size in document["counted"]
-        },
-        "output_partitions": partitions,
-    }
-
-
-def _one_number(counts: Sequence[Sequence[int]] | None) -> int | None:
-    """Return by how many output partitions rows are placed; no release wrote several numbers."""
-    if counts is None:
-        return None
-    (first, cut_ms), *later = counts
-    if later:
-        raise StateFormatError(
-            "the output topic has gained partitions while the job had this checkpoint: rows up to "
-            f"event time {cut_ms} go by {first} partitions and later ones by {later[0][0]}, this "
-            "version keeps one number for a checkpoint"
-        )
-    return first
-
-
-# What a step staged, and how far it moves the frontier: all that needs nothing of the step before.
-#
-# A step is written down twice. As a `StagedStep` once its rows are staged, while the step before
-# may still be at work: from then on the rows are the job's, whatever becomes of its input. As a
-# `StepEntry` once the step before is done: what is late, what is a duplicate, what is folded.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStep(Step):
     """A step whose rows are staged, and of which nothing else is decided.
 
-    Whoever creates its document decides the step's number: of two drivers one stops here. Of the
-    rows that it counts those behind the frontier count as late.
+    The driver that creates its document takes the step's number: of two drivers one stops here.
+    Rows behind the frontier count as late.
 
     Attributes:
         run: The run its rows are in; None without new rows.
@@ -252,28 +207,6 @@ class StagedStep(Step):
         )
 
 
-# The log of the reorder job: what each step staged, how far it moved the frontier, what is held.
-#
-# A *step* is a micro-batch, a tick (no new rows, but time has passed), a drain, or a reset of
-# Spark's own part (which reads nothing, and begins batches anew behind what was read). It is
-# written as a `StagedStep` once its rows are staged, which may be while the step before is still at
-# work. Its `StepEntry` is written once the step before is done, and before anything of the step
-# goes out; a repeat of the step reads it back instead of computing anew: so a restart never reopens
-# released time, and a repeat gives the same rows. What went out is written afterwards as
-# `StepDone`.
-#
-# Which rows a step releases, with F the frontier before and G after it:
-#
-# - of runs staged by earlier steps: F < t <= G. Rows at F went out when F was reached.
-# - of the run staged by this step: F <= t <= G. A row at F that comes later is on time, and no row
-#   after F is out yet, so it goes out now without breaking the order.
-#
-# A row of this step with t < F is *behind the frontier*. With `keys` in the entry it is judged by
-# the last released event time of its key (`sequitur.consumer.reorder.lateness`), and either
-# rescued, which releases it in this step, before everything else, or late. Without, it is late.
-# What was judged stands in a file of the step, written before the entry.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEntry(Step):
     """What a step decided, written before it acts.
@@ -290,7 +223,7 @@ class StepEntry(Step):
             when duplicates are not looked for.
         duplicates: Rows that this step drops as duplicates, whichever step read them.
         judged: Files of the rows behind the frontier, judged, and the rows of each.
-        repeats: Files of the places of the duplicates, likewise.
+        repeats: Files with the places of the duplicates, and the rows of each.
         name: Name of the folders that this attempt at deciding has written.
     """
 
@@ -411,14 +344,6 @@ class StepEntry(Step):
         )
 
 
-def late_rows_to(output: Output, entry: StepEntry) -> int:
-    """Return how many of a step's late rows go there."""
-    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
-
-
-# What a step sent out, held against what it had to send.
-
-
 @dataclass(frozen=True, slots=True)
 class StepDone:
     """What a step sent out, written once all of it is acknowledged.
@@ -472,6 +397,11 @@ class StepDone:
 NOTHING_DONE: Final = StepDone(step=-1, totals=Totals())
 
 
+def late_rows_to(output: Output, entry: StepEntry) -> int:
+    """Return how many of a step's late rows go there."""
+    return entry.staged.late if ROUTES[entry.late_policy].output is output else 0
+
+
 def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> StepDone:
     """Account for a step by what its outputs counted.
 
@@ -485,7 +415,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
         ConservationError: A side output got other rows than were staged for it, more came out than
             was held, or the runs are through and yet rows are missing.
     """
-    aside, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
+    to_late_topic, emitted = late_rows_to(Output.LATE, entry), late_rows_to(Output.RELEASED, entry)
     out = Totals(released=released - emitted, duplicates=entry.duplicates)
     totals = entry.before.plus(entry.staged).plus(out)
     staged_quarantined = sum(entry.staged.quarantined.values())
@@ -493,7 +423,7 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     lost = sum(last - first for first, last in entry.lost.values())
     claims = {
         f"{entry.staged.missing} rows missing, {lost} lost": entry.staged.missing == lost,
-        f"{aside} rows late, {late} written": aside == late,
+        f"{to_late_topic} rows late, {late} written": to_late_topic == late,
         f"{staged_quarantined} rows quarantined, {quarantined} written": staged_quarantined
         == quarantined,
         f"{emitted + (entry.rescued or 0)} rows older than the frontier to write out, {released} "
@@ -509,70 +439,54 @@ def finish(entry: StepEntry, *, released: int, late: int, quarantined: int) -> S
     return StepDone(entry.step, totals)
 
 
-# What the frontier waits for: the partitions that hold it where it is, and until when.
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A partition that the frontier waits for.
-
-    Attributes:
-        partition: Which.
-        event_time_ms: Greatest event time it has given; None before the first.
-        to_read: Its records that have to be read before it can be idle.
-        idle_at_ms: When the frontier goes on without it, wall-clock time, if it gives nothing and
-            is read to its end; None where that is not known.
-    """
-
-    partition: SourcePartition
-    event_time_ms: int | None
-    to_read: int
-    idle_at_ms: int | None
-
-    def text(self, now_ms: int) -> str:
-        """Return it as a sentence.
-
-        Args:
-            now_ms: Wall-clock time.
-        """
-        name = f"partition {self.partition.partition} of {self.partition.topic!r}"
-        given = "has given nothing"
-        if self.event_time_ms is not None:
-            given = f"stands at {_instant(self.event_time_ms)}"
-        if self.to_read:
-            return f"{name} {given}, {self.to_read:,} to read"
-        if self.idle_at_ms is None:
-            return f"{name} {given}"
-        left_s = max(0, self.idle_at_ms - now_ms) / 1000
-        return f"{name} {given}, idle in {left_s:,.0f} s"
-
-
-def awaited(clock: EventClock) -> tuple[Awaited, ...]:
-    """Return the partitions that hold the frontier where it is; none when none does."""
-    live = {
-        where: one
-        for where, one in clock.partitions.items()
-        if not one.was_idle and not one.was_overruled
-    }
-    silent = [where for where, one in live.items() if one.max_event_time_ms is None]
-    reached = {
-        where: one.max_event_time_ms - one.delay_ms
-        for where, one in live.items()
-        if one.max_event_time_ms is not None
-    }
-    least = min(reached.values(), default=None)
-    holding = silent or [where for where, time_ms in reached.items() if time_ms == least]
-    return tuple(
-        Awaited(
-            where, live[where].max_event_time_ms, live[where].to_read_first, live[where].idle_at_ms
+def check_format(document: Mapping[str, Any]) -> None:
+    """Check that this version reads a document."""
+    if document.get("format") != STEP_FORMAT:
+        raise StateFormatError(
+            f"step of format {document.get('format')!r}, this version reads {STEP_FORMAT}"
         )
-        for where in sorted(holding)
-    )
 
 
-def _instant(time_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)
-    except (OverflowError, ValueError):  # beyond the year 9999
-        return f"{time_ms:,} ms"
-    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+def shared_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Read `Step.shared_document` back."""
+    check_format(document)
+    partitions, learned = _one_number(document["partition_counts"]), document["learned"]
+    return {
+        "step": document["step"],
+        "kind": StepKind(document["kind"]),
+        "batch_id": document["batch_id"],
+        "previous_frontier_ms": document["previous_frontier_ms"],
+        "clock": EventClock.from_document(document["clock"]),
+        "staged": Totals(**document["staged"]),
+        "learned": None if learned is None else LearnedDelays.from_document(learned),
+        "owner": document["owner"],
+        "source": document["source"],
+        "planned": {
+            SourcePartition(topic, partition): offset
+            for topic, partition, offset in document["planned"]
+        },
+        "topics": document["topics"],
+        "lost": {
+            SourcePartition(one["topic"], one["partition"]): (one["first"], one["end"])
+            for one in document["lost"]
+        },
+        "counted": {
+            SourcePartition(topic, partition): (rows, size)
+            for topic, partition, rows, size in document["counted"]
+        },
+        "output_partitions": partitions,
+    }
+
+
+def _one_number(counts: Sequence[Sequence[int]] | None) -> int | None:
+    """Return by how many output partitions rows are placed; no release wrote several numbers."""
+    if counts is None:
+        return None
+    (first, cut_ms), *later = counts
+    if later:
+        raise StateFormatError(
+            "the output topic has gained partitions while the job had this checkpoint: rows up to "
+            f"event time {cut_ms} go by {first} partitions and later ones by {later[0][0]}, this "
+            "version keeps one number for a checkpoint"
+        )
+    return first

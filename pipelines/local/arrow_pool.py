@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 _VARIABLE: Final = "ARROW_DEFAULT_MEMORY_POOL"
-"""By which Arrow itself is told a pool."""
+"""The variable by which Arrow itself chooses a pool."""
 _POOL: Final = "jemalloc"
 
 

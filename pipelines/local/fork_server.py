@@ -3,10 +3,10 @@
 The driver has threads, clients and locks, and a fork would copy them in any state. This process has
 only imported what tasks import. So a fork of it takes milliseconds, and shares that memory.
 
-It also ends its forks when the driver is gone, whatever ended the driver and whatever they do. It
-reads the end of its socket then. If a fork of the driver holds a copy of the socket, the driver's
-pidfd tells. The kernel ends the forks when this process ends: they are children of its first
-thread, and it has no other.
+It also ends its forks when the driver is gone, whatever ended the driver and whatever the forks do.
+It reads the end of its socket then. A fork of the driver may hold a copy of the socket: then the
+driver's pidfd shows it. The kernel ends the forks when this process ends: they are children of its
+first thread, and it has no other.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ForkServer:
             os._exit(1)
 
     def _become_worker(self, server: int) -> None:
-        """Belong to the server's life, and to a group of one's own: its end takes all with it."""
+        """Die with the server, and lead a process group, so that one signal ends all of it."""
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != server:

@@ -7,12 +7,12 @@
     spark/offsets/<n>   "v1", what Spark keeps of its clock and settings, where batch n ends
     spark/commits/<n>   "v1", the watermark of the next batch: batch n is staged
 
-So a job moves between both runners: each goes on where the other has stopped, and runs a batch that
-the other has planned and not committed as it was planned. Spark starts from the newest plan and the
-one before it.
+So a job moves between both runners: each continues where the other has stopped. A batch that is
+planned and not committed runs as it was planned. Spark starts from the newest plan and the one
+before it.
 
-Files are created whole and never over one that is there. An owner plans once it has looked that it
-still is the owner, and the plan is on the disk before anything of its batch is staged.
+Files are created whole and never replace another. An owner checks that it still is the owner before
+it plans. The plan is on the disk before anything of its batch is staged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Plan:
 
     Attributes:
         batch_id: Its number.
-        ends: The offset behind its last one, of every partition.
+        ends: The offset after its last one, of every partition.
         is_committed: Whether it is staged, and will not be run again.
     """
 
@@ -96,7 +96,7 @@ class PlanLog:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, source: str) -> Self:
-        """Return those of a checkpoint, in the folder that its log names."""
+        """Return the plans of a checkpoint, in the folder that its log names."""
         return cls(
             checkpoint.storage,
             checkpoint.spark,
@@ -106,7 +106,7 @@ class PlanLog:
         )
 
     def begin(self, begins: Mapping[SourcePartition, int]) -> Mapping[SourcePartition, int]:
-        """Write down where the first batch begins; return it as it stands there."""
+        """Write down where the first batch begins, once. Return what is written there."""
         self._prepare()
         if self._create("sources/0/0", f"\0{_VERSION}\n{_as_json(_by_topic(begins))}"):
             return begins
@@ -130,7 +130,7 @@ class PlanLog:
         return self.newest
 
     def commit(self) -> None:
-        """Take note that the newest batch is staged; forget one that is long over."""
+        """Write down that the newest batch is staged, and delete an old one."""
         if (newest := self.newest) is None or newest.is_committed:
             return
         document = {_WATERMARK: self._watermark_ms}
@@ -170,7 +170,7 @@ class PlanLog:
         return behind.partition("\n")[0]
 
     def _watermark_of(self, batch_id: int) -> int:
-        """Return the watermark that a commit hands on; 0 where it says none."""
+        """Return the watermark in a commit; 0 without one."""
         lines = self._storage.read(f"{self._source}/commits/{batch_id}").splitlines()
         try:
             return int(json.loads(lines[-1])[_WATERMARK])
@@ -198,7 +198,7 @@ class PlanLog:
 
 
 def _checksum(path: str) -> str:
-    """Return where Hadoop keeps the checksum of a file."""
+    """Return the path of the checksum that Hadoop keeps of a file."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc"
 

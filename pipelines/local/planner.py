@@ -2,10 +2,10 @@
 
 A batch has what is there when the one before it is staged, up to a number of rows that grows with
 the backlog. It ends at a place in every partition of every topic. New partitions are read from
-offset 0, and one that begins behind it has lost rows; so has a partition that is gone.
+offset 0: one that begins later has lost rows, and so has a partition that is gone.
 
-Small batches are read before they are planned, and a plan has what was read of them. So the rows of
-a leader that hangs wait for it, and those of others do not.
+Small batches are read before they are planned, and a plan has what was read. So only the rows of a
+leader that hangs wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ends(Protocol):
     """Where committed records end: see `LogWatch`."""
 
     def ends(self, places: Places) -> dict[SourcePartition, int]:
-        """Return where partitions end behind their places."""
+        """Return where partitions end, at or after their places."""
 
     def later(self, places: Places, wait_s: float) -> dict[SourcePartition, int]:
         """Return the ends of partitions that have more, as soon as one has any."""
@@ -103,9 +103,9 @@ class Planner:
         return plan
 
     def _read(self, ends: Places) -> Places:
-        """Read a batch if it is small; return where it ends by what leaders have sent.
+        """Read a batch if it is small. Return where it ends, by what leaders have sent.
 
-        What they have not is read once they tell of it again: see `Ends.later`.
+        Rows that they have not sent are read once `Ends.later` shows them again.
         """
         spans = {where: (self._places[where], end) for where, end in ends.items()}
         read = self._read_ahead(spans)
@@ -135,13 +135,12 @@ class Planner:
         return is_new or self.is_behind
 
     def _begins(self, begin: Begin) -> dict[SourcePartition, int]:
-        """Return where the first batch begins in each partition."""
         partitions = partitions_of(begin.topics)
         earliest = self._job.topics.low_watermarks(partitions)
         if begin.places is not None:
-            told = begin.places
+            places = begin.places
             return {
-                where: earliest[where] if told[where] == EARLIEST else told[where]
+                where: earliest[where] if places[where] == EARLIEST else places[where]
                 for where in partitions
             }
         if self._job.settings.starting_offsets == "latest":
@@ -149,14 +148,14 @@ class Planner:
         return earliest
 
     def _look_for_new(self) -> None:
-        """Follow the topics, if the last look is a while ago."""
+        """Look for new partitions if the last look is long enough ago."""
         if self._steady_s() - self._looked_s >= TOPICS_EACH_S:
             if new := self._follow(input_topics(self._job)):
                 self._known |= self._asked(lambda: self._ends.ends(new))
             self._looked_s = self._steady_s()
 
     def _follow(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Read all partitions of topics; return where those begin that are new."""
+        """Read all partitions of topics. Return where new ones begin."""
         there = partitions_of(topics)
         if gone := sorted(self._places.keys() - {*there}):
             topic, number = gone[0]
@@ -166,7 +165,7 @@ class Planner:
         return new
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """Return the brokers' answer; they are waited for as long as patience goes."""
+        """Return the brokers' answer. Wait for it as long as `patience` says."""
         try:
             return self._job.outages.outlast(ask, any_of(RetriableError))
         except RetriableError as error:
@@ -174,7 +173,7 @@ class Planner:
 
 
 def shares(places: Places, ends: Places, most_rows: float) -> dict[SourcePartition, int]:
-    """Return where a batch of so many rows ends: each partition gives by what it has, and one row.
+    """Return where a batch of so many rows ends: each partition adds its share, at least one row.
 
     Spark's source shares its `maxOffsetsPerTrigger` the same way.
     """

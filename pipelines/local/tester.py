@@ -21,7 +21,7 @@ import pyarrow as pa
 from sequitur.base.extras import load
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS
 from sequitur.errors import ReadTooLargeError, ReorderError, TopicError
 from sequitur.kafka.admin import TopicTimestamps
 from sequitur.kafka.identity import Identity
@@ -33,7 +33,8 @@ from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.opening import ProcessStage, open_engine
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
-from sequitur.pipelines.rows.stage import READ_SCHEMA, spread
+from sequitur.pipelines.ordering.source import BatchSource
+from sequitur.pipelines.rows.columns import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from sequitur.consumer.reorder.event_time import TimestampRule
     from sequitur.consumer.reorder.step_log import StepDone, Totals
+    from sequitur.consumer.reorder.timestamps import TimestampRule
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.pipelines.local.plan_log import Plan
     from sequitur.pipelines.ordering.context import Spans
     from sequitur.pipelines.ordering.engine import ReorderEngine
-    from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.step import StepFunction
-    from sequitur.pipelines.rows.release import Selection
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.ordering.job_report import JobReport
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
 
 # Arrow looks for pandas once, which takes a second: here, and not in the first test.
@@ -260,7 +261,7 @@ class ReorderTester:
         self.close()
 
     def _opened(self) -> ReorderEngine:
-        """Return the life of the job; a new one where the last one has failed."""
+        """Return the life of the job; begin a new one if the last one has failed."""
         if self._engine is not None and self._engine.failure is None:
             return self._engine
         self._end()
@@ -313,8 +314,8 @@ class ReorderTester:
         return None if begins == ends else plans.plan(ends)
 
     def _begins(self, engine: ReorderEngine) -> dict[SourcePartition, int]:
-        told = engine.input.begins(self._topics.counts) or {}
-        return {where: max(0, told.get(where, 0)) for where in self._topics.ends()}
+        begins = engine.input.begins(self._topics.counts) or {}
+        return {where: max(0, begins.get(where, 0)) for where in self._topics.ends()}
 
 
 def _validated(settings: ReorderSettings | Mapping[str, Any]) -> ReorderSettings:
@@ -330,7 +331,7 @@ def _default_process() -> ProcessSettings:
 
 
 def _copied(task: Any) -> Any:
-    """Return a task as another process is given it: what cannot be pickled, no runner can run."""
+    """Return a task as another process gets it: no runner can run what cannot be pickled."""
     try:
         return pickle.loads(pickle.dumps(task))  # noqa: S301 - our own
     except (AttributeError, TypeError, pickle.PicklingError):
@@ -432,8 +433,8 @@ class _ListTopics:
         return dict.fromkeys(partitions, 0)
 
 
-class _ListSource:
-    """Stages what lists hold; see `Source`."""
+class _ListSource(BatchSource):
+    """Reads lists."""
 
     def __init__(
         self, topics: _ListTopics, workers: ThisProcess, settings: ReorderSettings
@@ -442,18 +443,6 @@ class _ListSource:
         self._workers = workers
         self._small = SmallBatches(self, settings, _refuse)
 
-    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
-        return self._small.read_ahead(spans, partitions)
-
-    def stage(
-        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
-    ) -> list[Summary]:
-        del step
-        here = self._small.stage(writer, spans, partitions)
-        found = self._by_tasks(writer, spans, partitions) if here is None else [here]
-        self._small.learn(found)
-        return found
-
     def read(self, spans: Spans, partitions: int, most_bytes: int) -> RowsRead:
         """See `RangeReader`."""
         tables = self._tables(spans, partitions)
@@ -461,13 +450,15 @@ class _ListSource:
             raise ReadTooLargeError(most_bytes)
         return RowsRead([some for table in tables for some in table.to_batches()], spans)
 
-    def _by_tasks(self, writer: RunWriter, spans: Spans, partitions: int) -> list[Summary]:
+    def _by_tasks(
+        self, writer: RunWriter, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        del step
         return self._workers.run(
             [_Staging(writer, table) for table in self._tables(spans, partitions)]
         )
 
     def _tables(self, spans: Spans, partitions: int) -> list[pa.Table]:
-        """Return the rows of each partition that has any."""
         return [
             spread(pa.Table.from_pylist(some, schema=READ_SCHEMA), partitions).cast(READ_SCHEMA)
             for where, (first, stop) in spans.items()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _END_S: Final = 1.0
-"""A server that is told to end has to kill its forks, and no more."""
+"""So long a server that is to end may take: it only has to kill its forks."""
 _BEGIN: Final = (
     "import sys; sys.path[:] = {path!r}; from sequitur.pipelines.local.fork_server import main; "
     "main({fd}, {driver}, {modules!r}, {files!r})"
@@ -38,7 +38,7 @@ _BEGIN: Final = (
 
 
 class ProcessDiedError(Exception):
-    """A process ended before it has given its answer; the text says how it ended."""
+    """A process ended before its answer came. The text says how it ended."""
 
 
 class WorkerProcess:
@@ -67,21 +67,21 @@ class WorkerProcess:
                 return self._channel.recv_bytes()
         except (EOFError, OSError):
             pass
-        raise ProcessDiedError(f"Python worker exited unexpectedly ({_told(self.end())})")
+        raise ProcessDiedError(f"Python worker exited unexpectedly ({_end_text(self.end())})")
 
     def kill(self) -> None:
-        """Kill it; whoever waits for its answer is told."""
+        """Kill it. A thread that waits for its answer gets an error."""
         self._server.kill(self.pid)
 
     def end(self) -> int | None:
-        """End it, if it has not ended yet, and let go of it; how it has ended."""
+        """End it, if it has not ended yet, and forget it. Return how it has ended."""
         self._channel.close()
         for fd in self._pidfds:
             os.close(fd)
         return self._server.reap(self.pid)
 
 
-def _told(code: int | None) -> str:
+def _end_text(code: int | None) -> str:
     if code is None:
         return "with all others"
     if code >= 0:
@@ -132,7 +132,7 @@ class ServerProcess:
     def kill(self, pid: int) -> None:
         """Kill a process; to be waited for by `reap`.
 
-        It takes no lock: who holds it may wait for the server.
+        It takes no lock: the thread that holds it may wait for the server.
         """
         requests = self._requests
         with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class ServerProcess:
         requests, self._is_closed = self._requests, True
         if requests is not None:
             # Not `close`: a fork of this process may have the socket, too. And without the lock:
-            # who holds it may wait for the server.
+            # the thread that holds it may wait for the server.
             with contextlib.suppress(OSError):
                 requests.shutdown(socket.SHUT_RDWR)
         with self._lock:
@@ -190,7 +190,7 @@ class ServerProcess:
             )
 
     def _asked(self, request: bytes, fds: Sequence[int] = ()) -> int | None:
-        """Return the server's answer; None if there is no server any more."""
+        """Return the server's answer; None if the server is gone."""
         if self._requests is None:
             return None
         try:
@@ -201,7 +201,7 @@ class ServerProcess:
         return int(answer) if answer not in {b"", NO_FORK} else None
 
     def _forget(self) -> int | None:
-        """Let go of a server that has died or is to end; how it ended."""
+        """Forget a server that has died or is to end. Return how it ended."""
         process, requests = self._process, self._requests
         self._process = self._requests = None
         self._forks = 0

@@ -29,9 +29,9 @@ T = TypeVar("T")
 MOST_ATTEMPTS: Final = 4
 """At a task whose process dies, as by Spark's `spark.task.maxFailures`."""
 MODULES: Final = (
-    "sequitur.pipelines.ordering.runs",
+    "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.ordering.source",
-    "sequitur.pipelines.rows.stage",
+    "sequitur.pipelines.rows.run_writer",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )
@@ -81,7 +81,7 @@ class ProcessWorkers:
         self._server.start()
 
     def close(self) -> None:
-        """Kill all processes; tasks at work are given up."""
+        """Kill all processes, with the tasks at work."""
         with self._lock:
             self._is_closed = True
             self._give_up([*self._runs])
@@ -139,7 +139,7 @@ class ProcessWorkers:
     def ended_at(
         self, is_stopping: Callable[[], bool], grace_s: float = _GRACE_S
     ) -> Iterator[None]:
-        """See `Workers`; it ends what this thread runs, by killing the processes at it."""
+        """See `Workers`. It ends what this thread runs by killing its processes."""
         block = _Block()
 
         def end() -> None:
@@ -155,7 +155,7 @@ class ProcessWorkers:
             self._blocks.entered.remove(block)
 
     def _dispatch(self) -> None:
-        """Give tasks that wait to processes that are idle; with the lock held."""
+        """Hand waiting tasks to idle processes. The caller holds the lock."""
         while self._turns and (slot := self._free_slot()) is not None:
             run = self._turns.popleft()
             slot.task = run.waiting.popleft()
@@ -173,7 +173,7 @@ class ProcessWorkers:
         return self._slots[-1]
 
     def _serve(self, slot: _Slot) -> None:
-        """Do the tasks of a slot; its thread."""
+        """Do a slot's tasks, in its thread."""
         while (task := self._next(slot)) is not None:
             outcome = self._outcome(slot, task)
             with self._lock:
@@ -183,7 +183,7 @@ class ProcessWorkers:
                 self._dispatch()
 
     def _next(self, slot: _Slot) -> _Task | None:
-        """Wait for a slot's next task; a process without one is ended after a while."""
+        """Wait for a slot's next task. After a while without one its process is ended."""
         while True:
             try:
                 return slot.tasks.get(timeout=None if slot.process is None else self._idle_s)
@@ -191,7 +191,7 @@ class ProcessWorkers:
                 self._rest(slot)
 
     def _rest(self, slot: _Slot) -> None:
-        """End the process of a slot without a task, and the server behind the last one."""
+        """End the process of a slot without a task, and after the last one the server."""
         with self._lock:
             if slot.task is not None or slot.process is None:
                 return
@@ -200,7 +200,7 @@ class ProcessWorkers:
         self._server.rest()
 
     def _outcome(self, slot: _Slot, task: _Task) -> tuple[bool, Any] | Exception:
-        """Have a task done; what `fork_server.work` says of it, or why it says nothing."""
+        """Have a task done. Return what `fork_server.work` says of it, or why it says nothing."""
         try:
             if slot.process is None:
                 slot.process = WorkerProcess(self._server)
@@ -220,7 +220,7 @@ class ProcessWorkers:
         return outcome
 
     def _take(self, task: _Task, outcome: tuple[bool, Any] | Exception) -> None:
-        """Take what became of a task; with the lock held."""
+        """Take in how a task ended. The caller holds the lock."""
         run = task.run
         run.at_work -= 1
         if run.is_over.is_set():
@@ -244,14 +244,14 @@ class ProcessWorkers:
             run.is_over.set()
 
     def _fail(self, run: _Run, error: Exception) -> None:
-        """Begin no other task of a run; those at work are waited for."""
+        """Begin no other task of a run. Tasks at work are waited for."""
         run.error = run.error or error
         run.waiting.clear()
         if run in self._turns:
             self._turns.remove(run)
 
     def _give_up(self, runs: Iterable[_Run]) -> None:
-        """End runs that are not over, and kill the processes at work for them; with the lock."""
+        """End runs that are not over, and kill the processes at work for them. Needs the lock."""
         for run in runs:
             if run.is_over.is_set():
                 continue
@@ -292,7 +292,7 @@ class _Task:
 
 
 class _Slot:
-    """A process, once there is one, and the thread that waits for it."""
+    """A process, which may not be started yet, and the thread that waits for it."""
 
     def __init__(self, serve: Callable[[_Slot], None]) -> None:
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()

@@ -1,9 +1,10 @@
 """How many rows a batch may have: few at first, then as many as are worth a step.
 
-A large batch costs a row less, since a step costs about the same whatever is in it; but its first
-row goes out when its last one is read. So a query begins with a small batch, which also warms the
-JVM up, and each following one may be some times as large. What memory a batch takes does not grow
-with it; the disk and the time that it takes do, so it is bounded by bytes, too.
+A step costs about the same whatever is in it, so rows cost less in a large batch. But the first row
+of a batch goes out after its last one is read. So a query begins with a small batch, which also
+warms the JVM up, and each following batch may be some times as large. A large batch takes more disk
+and time, and no more memory, so batches are bounded by bytes, too. Some rows are read before the
+query begins, to learn how large they are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ _FIRST_ROWS: Final = 200_000
 _FIRST_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 30
 _GROWTH: Final = 4
+_LOOKED_AT: Final = 500
+_LOOK_S: Final = 0.5
+_FIRST_S: Final = 10.0
+"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
+_MOST_PARTITIONS: Final = 64
+_FETCH_BYTES: Final = 16 << 10
+"""Little, since the client unpacks all of an answer before it hands out its first row."""
 
 
 class BatchSize:
@@ -46,25 +54,13 @@ def _fitting(size_bytes: int, row_bytes: float) -> int:
     return max(1, int(size_bytes / max(1.0, row_bytes)))
 
 
-# How large the rows are that a query is about to read: a look at some of them before it begins.
-
-
-_LOOKED_AT: Final = 500
-_LOOK_S: Final = 0.5
-_FIRST_S: Final = 10.0
-"""So long a first row is waited for: a broker may be slow, and without any nothing is known."""
-_MOST_PARTITIONS: Final = 64
-_FETCH_BYTES: Final = 16 << 10
-"""Little, since the client unpacks all of an answer before it hands out its first row."""
-
-
 def mean_row_bytes(
     kafka: KafkaSettings, unread: Mapping[SourcePartition, tuple[int, int]]
 ) -> float:
     """Return the mean size of some rows; 0 where there are none."""
     left = [(where, span) for where, span in sorted(unread.items()) if span[0] < span[1]]
     row_bytes = 0.0
-    # Nobody waits for a transaction that is open: the rows in it are as large as others.
+    # Rows in an open transaction are as large as others, so it is not waited for.
     reader = Reader(
         kafka=kafka,
         is_committed=False,
@@ -84,7 +80,7 @@ def mean_row_bytes(
 
 
 def _mean_bytes(reader: Reader, spans: Mapping[SourcePartition, tuple[int, int]]) -> float:
-    """Mean size of some rows; what is left may be ends of transactions alone."""
+    """Return the mean size of some rows; 0 if only ends of transactions are left."""
     count = size = 0
     until_s = time.monotonic() + _LOOK_S
     for _, record in reader.rows(spans):

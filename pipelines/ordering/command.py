@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
-    from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.run_options import RunOptions
 
     OnDone = Callable[[StepEntry, StepDone], None]
@@ -41,9 +41,9 @@ class JobCommand:
 
     @classmethod
     def begin(cls, settings: ReorderSettings, options: RunOptions) -> Self:
-        """Take standard output, before anything else is printed, and tell the warnings."""
+        """Take standard output before anything else is printed, and show the warnings."""
         style = options.progress.on(is_terminal=sys.stdout.isatty())
-        # What bolts and their modules print is none of a program's that reads the steps.
+        # A program that reads the steps must not get what bolts and their modules print.
         output = take_stdout() if style is ProgressStyle.JSON else sys.stdout
         for warning in settings.warnings:
             complain(f"warning: {warning}")

@@ -1,10 +1,14 @@
 """What all parts of a running job share, and what it needs of what it runs on.
 
-A job runs on Spark and Kafka, or within this process (`sequitur.testing.ReorderTester`). Between
-them and the steps stand these: who plans batches and commits them writes down what it does as Spark
-does, into a folder of the checkpoint (`store.spark_part`), and gives each batch to
-`ReorderEngine.run_batch`; `Source` stages its rows; `Workers` run what a step has to do; `Sink`
-writes what goes out; `Topics` answers what brokers know.
+A job runs on Spark and Kafka, or within this process (`sequitur.testing.ReorderTester`). The steps
+reach these only through:
+
+- **A runner**, which plans batches and commits them. As Spark does, it writes down what it does in
+  a folder of the checkpoint. It hands each batch to `ReorderEngine.run_batch`.
+- **`Source`**, which reads the rows of a batch.
+- **`Workers`**, which run the tasks of a step.
+- **`Sink`**, which writes what goes out.
+- **`Topics`**, which answers what brokers know.
 """
 
 from __future__ import annotations
@@ -17,15 +21,15 @@ if TYPE_CHECKING:
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.key_state import FoldLimits
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.admin import TopicTimestamps
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
-    from sequitur.pipelines.ordering.step import StepFunction
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
     from sequitur.pipelines.sink.sink import Outgoing, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.workers import Workers
@@ -44,10 +48,10 @@ class Source(Protocol):
         they are read once they are planned.
         """
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """Write the rows of ranges as parts of a run, to go to so many output partitions.
+        """Read ranges, and write their rows as parts of a run, for so many output partitions.
 
         Returns what was seen of each part.
         """
@@ -126,12 +130,12 @@ class JobContext:
     workers: Workers
     sink: Sink
     checkpoint: Checkpoint
-    outages: Outages  # how long what passes by itself is waited for, and the job's log
+    outages: Outages  # how long an outage may last, and the job's log
     now_ms: Callable[[], int]  # the wall clock
-    on_done: Callable[[StepEntry, StepDone], None]  # told of each step once it is done
+    on_done: Callable[[StepEntry, StepDone], None]  # called with each step once it is done
     is_bounded: bool  # whether the run ends when it has read what is there
     fold_limits: FoldLimits  # when runs are folded into what is known of keys
-    # a function of the user's that is given what steps release; None without one
+    # a function of the user's that gets what steps release; None without one
     on_step: StepFunction | None = None
     subscription: JobSubscription | None = None  # what its steps are acked in; None without one
     # why tasks cannot do the job's work at all, once that is known; until then None

@@ -2,14 +2,13 @@
 
 Duplicates are found by their id, in two waves of tasks.
 
-Rows of one id may be in any output partition. So the first wave brings them together: a task for
-each block of output partitions writes the ids of its rows, with their places, into a file, in
-buckets by a hash of the id. A task of the second wave takes some buckets, one after the other, out
-of all files.
+1. Rows of one id may be in any output partition. So a task for each block of output partitions
+   writes the ids of its rows, with their places, into a file, in buckets by a hash of the id.
+2. A task takes some buckets, one after the other, out of all files.
 
-Rows that are held when the subscription acks them are left out when they are due: by their age (a
-time to live), or since somebody skipped them. They are found before the step is logged, and stand
-beside the duplicates: what a step leaves out is decided once.
+The subscription may ack rows while they are held: a time to live has passed, or somebody skipped
+them. They are left out when they are due. They are found before the step is logged, and their
+places stand beside those of the duplicates: what a step leaves out is decided once.
 """
 
 from __future__ import annotations
@@ -31,27 +30,21 @@ from sequitur.base.json_field import (
 )
 from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.event_time import LATE
+from sequitur.consumer.reorder.reasons import LATE
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.ordering.runs import (
-    WrittenFile,
-    behind_ms,
-    behind_part,
-    duplicates_files,
-    files_of,
-    one_of_each,
-    reached_parts,
-)
-from sequitur.pipelines.rows.release import Part, Places, RunRows
-from sequitur.pipelines.rows.stage import (
+from sequitur.pipelines.ordering.key_tasks import WrittenFile, files_of, one_of_each
+from sequitur.pipelines.ordering.runs import behind_ms, behind_part, duplicates_files, reached_parts
+from sequitur.pipelines.rows.columns import (
     RELEASE_ORDER,
     ROW_LIMITS,
     RUN_ARROW_SCHEMA,
     SOURCE_ORDER,
     RowLimits,
-    header_values,
     sources,
 )
+from sequitur.pipelines.rows.event_times import header_values
+from sequitur.pipelines.rows.left_out import Places
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.spark.partition_blocks import stretches
 from sequitur.pipelines.store.part_files import PartFile, forget
 from sequitur.pipelines.store.storage import new_folder
@@ -60,7 +53,7 @@ from sequitur.pipelines.workers import blocks_for, done_here, in_blocks, is_smal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.store.storage import Location
@@ -214,10 +207,10 @@ class DuplicateFinder:
     def find(self, entry: StepEntry, staged: StagedStep) -> StepEntry:
         """Find the duplicates among the rows that a step is about to release or judge.
 
-        Of rows with the same id in a step the first in the order of release stays. None stays when
-        one with that id was there in an earlier step: for that, rows up to the frontier are looked
-        through that are not older than the oldest row behind it, or than `deduplicated_ms`. So a
-        duplicate must have the event time of its original.
+        Of rows with the same id in a step, the first in the order of release stays. If an earlier
+        step had a row with that id, none stays. For that the rows up to the frontier are searched
+        that are not older than the oldest row behind it, or than `deduplicated_ms`. So a duplicate
+        must have the event time of its original.
         """
         if self._id is None or entry.deduplicated_ms is None:
             return entry
@@ -252,7 +245,7 @@ class DuplicateFinder:
         out: tuple[Part, ...],
         read: Sequence[Run],
     ) -> list[WrittenFile]:
-        """Write the places of those rows that are new and repeat one that is, or that is out."""
+        """Write the places of new rows that repeat another new row, or a row that is out."""
         workers = self._job.workers
         # In a folder that no document names: it goes once the step is logged.
         ids = self._folder(self._job.checkpoint.new_name(entry.step))
@@ -280,7 +273,7 @@ class DuplicateFinder:
 
 
 def _instead(task: IdsTask) -> str:
-    """Say which headers or fields rows have that are without an id."""
+    """Say which headers or fields rows without an id have."""
     found = next(RunRows(task.new, None, (task.column,), task.limits).pieces(), None)
     some = [] if found is None else found.slice(0, _LOOKED_AT)[task.column].to_pylist()
     if task.kind == "header":
@@ -289,7 +282,7 @@ def _instead(task: IdsTask) -> str:
 
 
 def without_acked(job: JobContext, entry: StepEntry) -> StepEntry:
-    """Leave out the rows that a step would release and that are acked; count them as skipped."""
+    """Leave out rows that a step would release and that are acked. Count them as skipped."""
     subscription = job.subscription
     if subscription is None or not subscription.skips_held:
         return entry

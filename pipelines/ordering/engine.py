@@ -18,12 +18,12 @@ What a crash leaves, and what the restart does with it:
   the same order, under the same sequences. What is out already is left out. If Spark repeats the
   batch, there is nothing to do.
 
-A file that the newest entry does not name is deleted once that entry stands, but for those of steps
-that are staged behind it.
+A file that the newest entry does not name is deleted once that entry is written. Files of steps
+that are staged after it stay.
 
-What Spark's own checkpoint says is not taken on trust: a batch that is repeated must end where the
-log says it ended, and the input topics must be those that were read, by the ids that brokers give
-them. Where that does not hold, the job stops by name, and `JobInput.reset` is the way to go on.
+Spark's own checkpoint is checked against the log. A batch that is repeated must end where the log
+says it ended, and the input topics must have the ids of those that were read. If not, the job stops
+with an error that says so, and `JobInput.reset` is the way to go on.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from typing import TYPE_CHECKING
 
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.pipelines._stop import StopRequestedError
+from sequitur.pipelines.ordering.finisher import Finisher
 from sequitur.pipelines.ordering.job_input import JobInput, check_batch
-from sequitur.pipelines.ordering.progress import JobReport, promised_and_achieved, waiting_text
+from sequitur.pipelines.ordering.job_report import JobReport, promised_and_achieved, waiting_text
 from sequitur.pipelines.ordering.runs import SortedRuns
-from sequitur.pipelines.ordering.step import Finisher, Steps
+from sequitur.pipelines.ordering.step import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sequitur.consumer.reorder.step_log import StagedStep, Totals
     from sequitur.pipelines.ordering.context import JobContext, Spans
-    from sequitur.pipelines.ordering.step_log import StepLog
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.sink.sink import Outputs
     from sequitur.pipelines.topology.processing import Processing
 
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
 class ReorderEngine:
     """Takes the rows of each micro-batch to the output topics: stages, decides, releases.
 
-    Steps are staged one at a time under `_lock`, whoever asks for it: Spark's stream thread for
-    batches, the driver's loop for ticks. Batches are finished by the thread of `Finisher`;
-    everything else waits until that has nothing to do.
+    Steps are staged one at a time under `_lock`: by Spark's stream thread for batches, by the
+    driver's loop for ticks. The thread of `Finisher` finishes batches. Everything else waits until
+    that thread has nothing to do.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ReorderEngine:
         job: JobContext,
         outputs: Outputs,
         processing: Processing | None,
-        log: StepLog,
+        log: LoggedSteps,
         *,
         partitions: int,
         empty: int = 0,
@@ -93,7 +94,7 @@ class ReorderEngine:
 
     @property
     def failure(self) -> Exception | None:
-        """What a step failed of while the query went on reading; None as long as none has."""
+        """The error that a step failed with while the query read on; None before one has."""
         return self._finisher.error
 
     def report(self, read_before: int, seconds: float) -> JobReport:
@@ -168,7 +169,7 @@ class ReorderEngine:
             if head is not None and batch_id <= head.batch_id:
                 return None
             staged = self._steps.stage(batch_id)
-            self._finisher.give(staged)
+            self._finisher.add(staged)
             return staged
 
     def wait_until_done(self) -> None:
@@ -198,10 +199,10 @@ class ReorderEngine:
             self._lock.release()
 
     def _watches_silence(self) -> bool:
-        """Tell whether silence itself is waited for, by bolts with ticks, and a look is due."""
+        """Tell whether bolts wait for silence itself, by ticks, and a look is due."""
         processing = self._processing
         ticks = processing is not None and processing.tick_due_ms is not None
-        return ticks and self._steps.is_look_due()
+        return ticks and self._steps.input_ends.is_look_due()
 
     def drain(self) -> bool:
         """Release everything held; whether anything was."""
@@ -215,7 +216,7 @@ class ReorderEngine:
                 pass
 
     def close(self) -> None:
-        """Let the steps end that are staged or about to be, and none begin after them."""
+        """Let the steps end that are staged or about to be. No step begins after them."""
         self._stopping.set()
         with self._lock:
             self._finisher.close()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.settings import milliseconds
-from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, LearnedDelays, Look, learn
-from sequitur.consumer.reorder.lateness import least_frontier_ms
+from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, Look
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, learn
+from sequitur.consumer.reorder.sorted_run import least_frontier_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.clock import EventClock, StepLateness
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.clock import EventClock
+    from sequitur.consumer.reorder.learned_delay import StepLateness
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.kafka.partition import SourcePartition
 
 
@@ -29,7 +31,7 @@ def tick_ms(settings: ReorderSettings) -> int:
 
 
 class Frontier:
-    """Moves the frontier, by what looks at the input show; of one life of the job."""
+    """Moves the frontier, by what looks at the input show, in one life of the job."""
 
     def __init__(self, settings: ReorderSettings, outages: Outages, *, is_bounded: bool) -> None:
         self._policy = settings.delay_policy
@@ -38,7 +40,7 @@ class Frontier:
         self._max_held_bytes = settings.max_held_bytes
         self._outages = outages
         self._is_bounded = is_bounded
-        self._longest_ms = 0  # before the first look of a life nobody watched
+        self._longest_ms = 0  # the time before the first look of a life was not watched
         self._watched_ms = 2 * tick_ms(settings)
         self._overruled: set[SourcePartition] = set()
 
@@ -57,7 +59,7 @@ class Frontier:
     ) -> EventClock:
         """Return the clocks once partitions were looked at, not advanced yet.
 
-        One whose end is not known was not looked at, if nothing was read of it, either.
+        A partition whose end is not known was not looked at, unless rows of it were read.
         """
         times = maxima or {}
         looks: dict[SourcePartition, Look] = {}
@@ -109,7 +111,7 @@ class Frontier:
                 f"frontier moves on without them, to {behind_s:g} s before the newest event, "
                 "so that the rest fits. Older rows of these partitions are late"
             )
-        # Told once, until they have caught up: between two steps it may fit for a moment.
+        # They are named once, until they have caught up: between two steps it may fit for a moment.
         self._overruled = {
             where
             for where in overruled | (self._overruled & after.partitions.keys())

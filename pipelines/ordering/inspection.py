@@ -1,4 +1,4 @@
-"""A look at a checkpoint without Spark: only reading, and of a running job's, too.
+"""A look at a checkpoint without Spark. It only reads, so the job may be running.
 
 The state is JSON and Parquet, read as the job reads it, wherever that is.
 """
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.ordering.progress import counts, promised_and_achieved, step_summary
+from sequitur.pipelines.ordering.job_report import counts, promised_and_achieved, step_summary
 from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
 from sequitur.pipelines.store.documents import (
     empty_partitions,
@@ -29,7 +29,8 @@ from sequitur.pipelines.store.storage import open_file, storage_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.reorder.lateness import Fold, Run
+    from sequitur.consumer.reorder.key_state import Fold
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.pipelines.store.storage import Storage
 
 STEPS_SHOWN: Final = 10
@@ -56,7 +57,7 @@ class CheckpointReport:
     runs: tuple[HeldRun, ...]  # the runs that hold rows
     # the last steps, oldest first; the newest may not be done
     steps: tuple[tuple[StepEntry, StepDone | None], ...]
-    staged: tuple[StagedStep, ...] = ()  # the steps behind these that are read, and not decided yet
+    staged: tuple[StagedStep, ...] = ()  # the steps after these, staged and not decided yet
     empty_partitions: int = 0  # partitions that the output topic has gained, and that get no rows
 
     @property

@@ -1,15 +1,4 @@
-"""The reorder job on Spark: its session, and an orderly end by a signal.
-
-A stop by signal: the running batch ends, Spark commits it, and the job ends with status 0.
-
-Under spark-submit the JVM is our parent. Left alone it would shut Spark down under the running
-batch, so it is told otherwise for the two signals:
-
-- SIGTERM comes to one process, and often to the JVM alone: a handler passes it on to us.
-- Ctrl-C reaches the whole group, us too, so the JVM ignores SIGINT. It must not even handle it:
-  Hadoop runs `chmod` for each local file it creates, and a child process takes over what is ignored
-  but not what is handled, so Ctrl-C would end that `chmod`, and with it the batch.
-"""
+"""The reorder job on Spark, started from a program, or by spark-submit."""
 
 from __future__ import annotations
 
@@ -17,139 +6,34 @@ import contextlib
 import logging
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING, NoReturn
 
 from sequitur.base.program import run_program
-from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError, TopicError
+from sequitur.errors import ConsumerError, PipelineError, ProducerError, ReorderError
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines.ordering.command import JobCommand
 from sequitur.pipelines.ordering.preflight import check_before_spark
-from sequitur.pipelines.ordering.query import SparkQuery
 from sequitur.pipelines.ordering.run import run_reorder
-from sequitur.pipelines.ordering.source import KafkaSource
-from sequitur.pipelines.ordering.worker_look import WorkerLook
+from sequitur.pipelines.ordering.spark_runner import SparkRunner
+from sequitur.pipelines.ordering.spark_signals import stop_on_signals
 from sequitur.pipelines.python_path import MODULES
 from sequitur.pipelines.session import build_session, log_level
-from sequitur.pipelines.spark.tasks import SparkWorkers, start_python, watched_executors
+from sequitur.pipelines.spark.tasks import start_python
 from sequitur.pipelines.spark_settings import is_local
-from sequitur.pipelines.store.hadoop_folder import check_nameable, open_spark_folder, open_storage
+from sequitur.pipelines.store.hadoop_folder import check_nameable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-    from threading import Event
 
     import typer
-    from pyspark.sql import SparkSession
 
-    from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.opening import ProcessStage
-    from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.step import StepFunction
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.run_options import RunOptions
-    from sequitur.pipelines.store.storage import SparkFolder, Storage
-
-
-class SparkRunner:
-    """A session of Spark's, and the machines it has; see `Runner`."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._look: WorkerLook | None = None
-        self.workers = SparkWorkers(spark)
-
-    def storage(self, location: str) -> Storage:
-        """See `Runner`; as the session's settings understand it."""
-        return open_storage(self._spark, location)
-
-    def spark_folder(self, storage: Storage) -> SparkFolder:
-        """See `Runner`."""
-        return open_spark_folder(self._spark, storage)
-
-    def source(
-        self, kafka: KafkaSettings, settings: ReorderSettings, outages: Outages
-    ) -> KafkaSource:
-        """See `Runner`."""
-        return KafkaSource(kafka, settings, self.workers, outages, self._matcher)
-
-    def _matcher(self, pattern: str) -> Callable[[str], bool]:
-        """Return what tells whether a name matches by Java's rules, since Spark plans by these."""
-        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - the way to Java's patterns
-        try:
-            compiled = jvm.java.util.regex.Pattern.compile(pattern)
-        except (Py4JError, PySparkException) as error:
-            raise TopicError(
-                f"input_pattern {pattern!r} is not a Java regular expression"
-            ) from error
-        return lambda topic: bool(compiled.matcher(topic).matches())
-
-    def query(self, job: JobContext, engine: ReorderEngine, stop: Event) -> SparkQuery:
-        """See `Runner`."""
-        return SparkQuery(self._spark, job, engine, stop)
-
-    def unfit(self) -> Exception | None:
-        """See `Runner`."""
-        return None if self._look is None else self._look.failure
-
-    def watched(
-        self, stop: Event, tell: Callable[[str], object]
-    ) -> contextlib.AbstractContextManager[object]:
-        """See `Runner`."""
-        return watched_executors(self._spark, stop, tell)
-
-    def looked_at(self, storage: Storage) -> contextlib.AbstractContextManager[object]:
-        """See `Runner`."""
-        self._look = WorkerLook.by_spark(self._spark, storage)
-        return self._look.beside(self._spark)
-
-
-class _JavaHandler:
-    """`sun.misc.SignalHandler`, called by the JVM."""
-
-    def __init__(self, stop: Event) -> None:
-        self._stop = stop
-
-    def handle(self, _signal: object) -> None:
-        self._stop.set()
-
-    class Java:
-        implements: Final = ["sun.misc.SignalHandler"]
-
-
-@contextlib.contextmanager
-def stop_on_signals(stop: Event, spark: SparkSession) -> Iterator[None]:
-    """Set `stop` on SIGINT and SIGTERM, here and in the JVM, for as long as the block runs.
-
-    For the main thread, after the session was started: Spark installs a handler of its own.
-    """
-    from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
-
-    context: Any = spark.sparkContext
-    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call] # noqa: SLF001
-    python = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    misc = context._jvm.sun.misc  # noqa: SLF001
-    handlers = {"INT": misc.SignalHandler.SIG_IGN, "TERM": _JavaHandler(stop)}
-    java = {name: misc.Signal.handle(misc.Signal(name), one) for name, one in handlers.items()}
-    try:
-        yield
-    finally:
-        for name, before in java.items():
-            misc.Signal.handle(misc.Signal(name), before)
-        for number, handler in python.items():
-            signal.signal(number, handler)
-
-
-# The reorder job, started from a program of one's own.
 
 
 def reorder(
@@ -220,9 +104,6 @@ def reorder(
         )
 
 
-# A job that spark-submit has started: from its session to its report and its exit code.
-
-
 def run_submitted(
     name: str,
     kafka: KafkaSettings,
@@ -241,7 +122,7 @@ def run_submitted(
     check_before_spark(kafka, settings, process)
     title = name if process is None else f"process {process.topology.name}"
     spark = build_session(f"sequitur {title}", checkpoint=settings.checkpoint, leaves_ctrl_c=True)
-    # What goes wrong is an error here, and is told in a line: Spark's log has hundreds for it.
+    # An error here becomes one line; Spark's log would have hundreds of lines for it.
     spark.sparkContext.setLogLevel(log_level())
     if file is not None:
         check_nameable(spark, str(file), "topology file")
@@ -264,7 +145,7 @@ def run_submitted(
                 process=process,
             )
         )
-    # All is done: a Ctrl-C from here on need not say where it came.
+    # All is done: a Ctrl-C from here on needs no traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     spark.stop()
     command.end(result)

@@ -1,13 +1,12 @@
-"""What a job reads: where Spark begins, whether it is what was read, what of it is lost.
+"""What a job reads: where it begins, whether it is what was read before, what of it is lost.
 
-Rows are lost that are gone and were never read: by retention, or with their topic.
+Rows are lost if retention or the end of their topic deletes them before they are read.
 
-Spark's own checkpoint may be lost, in part or whole, or be an older copy, and a topic may be
-deleted and recreated: each looks just as before. So an entry of the log holds where its batch ended
-in each source partition, and the ids that brokers have given the topics.
+Spark's own checkpoint may be lost, in part or whole, or be an older copy. A topic may be deleted
+and recreated. Neither can be seen by itself. So an entry of the log holds where its batch ended in
+each source partition, and the topics' ids, which brokers assign.
 
-Beside the steps that read rows there are steps after which Spark's part begins again: where the log
-has got to, or behind lost rows.
+After some steps Spark's part begins again: where the log has got to, or after lost rows.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import Step
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_subscription import JobSubscription
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.step import Steps
-    from sequitur.pipelines.ordering.step_log import StepLog
 
     Lost: TypeAlias = Mapping[SourcePartition, tuple[int, int]]
 
@@ -56,7 +55,7 @@ def lost_offsets(
 def lost_of_plan(
     planned: Mapping[SourcePartition, int], first: Mapping[SourcePartition, int]
 ) -> Lost:
-    """Return the offsets that are gone of a first batch that is planned and was not read."""
+    """Return the offsets that are gone of a first batch that is planned and not read."""
     return {
         where: (position, first[where])
         for where, position in planned.items()
@@ -80,7 +79,7 @@ def in_words(lost: Lost) -> str:
 
 
 def check_start(job: JobContext, entry: Step) -> None:
-    """Check what can be checked before Spark begins a batch; it may never begin one."""
+    """Check what can be checked before Spark begins a batch: it may never begin one."""
     if job.checkpoint.spark.is_planned(entry.source, entry.batch_id):
         check_batch(job, entry, entry.batch_id)
     topic_ids(job, entry, entry.topics)
@@ -89,7 +88,7 @@ def check_start(job: JobContext, entry: Step) -> None:
 def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
     """Check that a batch that Spark begins is the one that was logged last, or the next.
 
-    The one that was logged has to end where the log says, and the next to begin there.
+    A logged batch has to end where the log says. The next one has to begin there.
     """
     job.checkpoint.check_log(entry, batch_id)
     if entry is None:
@@ -101,7 +100,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
             f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
-        return  # the first behind a reset begins where we have told Spark to
+        return  # the first one after a reset begins where the job has Spark begin
     planned = job.checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
     if planned == entry.planned:
         return
@@ -116,7 +115,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
 
 
 def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> dict[str, str]:
-    """Ask for the ids of topics; those that were read must have the same ids as then."""
+    """Return the ids of topics. Topics that were read before must have the same ids as then."""
     ids = job.topics.ids(topics)
     known = {} if before is None else before.topics
     for topic, found in ids.items():
@@ -131,13 +130,13 @@ def topic_ids(job: JobContext, before: Step | None, topics: Iterable[str]) -> di
 
 
 class JobInput:
-    """The input of a job, as the log has it. The lock is the engine's, for staging, too."""
+    """The input of a job, as the log has it. The lock is the engine's, which staging takes, too."""
 
     def __init__(
         self,
         job: JobContext,
         lock: threading.Lock,
-        log: StepLog,
+        log: LoggedSteps,
         steps: Steps,
     ) -> None:
         self._lock = lock
@@ -157,7 +156,7 @@ class JobInput:
 
     @property
     def is_reset(self) -> bool:
-        """Whether Spark's part begins anew, where the log has got to."""
+        """Whether Spark's part begins again, where the log has got to."""
         head = self._log.head
         return head is not None and head.batch_id < 0
 
@@ -173,11 +172,11 @@ class JobInput:
 
     @property
     def has_log(self) -> bool:
-        """Whether anything was logged yet; else nothing can be counted as missing."""
+        """Whether anything was logged yet. Without a log nothing can be counted as missing."""
         return self._log.head is not None
 
     def forget_unfinished(self) -> None:
-        """Let go of what Spark was at when it ended, or power failed; when no query runs."""
+        """Drop the plan of a batch that Spark did not end. To be called when no query runs."""
         with self._lock:
             head = self._log.head
             logged = -1 if head is None else head.batch_id
@@ -193,7 +192,7 @@ class JobInput:
                 check_start(self._job, head)
 
     def begin_at_cursors(self, subscription: JobSubscription) -> None:
-        """Log a first step behind which Spark begins where the subscription has got to.
+        """Log a first step after which Spark begins where the subscription has got to.
 
         For a job without a log: a new one, or one whose checkpoint is gone.
         """
@@ -213,12 +212,12 @@ class JobInput:
     def reset(self, wait: Callable[[float], bool]) -> bool:
         """Restart Spark's part where the log has got to; recreated topics, at their beginning.
 
-        For when Spark's own checkpoint is lost or is not ours, or topics are not those that were
-        read. Before the first step there is only Spark's plan to let go of. To be called once,
-        after `ReorderEngine.recover`, instead of `check`.
+        It is the way out if Spark's own checkpoint is lost or not ours, or if topics are not those
+        that were read. Before the first step only Spark's plan is dropped. To be called once, after
+        `ReorderEngine.recover`, instead of `check`.
 
-        Of a topic that was recreated, rows will come with offsets that were there before. So what
-        is held goes out first, as in a drain, and events that wait for another attempt get it.
+        Rows of a recreated topic have offsets that other rows had before. So held rows go out
+        first, as in a drain, and events that wait for another attempt get it.
         """
         with self._lock, self._log.resetting(), contextlib.suppress(StopRequestedError):
             self._reset(wait)
@@ -239,26 +238,26 @@ class JobInput:
             self._steps.drain()
         while recreated and self._steps.try_again(wait, StepKind.DRAIN):
             pass
-        # The drain and the attempts have moved the frontier: the reset goes on from there.
+        # The drain and the attempts have moved the frontier: the reset begins there.
         newest = self._log.entry
         assert newest is not None  # steps are added, and never taken away
         clock, topics = newest.clock.without(recreated), {**newest.topics, **ids}
         self._steps.run(self._steps.reset(newest, clock, topics, {}))
 
     def lost(self, topics: Mapping[str, int]) -> Lost:
-        """Return what the input has lost that was never read, by partition; see `has_log`, too."""
+        """Return the offsets that are gone and were never read, by partition; see `has_log`."""
         with self._lock:
             entry = self._log.head
             if entry is None:
                 # Only where the first batch is planned already is there anything to lose.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.source)
                 return lost_of_plan(planned, self._first(topics))
-            # Of a topic that was recreated nothing is lost that can be told by offsets.
+            # In a recreated topic offsets do not show what is lost.
             topic_ids(self._job, entry, entry.topics)
             return lost_offsets(entry.clock, self._first(topics))
 
     def pass_over_lost(self, topics: Mapping[str, int]) -> Lost:
-        """Restart Spark's part behind what the input has lost, and count that as missing.
+        """Restart Spark's part after lost rows, and count these as missing.
 
         To be called when no query runs.
         """
@@ -288,7 +287,7 @@ class JobInput:
         }
 
     def _first(self, topics: Mapping[str, int]) -> dict[SourcePartition, int]:
-        """Return the first offset that is there of each partition that is."""
+        """Return the first offset of each partition."""
         return self._job.topics.low_watermarks(partitions_of(topics))
 
 

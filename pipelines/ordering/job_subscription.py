@@ -37,8 +37,8 @@ from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
-from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.stage import SOURCE_ORDER, sources
+from sequitur.pipelines.rows.columns import SOURCE_ORDER, sources
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.documents import NO_FORMER_JOB, FormerJob
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.admin import KafkaTopics
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.rows.stage import AckedOffsets
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
 

@@ -1,4 +1,4 @@
-"""A job is opened: its topics are there, its checkpoint is its own, its topology fits both."""
+"""Opens a job: makes its topics, claims its checkpoint, checks that its topology fits both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
-from sequitur.pipelines.ordering.step_log import StepLog
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.context import JobContext, Topics
 
 
-def partitions_begun(log: StepLog, began: int, released: OutputTopic) -> int:
+def partitions_begun(log: LoggedSteps, began: int, released: OutputTopic) -> int:
     """Return by how many output partitions rows are placed: as many as at the first step."""
     head = log.head
     return released.partitions if head is None else head.output_partitions or began
 
 
-def partitions_used(root: str, log: StepLog, begun: int, released: OutputTopic) -> int:
+def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTopic) -> int:
     """Return to how many partitions of the output topic rows go; refuse a topic that has fewer."""
     # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
     used = max(begun, log.partitions_sent(released.name))
@@ -47,14 +47,14 @@ def partitions_used(root: str, log: StepLog, begun: int, released: OutputTopic) 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStage:
-    """A topology that is given the ordered events, and how it is run."""
+    """A topology that gets the ordered events, and how it is run."""
 
     topology: Topology
     settings: ProcessSettings
 
 
 def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
-    """Claim the checkpoint, make the topics that are missing, and give the engine."""
+    """Claim the checkpoint, make the topics that are missing, and return the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
@@ -93,7 +93,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
         names = process.topology.topics(settings.output_topic)
         of_topology = {name: ensure(name) for name in names if name != settings.output_topic}
         dead_letters = ensure_aside(process.settings.dead_letters(settings.output_topic))
-    # Behind all topics: a start that one of them refuses may come again with other settings.
+    # After all topics: a start that one of them refuses may be repeated with other settings.
     began = job.checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,
@@ -105,7 +105,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
             topology=None if process is None else process.topology.name,
         )
     )
-    log = StepLog(job.checkpoint)
+    log = LoggedSteps(job.checkpoint)
     there = outputs.released
     begun = partitions_begun(log, began, there)
     used = partitions_used(job.checkpoint.root, log, begun, there)
@@ -137,7 +137,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
 
 
 def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
-    """Check that brokers remember what the job has written for as long as that is relied on."""
+    """Check that brokers remember for long enough what the job has written."""
     expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):

@@ -1,6 +1,6 @@
-"""What can be refused is refused before a job starts; Spark alone takes ten seconds to.
+"""Refuses a job before it starts, as far as possible: Spark alone takes ten seconds to start.
 
-Most of this is looked at again by the job itself, which cannot rely on what was true a moment ago.
+The job checks most of this again, since it may have changed meanwhile.
 """
 
 from __future__ import annotations

@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.restarts import Begin
 
 
+_COMMIT_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 2.0
+_PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
+_PASSES: Final = re.compile(
+    rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
+    # These two have no code.
+    r"DisconnectException|RetriableException)"
+    r"|java\.util\.concurrent\.TimeoutException"
+    r"|No resolvable bootstrap urls"
+)
+"""Errors of Kafka's clients and of Spark's source for brokers that are away, or no leader."""
+
+
 class SparkQuery:
     """The lives of a job's query; see `Query`."""
 
@@ -77,7 +91,7 @@ class SparkQuery:
         return is_sparks(error)
 
     def _tick_while(self, query: StreamingQuery) -> Exception | None:
-        """Tick the engine while the query runs; what ends that: of a tick, or of unfit workers."""
+        """Tick the engine while the query runs. Return a tick's error, or why workers are unfit."""
         ticks = Ticks(self._job, self._engine)
         while self._goes_on(query) and not self._stop.wait(POLL_S):
             if (unfit := self._job.unfit()) is not None:
@@ -93,7 +107,7 @@ class SparkQuery:
 
 
 def _as_option(begin: Begin) -> str | None:
-    """Return where Spark is to begin, as its option takes it, with each partition named."""
+    """Return where Spark is to begin, as its option takes it: with each partition's offset."""
     if begin.places is None:
         return None
     found: dict[str, dict[str, int]] = {}
@@ -102,24 +116,11 @@ def _as_option(begin: Begin) -> str | None:
     return json.dumps(found)
 
 
-_COMMIT_TIMEOUT_S: Final = 30.0
-_START_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 2.0
-_PASSING: Final = [java_exception(code) for code in codes_of(Request.SOURCE, Action.RETRY)]
-_PASSES: Final = re.compile(
-    rf"org\.apache\.kafka\.common\.errors\.({'|'.join(_PASSING)}|"
-    # These two have no code.
-    r"DisconnectException|RetriableException)"
-    r"|java\.util\.concurrent\.TimeoutException"
-    r"|No resolvable bootstrap urls"
-)
-"""What Kafka's clients and Spark's source say of brokers that are away, and of a missing leader."""
-
-
 class Batches:
-    """What `foreachBatch` gets: the engine's, remembering the error that Spark only describes.
+    """What `foreachBatch` calls: it has the engine run batches, and keeps the error of one.
 
-    Spark gives them its DataFrame. Nothing runs it: the engine reads the ranges that are planned.
+    Spark would only describe the error. The DataFrame that Spark passes is never run: the engine
+    reads the ranges that are planned.
     """
 
     def __init__(self, engine: ReorderEngine, size: BatchSize | None) -> None:
@@ -132,11 +133,11 @@ class Batches:
 
     @property
     def first_rows(self) -> int | None:
-        """Most rows of the first one; None for all there are."""
+        """Most rows of the first batch; None for all there are."""
         return None if self._size is None else self._size.rows
 
     def are_of(self, query: StreamingQuery) -> None:
-        """Tell whose they are, once it is started; its first batch may run already."""
+        """Take in the query, once it is started. Its first batch may run already."""
         self._query = query
         self._is_started.set()
 
@@ -151,23 +152,23 @@ class Batches:
                 limit_batches(rows.sparkSession, self._query, self._size.rows)
         except Exception as error:  # noqa: BLE001 - kept, and told by the job
             self.error = error
-            # Spark looks through what it is told, traceback and all, by an expression of which its
-            # thread's stack may overflow; and what it makes of it, nobody reads.
+            # Spark matches the text of the error, with its traceback, against an expression on
+            # which its thread's stack may overflow. Nothing reads what Spark makes of it.
             raise RuntimeError("the batch failed") from None
 
     def forget(self, spark: SparkSession) -> None:
-        """Let go of them, and so of the job, once their query is over."""
+        """Drop the references that keep the job in memory, once the query is over."""
         forget(spark, self, self._connection)
 
 
 def limit_batches(spark: SparkSession, query: StreamingQuery | None, rows: int) -> None:
-    """Have the batches of a query read so many rows at most from now on; to be called in one.
+    """Let the next batches of a query read at most so many rows; to be called within a batch.
 
     Spark asks a source for its limit once, when the query starts, and keeps it by the source. That
     map is replaced between two batches, by the thread that reads it.
     """
     if query is None:
-        return  # not started yet, after a minute: its batches stay small for now
+        return  # not started yet, after a minute: batches stay small for now
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no setting for it
     execution = query._jsq.streamingQuery()  # noqa: SLF001
     limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(rows)
@@ -251,12 +252,12 @@ def end_query(
     *,
     is_stopping: Callable[[], bool] = bool,
 ) -> Exception | None:
-    """Stop the query between two batches; what ended it if it ended by an error.
+    """Stop the query between two batches. Return the error that ended it; None without one.
 
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
     """
-    # A batch that gives way to a stop is an error to Spark alone; other errors are reported later.
+    # Only to Spark is a batch that ends for a stop an error. Other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S
@@ -284,10 +285,10 @@ def end_query(
 
 
 def _stop(query: StreamingQuery, is_stopping: Callable[[], bool]) -> None:
-    """Have Spark end its thread; a job that is to stop leaves one that a broker holds.
+    """Have Spark end its thread. A job that is to stop does not wait for a thread that hangs.
 
-    Spark asks brokers for offsets in calls that no interrupt ends, for minutes where one hangs. The
-    engine is closed, so that whatever that thread comes to do then is refused.
+    Spark asks brokers for offsets in calls that no interrupt ends, and that last minutes if one
+    hangs. The engine is closed, so it refuses what that thread does later.
     """
     ended = beside(query.stop, "stop of a query")
     while not ended.done() and not is_stopping():

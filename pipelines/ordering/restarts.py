@@ -1,8 +1,10 @@
-"""What reads a job's input runs until it has read what there is, and again after what passes.
+"""Runs what reads a job's input, and runs it again after an error that passes.
 
-A *life* of a query ends by a stop, by its end, or by an error. Brokers that are away pass by
-themselves; rows that the input has lost are left out and counted, where the settings say so. After
-either the engine is opened again, and the next life begins.
+A *life* of a query ends by a stop, by its end, or by an error. Two kinds of errors begin a new
+life, with the engine opened again:
+
+- Brokers were away: the job waits for them.
+- The input has lost rows: they are left out and counted, if the settings say so.
 """
 
 from __future__ import annotations
@@ -78,12 +80,12 @@ class Restarts:
         """Run the query until it has read what there is, or the job is to stop."""
         error = self._live()
         while error is not None:
-            self._job.checkpoint.check_owner()  # whatever else went wrong, that was why
+            self._job.checkpoint.check_owner()  # another owner is the cause of all other errors
             error = self._overcome(error)
         self._job.checkpoint.check_owner()
 
     def _overcome(self, error: Exception) -> Exception | None:
-        """Go on after what ended the query, and give what ended it then; else raise the error."""
+        """Begin again after an error that passes, and return the next one; else raise it."""
         if isinstance(error, StopRequestedError) or (self._passes(error) and self._stop.is_set()):
             return None
         try:
@@ -104,9 +106,9 @@ class Restarts:
             return found
 
     def _pass_over_lost(self, topics: Mapping[str, int], error: Exception | None) -> bool:
-        """Count what the input has lost, and leave it out; whether it has lost anything.
+        """Count what the input has lost, and leave it out. Return whether it has lost anything.
 
-        A loss may be why the query has ended, by `error`; where it ends the job, it is raised.
+        A loss may be why the query has ended with `error`. If it ends the job, it is raised.
         """
         lost = self._engine.input.lost(topics)
         if lost and not self._engine.input.has_log:
@@ -133,11 +135,11 @@ class Restarts:
         return passes(error) or self._query.passes(error)
 
     def _live(self) -> Exception | None:
-        """Run a life of the query; what ended it but for a stop."""
+        """Run a life of the query. Return the error that ended it; None after a stop."""
         job, engine = self._job, self._engine
         topics = input_topics(job)
         if engine.input.is_reset:
-            # Told where to begin, Spark does not look whether a partition that is new begins at 0.
+            # With places to begin at, Spark does not look whether a new partition begins at 0.
             self._pass_over_lost(topics, None)
         places = engine.input.begins(topics)
         engine.input.forget_unfinished()
@@ -170,7 +172,7 @@ class Ticks:
         return max(0.0, self._next_s - time.monotonic())
 
     def tick_if_due(self) -> None:
-        """Tick, if one is due; a bounded run ends by itself, and has none."""
+        """Tick, if a tick is due. A bounded run ends by itself, and has none."""
         if self._job.is_bounded or self.left_s:
             return
         if self._job.subscription is not None:

@@ -7,16 +7,17 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from sequitur.base.retry import Outages
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS
 from sequitur.errors import BrokerError, FatalError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.job_checks import checks_of
+from sequitur.pipelines.ordering.job_metrics import serve_metrics
 from sequitur.pipelines.ordering.job_subscription import require_name, subscribe
 from sequitur.pipelines.ordering.opening import open_engine
-from sequitur.pipelines.ordering.progress import print_step, serve_metrics
+from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarts import Restarts
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.pipelines.store.checkpoint import Checkpoint
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from threading import Event
 
     from sequitur.consumer.reorder import ReorderSettings
-    from sequitur.consumer.reorder.lateness import FoldLimits
+    from sequitur.consumer.reorder.key_state import FoldLimits
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Source
     from sequitur.pipelines.ordering.engine import ReorderEngine
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.opening import ProcessStage
-    from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.restarts import Query
-    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.store.storage import SparkFolder, Storage
     from sequitur.pipelines.workers import Workers
 
@@ -64,10 +65,10 @@ class Runner(Protocol):
         """Return why tasks cannot do the job's work at all, once that is known."""
 
     def watched(self, stop: Event, tell: Callable[[str], object]) -> AbstractContextManager[object]:
-        """While the block runs, look after what tasks run on."""
+        """Watch what tasks run on while the block runs."""
 
     def looked_at(self, storage: Storage) -> AbstractContextManager[object]:
-        """While the block runs, have workers look whether they can do tasks; see `unfit`."""
+        """Have workers check whether they can do tasks while the block runs; see `unfit`."""
 
 
 def run_reorder(
@@ -155,10 +156,10 @@ def run_reorder(
 
 
 def _check_login(kafka: KafkaSettings) -> None:
-    """Check that no broker rejects the connection: to wait would not help; for silence it may."""
+    """Check that no broker rejects the connection: waiting helps only after silence."""
     try:
         require_broker(kafka)
     except FatalError as error:
         raise TopicError(f"the brokers refuse the job: {error}") from error
     except BrokerError:
-        return  # told, and waited for, when the first question has no answer
+        return  # the first request without an answer says so, and waits

@@ -1,17 +1,16 @@
 """Small batches are read and staged in the driver: a round of tasks costs more than they do.
 
-Such a batch is planned, logged and committed as any other. What it is to read are ranges of
-offsets; here a reader of our own reads exactly these, and what is read is staged as a task would
-stage it.
+Such a batch is planned, logged and committed as any other. It has ranges of offsets: a reader of
+our own reads exactly these, and its rows are staged as a task would stage them.
 
-Who plans batches by itself, as the local runner does, has them read first, and then plans what was
-read. So a leader that hangs keeps back no rows but its own.
+The local runner plans batches itself. So it has them read first, and then plans what was read: a
+leader that hangs keeps back no rows but its own.
 
-How much may be read is settled before it is: by offsets, of which a range has at least as many as
-rows, and by the bytes of a row so far. What turns out larger all the same is not unpacked.
+Whether a batch is small is settled before it is read: by its offsets, which are at least as many as
+its rows, and by the mean bytes of rows so far. A batch that turns out larger is not unpacked.
 
-Tasks read whatever the driver cannot, and it is told why: so what becomes of offsets that are gone,
-or of brokers that are away, has one rule.
+If the driver cannot read a batch, tasks read it, and the job's log says why. So one rule covers
+offsets that are gone and brokers that are away.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sequitur.errors import ReadTooLargeError, UnansweredError
 from sequitur.kafka.arrow_records import binary, headers
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.rows.stage import READ_SCHEMA, outputs_of
+from sequitur.pipelines.rows.columns import READ_SCHEMA, outputs_of
 from sequitur.pipelines.workers import done_here
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.reader import Reader
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 
 PATIENCE_S: Final = 10.0
 """So long the driver waits for records that do not come, before tasks do."""
@@ -52,7 +51,7 @@ class RowsRead(NamedTuple):
     """What was read of some ranges.
 
     Attributes:
-        rows: The rows, as tasks are given them.
+        rows: The rows, with the columns of `READ_SCHEMA`.
         spans: The ranges that they are all rows of.
         silence: Why these end before what was asked for; None where they do not.
     """
@@ -107,8 +106,8 @@ class SmallBatches:
         self._ahead = partitions, read
         return read.spans
 
-    def stage(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
-        """Read and stage a batch; None where tasks have to."""
+    def read_into(self, writer: RunWriter, spans: Spans, partitions: int) -> Summary | None:
+        """Read a batch, and write its rows as a part of a run; None where tasks have to."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and (ahead[0], ahead[1].spans) == (partitions, spans):
             read: RowsRead | None = ahead[1]
@@ -133,7 +132,7 @@ class SmallBatches:
     def _read(
         self, spans: Spans, partitions: int, *, may_be_short: bool = False
     ) -> RowsRead | None:
-        """Return the rows of a batch before any of them is staged; None where that fails."""
+        """Return the rows of a batch before any of them is staged; None if that fails."""
         try:
             read = self._reader.read(spans, partitions, self._most_bytes)
             return self._checked(read, may_be_short=may_be_short)
@@ -150,7 +149,7 @@ class SmallBatches:
             return None
 
     def _checked(self, read: RowsRead, *, may_be_short: bool) -> RowsRead:
-        """Return what was read; raise why it is not all, unless that is what is wanted."""
+        """Return what was read. Raise why it is not all, unless less is wanted."""
         if read.silence is not None:
             if not may_be_short or self._is_stopping():
                 raise read.silence
@@ -193,7 +192,7 @@ class KafkaRanges:
 def rows_of(
     where: SourcePartition, columns: RecordColumns, partitioner: KeyPartitioner
 ) -> pa.RecordBatch:
-    """Return records of a partition as tasks are given rows."""
+    """Return records of a partition as rows, with the columns of `READ_SCHEMA`."""
     count = len(columns)
     numbers = np.full(count, where.partition, np.int64)
     outputs = outputs_of(partitioner, columns.keys.each(), numbers)

@@ -7,6 +7,7 @@ logs and commits a batch, and never runs its DataFrame.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.partition import SourcePartition
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
     from sequitur.pipelines.workers import Workers
 
 _GRACE_S: Final = 3.0
@@ -35,8 +36,33 @@ _packed: Final[dict[KafkaSettings, dict[str, tuple[float, int]]]] = {}
 """What tasks of this process have learnt of how topics are packed; see `Reader`."""
 
 
-class KafkaSource:
-    """The input topics; see `Source`.
+class BatchSource(ABC):
+    """Reads a batch in the driver if it is small enough, else in tasks; see `Source`."""
+
+    _small: SmallBatches
+
+    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
+        """See `Source`."""
+        return self._small.read_ahead(spans, partitions)
+
+    def read_into(
+        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        """See `Source`."""
+        here = self._small.read_into(writer, spans, partitions)
+        found = [here] if here is not None else self._by_tasks(writer, step, spans, partitions)
+        self._small.learn(found)
+        return found
+
+    @abstractmethod
+    def _by_tasks(
+        self, writer: RunWriter, step: int, spans: Spans, partitions: int
+    ) -> list[Summary]:
+        """Have tasks read ranges, and write their rows as parts of a run."""
+
+
+class KafkaSource(BatchSource):
+    """The input topics.
 
     Args:
         kafka: How to reach the brokers.
@@ -69,19 +95,6 @@ class KafkaSource:
             is_stopping=self._is_stopping,
         )
 
-    def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
-        """See `Source`."""
-        return self._small.read_ahead(spans, partitions)
-
-    def stage(
-        self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
-    ) -> list[Summary]:
-        """See `Source`."""
-        here = self._small.stage(writer, spans, partitions)
-        found = [here] if here is not None else self._by_tasks(writer, step, spans, partitions)
-        self._small.learn(found)
-        return found
-
     def matcher(self, pattern: str) -> Callable[[str], bool]:
         """See `Source`."""
         return self._compiled(pattern)
@@ -92,7 +105,7 @@ class KafkaSource:
     def _by_tasks(
         self, writer: RunWriter, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        # What a row's lateness and a tombstone's time are, depends on the rows before it.
+        # A row's lateness and a tombstone's time depend on the rows before it.
         is_whole = writer.clock is not None or writer.dates_tombstones
         parts = parts_of(spans, self._workers.parallelism, is_whole=is_whole)
         tasks = [_Reading(self._kafka, part, partitions, writer) for part in parts]
@@ -112,10 +125,10 @@ class KafkaSource:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A task: reads ranges, and stages their rows as a part of a run.
+    """A task: reads ranges, and writes their rows as a part of a run.
 
-    What brokers and logs are to blame for is its answer: the driver goes by the kind of the error,
-    and of an error that a task raises it may get no more than the text.
+    An error that brokers or logs cause is its answer. The driver needs the error's class, and may
+    get only the text of an error that a task raises.
     """
 
     kafka: KafkaSettings

@@ -1,31 +1,25 @@
-"""Steps that overlap: the next batch is read, and others are processed, while one goes out.
+"""A step of the reorder job: staged, and finished.
 
-While one step's rows go out, or its bolts wait, the next batch is read and staged. A step that is
-staged is on disk: if the driver dies, its next life finishes it, though Spark never gives its rows
-again. So what a batch costs Spark is its staging alone.
+1. `Steps.stage` writes a batch's rows into files. It logs the files, and how far the batch moves
+   the frontier.
+2. `Steps.finish_step` finishes staged steps in their order. It decides what becomes of the rows,
+   has a topology process them, writes what goes out, accounts for it, and marks the step as done.
 
-Of a transactional topology the processing phases of several steps may be under way beside the
-commit phase of one. What is done ahead is in memory, and in files that no document names: it counts
-once it is the step's turn. Where a step before it fails, it is done again.
+A step may be finished again, by this life or a later one. If it was decided before, the decision is
+read back. The rows come from the step's files, up to the logged frontier: the same rows in the same
+order, each under the sequence that the step's plan has for it. Rows that the output topic has
+already are left out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from math import inf
-from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
-from uuid import uuid4
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import format_duration
-from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, EventClock
-from sequitur.consumer.reorder.event_time import now_of_step
-from sequitur.consumer.reorder.lateness import ROUTES, Output
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.reorder.step_log import (
     StagedStep,
     StepEntry,
@@ -34,362 +28,37 @@ from sequitur.consumer.reorder.step_log import (
     finish,
     late_rows_to,
 )
-from sequitur.errors import LateRowError, StepFunctionError, UnansweredError
+from sequitur.consumer.reorder.timestamps import now_of_step
+from sequitur.errors import LateRowError
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.duplicates import DuplicateFinder, without_acked
 from sequitur.pipelines.ordering.frontier import Frontier
+from sequitur.pipelines.ordering.input_ends import InputEnds
 from sequitur.pipelines.ordering.job_input import rows_lost, topic_ids
-from sequitur.pipelines.ordering.progress import QuarantineWatch
-from sequitur.pipelines.ordering.runs import KeyHistory
-from sequitur.pipelines.rows.stage import SOURCE_COLUMNS
+from sequitur.pipelines.ordering.key_history import KeyHistory
+from sequitur.pipelines.ordering.on_step import OnStep
+from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
+from sequitur.pipelines.ordering.steps_ahead import StepsAhead
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 from sequitur.pipelines.store.documents import NO_FORMER_JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    import pyarrow as pa
-
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import Step, StepDone
     from sequitur.kafka.partition import SourcePartition
     from sequitur.pipelines.ordering.context import JobContext
     from sequitur.pipelines.ordering.job_input import Lost
+    from sequitur.pipelines.ordering.logged_steps import LoggedSteps
     from sequitur.pipelines.ordering.runs import SortedRuns
-    from sequitur.pipelines.ordering.step_log import StepLog
-    from sequitur.pipelines.rows.release import Selection
-    from sequitur.pipelines.rows.stage import AckedOffsets
+    from sequitur.pipelines.rows.run_writer import AckedOffsets
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
-    from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
     from sequitur.pipelines.topology.processing import Processing, StepAhead
     from sequitur.pipelines.topology.step_runs import Processed
-
-
-_LOOK_S: Final = 0.1
-_LOOK_AHEAD_S: Final = 0.05
-
-
-class Finisher:
-    """Finishes staged batches in their order, in a thread of its own.
-
-    A step without new rows is staged and finished by the thread that runs it. For a moment it is
-    staged, too. So this thread takes only steps that it was given.
-    """
-
-    def __init__(self, log: StepLog, steps: Steps) -> None:
-        self.error: Exception | None = None
-        self._given = -1  # the newest step that it was given
-        self._log = log
-        self._steps = steps
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_at_work = False
-        self._is_closing = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all steps are done, and nothing is left to do behind their done marks.
-
-        Commit tokens are renewed there: no other step may write meanwhile.
-        """
-        return self._log.is_done and not self._is_at_work
-
-    def give(self, staged: StagedStep) -> None:
-        """Have a step finished that was staged, once all before it are."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._finish, name="steps", daemon=True)
-            self._thread.start()
-        with self._changed:
-            self._given = staged.step
-            self._changed.notify_all()
-
-    def wait_for_room(self, is_stopping: Callable[[], bool]) -> None:
-        """Return once another step may be staged."""
-        self._wait(lambda: self._log.undone <= self._steps.most_waiting, is_stopping)
-
-    def wait_until_idle(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Return once all steps are done; see `wait_for_room`."""
-        self._wait(lambda: self.is_idle, is_stopping)
-
-    @contextlib.contextmanager
-    def failing(self) -> Iterator[None]:
-        """Run steps in the caller's thread; where one fails, it is the last of this life.
-
-        It may be logged and not done. A step that is logged behind it would take it for done.
-        """
-        try:
-            yield
-        except Exception as error:
-            self.error = error
-            raise
-
-    def close(self) -> None:
-        """Let the steps that are staged end; to be called when no more are added."""
-        if self._thread is not None:
-            with self._changed:
-                self._is_closing = True
-                self._changed.notify_all()
-            self._thread.join()
-            self._thread = None
-            self._is_closing = False
-        self._steps.close()
-
-    def _wait(self, is_over: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
-        with self._changed:
-            while not is_over():
-                if self.error is not None:
-                    raise self.error
-                if is_stopping():
-                    raise StopRequestedError
-                self._changed.wait(_LOOK_S)
-            if self.error is not None:
-                raise self.error
-
-    def _finish(self) -> None:
-        while (staged := self._next()) is not None:
-            try:
-                self._steps.finish_step(staged)
-            except Exception as error:  # noqa: BLE001 - the query's thread raises it
-                self.error = error
-            with self._changed:
-                self._is_at_work = False
-                self._changed.notify_all()
-            if self.error is not None:
-                return
-
-    def _next(self) -> StagedStep | None:
-        """Wait for a step that was given; None when there is none and none will come."""
-        with self._changed:
-            while not (staged := self._log.staged) or staged[0].step > self._given:
-                if self._is_closing:
-                    return None
-                self._changed.wait()
-            self._is_at_work = True
-            return staged[0]
-
-
-class StepsAhead:
-    """Processes staged steps ahead of their turn, in a thread of its own."""
-
-    def __init__(
-        self,
-        log: StepLog,
-        most: int,
-        process: Callable[[StagedStep, StepEntry, Processed], StepAhead | None],
-    ) -> None:
-        self._log = log
-        self._most = most
-        self._process = process
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_closing = False
-        self._head: tuple[StepEntry, Processed] | None = None
-        self._ready: deque[StepAhead] = deque()
-        self._busy: int | None = None
-        self._generation = 0
-
-    def go_on_behind(self, entry: StepEntry, processed: Processed) -> None:
-        """Process the steps behind one that is about to be committed."""
-        if not self._most:
-            return
-        with self._changed:
-            if self._thread is None:
-                self._is_closing = False
-                self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
-                self._thread.start()
-            if self._head is None:
-                self._head = entry, processed
-            self._changed.notify_all()
-
-    def take(self, staged: StagedStep) -> StepAhead | None:
-        """Return what was made of a step whose turn it is; None if it is to be done now."""
-        with self._changed:
-            while self._busy == staged.step:
-                self._changed.wait()
-            if self._ready and self._ready[0].entry.step == staged.step:
-                found = self._ready.popleft()
-                self._changed.notify_all()
-                return found
-            self._forget()
-            return None
-
-    def drop(self) -> None:
-        """Forget all that is ahead: a step before it has failed, and may come to something else."""
-        with self._changed:
-            self._forget()
-
-    def close(self) -> None:
-        """End once the step that is in work is processed; forget all that is ahead."""
-        with self._changed:
-            thread, self._thread = self._thread, None
-            self._is_closing = True
-            self._forget()
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
-
-    def _forget(self) -> None:
-        self._generation += 1
-        self._head = None
-        self._ready.clear()
-
-    def _run(self) -> None:
-        while (found := self._next()) is not None:
-            staged, entry, processed, generation = found
-            made = None
-            try:
-                made = self._process(staged, entry, processed)
-            except Exception:  # noqa: BLE001 - it fails again when it is its turn, and is told then
-                made = None
-            with self._changed:
-                self._busy = None
-                if generation == self._generation:
-                    if made is None:
-                        self._head = None
-                    else:
-                        self._ready.append(made)
-                        self._head = made.entry, made.processed
-                self._changed.notify_all()
-
-    def _next(self) -> tuple[StagedStep, StepEntry, Processed, int] | None:
-        """Wait for a step that may be processed; None when there will be none."""
-        with self._changed:
-            while not self._is_closing:
-                if self._head is not None and len(self._ready) < self._most:
-                    entry, processed = self._head
-                    behind = entry.step + 1
-                    staged = next((one for one in self._log.staged if one.step == behind), None)
-                    if staged is not None:
-                        self._busy = behind
-                        return staged, entry, processed, self._generation
-                self._changed.wait(_LOOK_AHEAD_S)
-            return None
-
-
-# What a job of one's own is given of a step: its ordered rows, and an id to write them by.
-
-
-ORDERED_COLUMNS: Final = ("event_time_ms", *SOURCE_COLUMNS)
-_DOCUMENT: Final = "given.json"
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedStep:
-    """The rows that a step released, in their order.
-
-    ::
-
-        def write(step):
-            for partition in range(step.partitions):
-                for rows in step.tables(partition):
-                    print(step.id, rows["event_time_ms"], rows["key"], rows["value"])
-
-    The job calls the function again with the same id and the same rows in the same order until it
-    has noted that the function returned. Numbers grow from step to step. Steps without rows are
-    left out.
-
-    Attributes:
-        id: Unique name of the step, `<app>/<checkpoint>/<step>`, to store with the rows. No other
-            step has it, in this job or in one with another checkpoint.
-        step: Number of the step.
-        frontier_ms: Event time, epoch ms, up to which all rows on time have been released with this
-            step.
-        partitions: How many partitions the output topic has.
-    """
-
-    id: str
-    step: int
-    frontier_ms: int
-    partitions: int
-    _due: Selection = field(repr=False)
-
-    def tables(self, partition: int) -> Iterator[pa.Table]:
-        """Yield the rows of a partition of the output topic, some at a time.
-
-        They are read as they are asked for, which has to be within the call, at most 65,536 rows a
-        table. From the first table to the last they are in the order of (event_time_ms, topic,
-        partition, offset). All rows with one key are in one partition, but where the topic has
-        gained partitions: then those up to an event time are in one, and later ones in one.
-
-        Args:
-            partition: From 0.
-
-        Returns:
-            Tables of these columns: event_time_ms (int64), and of the record that was read: topic
-            (string), partition (int32), offset (int64), timestamp_ms (int64), key (binary, may be
-            null), value (binary, may be null), headers (list of structs of key and value, may be
-            null).
-
-        Raises:
-            IndexError: There is no such partition.
-        """
-        if not 0 <= partition < self.partitions:
-            raise IndexError(f"partition {partition}: there are {self.partitions}, from 0")
-        return (some for some in self._due.tables(partition, ORDERED_COLUMNS) if len(some))
-
-
-StepFunction: TypeAlias = Callable[[OrderedStep], object]
-"""Gets each step that has released rows, in the driver, one after the other."""
-
-
-class GivenSteps:
-    """Gives steps to a function."""
-
-    def __init__(
-        self, function: StepFunction, checkpoint: Checkpoint, *, app: str, partitions: int
-    ) -> None:
-        self._function = function
-        self._checkpoint = checkpoint
-        self._app = app
-        self._partitions = partitions
-        self._id: str | None = None
-
-    @classmethod
-    def of(cls, job: JobContext, partitions: int) -> Self | None:
-        """Return what gives a job's steps; None without a function."""
-        if job.on_step is None:
-            return None
-        return cls(job.on_step, job.checkpoint, app=job.settings.app_name, partitions=partitions)
-
-    def give(self, entry: StepEntry, due: Selection) -> None:
-        """Give a step, whose rows are in the output topic."""
-        if self._id is None:
-            self._id = self._checkpoint_id()
-        name = f"{self._app}/{self._id}/{entry.step}"
-        step = OrderedStep(name, entry.step, entry.frontier_ms, self._partitions, due)
-        try:
-            self._function(step)
-        except BaseException as error:
-            # One that ends a thread would leave the job waiting for it for ever; a Ctrl-C is not
-            # the function's, and comes to the main thread alone.
-            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-                raise
-            raise StepFunctionError(
-                f"step {entry.step}: on_step raised {error!r}. The next start calls it with the "
-                f"same step, as {name!r}"
-            ) from error
-
-    def _checkpoint_id(self) -> str:
-        """Names the checkpoint, wherever it is moved to: another one counts steps from 0, too."""
-        found = self._checkpoint.read_document(_DOCUMENT, lambda document: str(document["id"]))
-        if found is None:
-            found = uuid4().hex[:12]
-            self._checkpoint.write_document(_DOCUMENT, {"id": found})
-        return found
-
-
-# A step of the reorder job: staged, and finished.
-#
-# `stage` writes a batch's rows into files, and how far they move the frontier into the log. What is
-# staged is finished by `finish_step`, in the order of steps: it decides what becomes of the rows,
-# has a topology process them, writes what goes out, accounts for it, and marks the step as done.
-#
-# A step may be finished again, by this life or a later one. Where it was decided, what was decided
-# is read back. Rows come from its files, up to the logged frontier, so they are the same rows in
-# the same order, each under the sequence that the step's plan gives it: what is there already is
-# left out.
 
 
 _MOST_WAITING: Final = 1
@@ -399,14 +68,14 @@ _MOST_WAITING: Final = 1
 class Steps:
     """Stages steps, one at a time, and finishes them, one at a time.
 
-    Steps are staged by whoever holds the engine's lock. They are finished by the thread of
-    `Finisher`, and where that has nothing to do by whoever holds the lock.
+    The thread that holds the engine's lock stages steps. The thread of `Finisher` finishes them.
+    While that has nothing to do, the thread with the lock does.
     """
 
     def __init__(
         self,
         job: JobContext,
-        log: StepLog,
+        log: LoggedSteps,
         runs: SortedRuns,
         outputs: Outputs,
         partitions: int,
@@ -423,15 +92,13 @@ class Steps:
         self._frontier = Frontier(job.settings, job.outages, is_bounded=job.is_bounded)
         self._history = KeyHistory(job, partitions)
         self._duplicates = DuplicateFinder(job, partitions)
-        self._given = GivenSteps.of(job, partitions)
+        self._on_step = OnStep.of(job, partitions)
         self.quarantines = QuarantineWatch(job.settings.event_time, job.outages.tell)
         most_ahead = 0 if processing is None else processing.most_ahead
         self._ahead = StepsAhead(log, most_ahead, self._process_ahead)
         self._begun_s: dict[int, float] = {}
         self._ticked = -1, EventClock()
-        self._steady_s = steady_s
-        self._looked_s = -inf
-        self._silent_s: dict[SourcePartition, float] = {}  # since when leaders do not answer
+        self.input_ends = InputEnds(job, steady_s)
 
     @property
     def topics(self) -> tuple[OutputTopic, ...]:
@@ -471,7 +138,7 @@ class Steps:
         planned = self._job.checkpoint.spark.planned_offsets(source, batch_id)
         name = self._job.checkpoint.new_name(step)
         try:
-            found = self._runs.stage(
+            found = self._runs.write_run(
                 step,
                 self._spans(clock, planned, source),
                 name=name,
@@ -483,11 +150,11 @@ class Steps:
         except Exception:
             self._job.checkpoint.drop_run(name)  # the disk may be full
             raise
-        # Behind the staging: an id that is the same now was the same while the rows were read.
+        # After the staging: an id that is the same now was the same while the rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})
         # And what arrived meanwhile must count as not read yet.
         now_ms = self._job.now_ms()
-        ends = self._ends(planned)
+        ends = self.input_ends.look(planned)
         after = self._frontier.looked_at(clock, planned, ends, now_ms, found.max_event_time_ms)
         learned = self._frontier.learn(
             None if before is None else before.learned, clock, after, found.lateness
@@ -510,7 +177,7 @@ class Steps:
             counted=found.counted,
             output_partitions=self._partitions,
         )
-        self._log.stage(staged)
+        self._log.write_staged(staged)
         return staged
 
     def _spans(
@@ -560,7 +227,7 @@ class Steps:
     def run(self, staged: StagedStep) -> None:
         """Log a step without new rows, and finish it; all before it are done."""
         self._begun_s[staged.step] = time.monotonic()
-        self._log.stage(staged)
+        self._log.write_staged(staged)
         self.finish_step(staged)
 
     def finish_all(self) -> None:
@@ -573,11 +240,11 @@ class Steps:
     def finish_step(self, staged: StagedStep | None = None) -> None:
         """Finish the first step that is not done: one that is staged, else the one that is logged.
 
-        It decides, processes, writes, accounts, marks as done, acknowledges and tells.
+        It decides, processes, writes, accounts, marks as done, acknowledges and calls `on_done`.
         """
         ahead = None if staged is None else self._ahead.take(staged)
         if staged is not None:
-            self._log.write(self._decided(staged, ahead))
+            self._log.write_entry(self._decided(staged, ahead))
         entry = self._log.entry
         assert entry is not None
         begun_s = self._begun_s.pop(entry.step, time.monotonic())
@@ -587,8 +254,8 @@ class Steps:
             due, times = self._runs.due(entry), self._times()
             processed = self._processed(entry, due, ahead)
             written = self._write(entry, self._outgoing(entry, due, processed), times)
-            if self._given is not None and due is not None and written.get(Output.RELEASED):
-                self._given.give(entry, due)
+            if self._on_step is not None and due is not None and written.get(Output.RELEASED):
+                self._on_step.call(entry, due)
             done = self._accounted(entry, written, processed)
         seconds = round(time.monotonic() - begun_s, 3)
         self._log.mark_done(replace(done, stamped_ms=times[0], seconds=seconds))
@@ -599,7 +266,6 @@ class Steps:
         self._job.on_done(entry, self._log.done)
 
     def _decided(self, staged: StagedStep, ahead: StepAhead | None) -> StepEntry:
-        """Return what becomes of a step whose turn it is."""
         if ahead is not None:
             return replace(ahead.entry, before=self._log.done.totals)
         with self._failing():
@@ -607,7 +273,7 @@ class Steps:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Where the block fails, nothing ahead counts; tell of a file that is gone."""
+        """If the block fails, forget what is processed ahead, and name a file that is gone."""
         try:
             yield
         except BaseException as error:
@@ -619,8 +285,8 @@ class Steps:
     def _times(self) -> tuple[int, int]:
         """Return what a step takes for now, epoch ms, and the wall clock.
 
-        A repeat, which may come days later, has a time of its own: what is out of the step keeps
-        its timestamps, and what is not gets such as the brokers take now.
+        A repeat may come days later, and has a time of its own. Rows that are out keep their
+        timestamps. Other rows get timestamps that brokers take now.
         """
         clock_ms, before = self._job.now_ms(), self._log.done
         now_ms = now_of_step(clock_ms, before.stamped_ms)
@@ -634,7 +300,7 @@ class Steps:
     def _processed(
         self, entry: StepEntry, due: Selection | None, ahead: StepAhead | None
     ) -> Processed | None:
-        """Have the topology process what a step releases; None without one."""
+        """Have the topology process what a step releases; None without a topology."""
         if self._processing is None:
             return None
 
@@ -668,7 +334,7 @@ class Steps:
     def _write(
         self, entry: StepEntry, outgoing: Mapping[Output | int, Outgoing], times: tuple[int, int]
     ) -> dict[Output | int, int]:
-        """Write what goes out; how many rows each topic has of the step."""
+        """Write what goes out. Return how many rows of the step each topic has."""
         if not outgoing:
             return {}
         written = self._job.sink.write([*outgoing.values()], entry.step, *times)
@@ -710,7 +376,7 @@ class Steps:
     def _process_ahead(
         self, staged: StagedStep, before: StepEntry, processed: Processed
     ) -> StepAhead | None:
-        """Decide a staged step whose turn is not yet, and process it."""
+        """Decide and process a staged step before its turn."""
         assert self._processing is not None
         entry = self.decide(staged, before)
         return self._processing.process_ahead(entry, self._runs.due(entry), processed)
@@ -733,7 +399,7 @@ class Steps:
         return self.run_quiet(StepKind.DRAIN, entry, clock, self._job.now_ms())
 
     def is_process_due(self, now_ms: int) -> bool:
-        """Tell whether bolts are to be given an event again, or a tick."""
+        """Tell whether bolts are to get an event again, or a tick."""
         if self._processing is None:
             return False
         due = (self._processing.due_ms(now_ms), self._processing.tick_due_ms)
@@ -742,7 +408,7 @@ class Steps:
     def wait_for_room(self, wait: Callable[[float], bool]) -> None:
         """Try events again, and read no new ones, while too many wait.
 
-        At most until as many are settled as waited: each step may make as many anew.
+        At most until as many are settled as waited before: each step may make as many new ones.
         """
         processing = self._processing
         if processing is None:
@@ -767,41 +433,13 @@ class Steps:
         """Return the clocks once time has passed without new rows."""
         clock = self._clock_since(before)
         positions = {where: known.position for where, known in clock.partitions.items()}
-        ends = self._ends(positions)
+        ends = self.input_ends.look(positions)
         clock = self._frontier.looked_at(clock, positions, ends, now_ms)
         self._ticked = before.step, clock
         return self._frontier.advance(clock, before.learned, now_ms, before.runs)
 
-    def is_look_due(self) -> bool:
-        """Tell whether the input has not been looked at for as long as a tick may take.
-
-        By a clock that nobody sets: the wall clock may be set back for an hour.
-        """
-        return self._steady_s() - self._looked_s >= LONGEST_TICK_MS / 1000
-
-    def _ends(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Look where partitions end now; those of leaders that do not answer are left out.
-
-        But for a run that reads to an end, and not for longer than patience goes.
-        """
-        wanted = [*partitions]
-        ends = self._job.topics.high_watermarks(wanted, of_some=not self._job.is_bounded)
-        self._looked_s = now_s = self._steady_s()
-        silent = {where: self._silent_s.get(where, now_s) for where in wanted if where not in ends}
-        names = ", ".join(f"{topic}/{number}" for topic, number in sorted(silent))
-        patience = self._job.settings.patience
-        if any(now_s - since_s >= patience.total_seconds() for since_s in silent.values()):
-            raise UnansweredError(f"no leader of {names} answers for {format_duration(patience)}")
-        if silent.keys() - self._silent_s.keys():
-            self._job.outages.tell(
-                f"no leader of {names} answers: the job goes on with other partitions, and the "
-                "frontier waits for these"
-            )
-        self._silent_s = silent
-        return ends
-
     def _clock_since(self, before: Step) -> EventClock:
-        """Return the clocks after a step, with the looks of ticks of which nothing was logged."""
+        """Return the clocks after a step, with the looks of later ticks that logged nothing."""
         step, clock = self._ticked
         return clock if step == before.step else before.clock
 
@@ -840,7 +478,7 @@ class Steps:
     ) -> StagedStep:
         """Return the first step of a job that begins where its subscription has got to."""
         now_ms = self._job.now_ms()
-        ends = self._ends(begins)
+        ends = self.input_ends.look(begins)
         clock = self._frontier.looked_at(EventClock(frontier_ms), begins, ends, now_ms)
         return StagedStep(
             step=0,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "looks"
 _DRIVERS: Final = "driver"
-_MODULES: Final = ("rows.stage", "rows.release", "sink.sink", "topology.batch")
+_MODULES: Final = ("rows.run_writer", "rows.selection", "sink.sink", "topology.batch")
 """What tasks are made of."""
 _JOINING_S: Final = 30.0
 _EACH_S: Final = 1.0
@@ -108,7 +108,7 @@ class WorkerLook:
 
     @contextlib.contextmanager
     def beside(self, spark: SparkSession) -> Iterator[None]:
-        """Look while the block runs, on a cluster: on one machine tasks are as this process is."""
+        """Look while the block runs, on a cluster: on one machine tasks run as this process."""
         context: Any = spark.sparkContext
         if is_local(str(context.master)):
             yield
@@ -116,7 +116,7 @@ class WorkerLook:
         tag, ended = f"look-{uuid4().hex}", threading.Event()
 
         def watch() -> None:
-            # Whatever else this thread meets, the job meets, too, and that is told.
+            # The job meets any other error, too, and reports it.
             with contextlib.suppress(Exception):
                 context.addJobTag(tag)
                 self.look(ended.wait, time.monotonic)
@@ -155,7 +155,7 @@ class WorkerLook:
         try:
             found = next(filter(None, self._run(look, tasks)), None)
         except (PySparkException, Py4JJavaError) as error:
-            # What else a task fails of, such as an executor that is lost, may pass.
+            # Other errors of a task, such as a lost executor, may pass.
             if any(said in text_of(error) for said in _NO_PYTHON):
                 self.failure = ReorderError(f"Spark gave up: {reason_of(error)}")
         else:

@@ -14,7 +14,7 @@ from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
 from sequitur.base.text import named
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import TimestampRule
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.errors import (
     BrokerError,
     FatalError,
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.identity import Identity
     from sequitur.kafka.producer_ids import PartitionAnswer
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.rows.layout import KafkaBatch
-    from sequitur.pipelines.rows.release import Batches, Selection
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.selection import Batches, Selection
     from sequitur.pipelines.sink.step_plans import Planned, TopicPlan
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.workers import Workers

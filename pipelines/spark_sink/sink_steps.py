@@ -27,8 +27,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from sequitur.errors import ColumnsError, RowRefusedError, SinkError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import KeyPartitioner, OutputPartition
-from sequitur.pipelines.rows.layout import Headers, open_rows, record_batches
-from sequitur.pipelines.rows.stage import not_taken, payload_sizes, tables_up_to
+from sequitur.pipelines.rows.columns import not_taken, payload_sizes, tables_up_to
+from sequitur.pipelines.rows.record_layout import Headers, record_batches
+from sequitur.pipelines.rows.row_files import open_rows
 from sequitur.pipelines.sink.sink import TRUSTED_MS, BlockWriter, errors_of_sending
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of, packed, stretches
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
     from sequitur.kafka.record_format import RecordLimit
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.rows.layout import KafkaBatch
-    from sequitur.pipelines.rows.release import Batches
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.selection import Batches
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.pipelines.spark_sink.sink_folder import BatchSource, NamedBatch, SinkFolder
     from sequitur.pipelines.store.storage import Location

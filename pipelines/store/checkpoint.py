@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.kafka.partition import SourcePartition
@@ -40,7 +40,7 @@ from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, sync
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sequitur.consumer.reorder.lateness import Fold
+    from sequitur.consumer.reorder.key_state import Fold
     from sequitur.consumer.reorder.step_log import Step
     from sequitur.pipelines.store.job_identity import JobIdentity
     from sequitur.pipelines.store.ownership import Ownership

@@ -11,7 +11,7 @@ from sequitur.errors import CheckpointError, StateFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.pipelines.store.storage import SparkFolder, Storage
 
 

@@ -34,7 +34,7 @@ from sequitur.base.copy_headers import (
     SOURCE_PARTITION_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
+from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
 from sequitur.consumer.topology.engine.plan import OutputRecord, random_ids
 from sequitur.consumer.topology.engine.runner import Instances
 from sequitur.consumer.topology.engine.task_output import UserCode
@@ -42,8 +42,8 @@ from sequitur.consumer.topology.settling.root import Root, component_of, is_made
 from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput
 from sequitur.errors import ConservationError
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.rows.layout import MOST_KEY_BYTES, write_oversized
-from sequitur.pipelines.rows.release import Roots
+from sequitur.pipelines.rows.left_out import Roots
+from sequitur.pipelines.rows.oversized import MOST_KEY_BYTES, write_oversized
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.store.storage import open_file, sync, write_aside, write_new, written
 from sequitur.pipelines.topology.files import (
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.executor import Executor
     from sequitur.consumer.topology.engine.plan import Sent
     from sequitur.consumer.topology.step.batch import EventVerdict, PendingEvent, Sources
-    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.store.storage import Location
 
     _Headers: TypeAlias = "Sequence[tuple[str, bytes | None]]"

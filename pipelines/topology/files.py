@@ -19,7 +19,7 @@ from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import BoltCrashError, TopologyTaskError
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.stage import ROW_LIMITS, RUN_ARROW_SCHEMA, in_row_groups, outputs_of
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RUN_ARROW_SCHEMA, in_row_groups, outputs_of
 from sequitur.pipelines.store.durable import naming
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.store.storage import (

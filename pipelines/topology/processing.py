@@ -33,7 +33,8 @@ from sequitur.consumer.topology.transactional.builder import (
 )
 from sequitur.errors import CheckpointError, StateUnavailableError
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.rows.release import Part, Selection
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import Outgoing
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.documents import NO_FORMER_JOB

@@ -35,7 +35,7 @@ from sequitur.consumer.topology.step.run import CountedRuns, StepRun
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import CheckpointError, ConservationError, StateFormatError
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, outputs_of
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, outputs_of
 from sequitur.pipelines.store.documents import (
     check_format,
     folder_of_epoch,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology import ProcessSettings, Topology
     from sequitur.consumer.topology.step.run import SentTuples, StepResult, Tasks
     from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.release import Selection
+    from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location, Storage

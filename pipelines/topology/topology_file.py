@@ -7,7 +7,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
 from sequitur.base.text import named
-from sequitur.consumer.reorder.lateness import ROUTES, Output
+from sequitur.consumer.reorder.late_policy import ROUTES, Output
 from sequitur.consumer.topology import Topology
 from sequitur.consumer.topology.transactional.builder import TransactionalTopology
 from sequitur.errors import TopologyFileError

@@ -21,7 +21,7 @@ from sequitur.base.copy_headers import (
     SOURCE_TOPIC_HEADER,
 )
 from sequitur.cli.console import plain
-from sequitur.consumer.reorder.event_time import OVERSIZED_HEADER
+from sequitur.consumer.reorder.reasons import OVERSIZED_HEADER
 from sequitur.consumer.subscription.message_copies import SUBSCRIPTION_HEADER
 from sequitur.consumer.topology import Place
 from sequitur.errors import CheckpointError, NotADeadLetterError
@@ -114,7 +114,7 @@ class DeadLetter:
         if self.file is None:
             return self
         # A base installation has no Arrow, and lists dead letters of subscriptions.
-        from sequitur.pipelines.rows.layout import read_oversized  # noqa: PLC0415
+        from sequitur.pipelines.rows.oversized import read_oversized  # noqa: PLC0415
 
         key, value, headers, detail, place = read_oversized(checkpoint, self.file)
         if self.component is not None:
@@ -193,7 +193,7 @@ def request_rows(letters: Iterable[DeadLetter]) -> pa.Table:
     """
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA  # noqa: PLC0415
+    from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA  # noqa: PLC0415
 
     latest: dict[Place, DeadLetter] = {}
     for letter in letters:

@@ -28,20 +28,19 @@ import numpy as np
 
 from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.clock import (
+from sequitur.consumer.reorder.advice import UnusableRow, advice
+from sequitur.consumer.reorder.clock import EventClock, Look
+from sequitur.consumer.reorder.event_time import read_event_time
+from sequitur.consumer.reorder.lateness import LateJudge, is_behind
+from sequitur.consumer.reorder.learned_delay import (
     LATENESS_LIMIT_MS,
     DelayPolicy,
-    EventClock,
     LatenessHistogram,
-    Look,
     StepLateness,
-    UnusableRow,
-    advice,
     bin_limit_ms,
     lateness_bin,
 )
-from sequitur.consumer.reorder.event_time import TimeBounds, read_event_time
-from sequitur.consumer.reorder.lateness import LateJudge, is_behind
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -95,7 +95,7 @@ def run_job(
         )
     for module in ("cloudpickle", "pyarrow"):
         load(module, "a job without Spark")
-    from sequitur.pipelines.local.runner import run_here  # noqa: PLC0415 - other commands need no Arrow
+    from sequitur.pipelines.local.job import run_here  # noqa: PLC0415 - other commands need no Arrow
 
     run_here(settings.kafka, settings.reorder, options, process)
 

@@ -19,7 +19,8 @@ from sequitur.base.flags import with_flags
 from sequitur.cli.console import KafkaJob, plain, shown
 from sequitur.cli.topic_reader import open_topic
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, REASON_HEADER
+from sequitur.consumer.reorder.reasons import REASON_HEADER
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.consumer.subscription.inspection import moment
 from sequitur.consumer.subscription.position import (
     Edge,

@@ -18,7 +18,7 @@ from sequitur.base.retry import Outages
 from sequitur.base.settings import fields_of, former_names, is_secret, panel_of
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.partitions import PartitionCursor
-from sequitur.pipelines.ordering.progress import JobMetrics
+from sequitur.pipelines.ordering.job_metrics import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
 from sequitur.producer.daemon.daemon import ProduceJob
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot

@@ -106,7 +106,7 @@ def test_first_batch_whose_rows_are_gone_is_begun_anew_by_a_reset(
 
     job.produce([event(T0 + n, partition=0) for n in range(10)])
     with monkeypatch.context() as patched:
-        patched.setattr(SortedRuns, "stage", dying)
+        patched.setattr(SortedRuns, "write_run", dying)
         with pytest.raises(RuntimeError, match="killed"):
             job.run()
     _delete_records(job, 0, 5)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewPartitions,
 )
 
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import OutputMismatchError, SinkError
 from sequitur.pipelines.sink.sink import BlockWriter
 from tests.support.events import T0, by_partition, event, time_of

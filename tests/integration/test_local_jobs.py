@@ -30,8 +30,8 @@ from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.topology.topology_file import load_topology
 from sequitur.producer import KafkaSettings
 from tests.support.events import T0, assert_ordered, contents, event, shuffled, time_of
-from tests.support.given_steps import Taken, numbered_events, released_rows
 from tests.support.local_jobs import LocalJob
+from tests.support.on_step import Taken, numbered_events, released_rows
 from tests.support.output_reading import read_output
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.support.tree import EXAMPLES, ROOT

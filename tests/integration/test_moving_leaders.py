@@ -31,7 +31,7 @@ from tests.support.three_brokers import ThreeBrokers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.sink.sink import BlockWriter
     from sequitur.producer import Delivery, Outcome
 

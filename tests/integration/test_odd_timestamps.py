@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER, SOURCE_TIMESTAMP_HEADER
-from sequitur.consumer.reorder.event_time import REASON_HEADER
+from sequitur.consumer.reorder.reasons import REASON_HEADER
 from tests.support.broker_job import BOTH_WAYS
 from tests.support.events import T0, Event, by_partition, event, time_of
 from tests.support.odd_headers import READ_BY_JAVA, send_odd_headers

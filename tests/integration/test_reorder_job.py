@@ -13,13 +13,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.cli.topic_reader import read_topic
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, REASON_HEADER
+from sequitur.consumer.reorder.reasons import REASON_HEADER
 from sequitur.consumer.reorder.step_log import StepKind
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.ordering.progress import counts
+from sequitur.pipelines.ordering.job_report import counts
 from tests.support.broker_job import BY_DRIVER, BY_TASKS
 from tests.support.deaths import dying_before, dying_behind
 from tests.support.events import (

@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sequitur.cli.dead_letters import DeadLetter, request_rows
-from sequitur.consumer.reorder.event_time import (
-    EVENT_TIME_HEADER,
+from sequitur.consumer.reorder.reasons import (
     LATE,
     NO_KEY,
     OVERSIZED_HEADER,
@@ -21,6 +20,7 @@ from sequitur.consumer.reorder.event_time import (
     TOO_LARGE,
     UNPARSABLE,
 )
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import LateRowError
 from sequitur.pipelines.store.storage import open_file
 from sequitur.pipelines.topology.step_runs import replays_folder, write_request

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.consumer.reorder.clock import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.learned_delay import (
     LAST_BIN,
     LATENESS_LIMIT_MS,
     DelayPolicy,
-    EventClock,
     LatenessHistogram,
     LearnedDelays,
     StepLateness,

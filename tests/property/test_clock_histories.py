@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.reorder import TimeUnit, parse_event_time_spec
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.event_time import TimeBounds, read_event_time
+from sequitur.consumer.reorder.event_time import read_event_time
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 from sequitur.kafka.partition import SourcePartition
 from tests.support.reorder_histories import MAX_FUTURE_SKEW_MS, PARTITIONS, histories
 from tests.support.reorder_reference import Record, Reference

@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.reorder.event_time import LATE
+from sequitur.consumer.reorder.reasons import LATE
 from sequitur.pipelines.ordering.duplicates import IdsTask, RepeatsTask, buckets_for
-from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.store.part_files import PartFile
 from tests.support.examples import examples

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from sequitur.base.json_field import FieldPath, parse_key
 from sequitur.consumer.reorder import EventTimeSpec, TimeFormat, TimeUnit, parse_event_time_spec
-from sequitur.consumer.reorder.event_time import MISSING, read_event_time
-from sequitur.pipelines.rows.stage import READ_SCHEMA, plain_json_times, read_each, read_many
+from sequitur.consumer.reorder.event_time import read_event_time
+from sequitur.consumer.reorder.reasons import MISSING
+from sequitur.pipelines.rows.columns import READ_SCHEMA
+from sequitur.pipelines.rows.event_times import plain_json_times, read_each, read_many
 from tests.support.event_time_cases import JSON_CASES
 from tests.support.json_documents import PLAIN, PLAIN_TEXT, damaged, documents
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Fold, FoldLimits, KeyState, Run
+from sequitur.consumer.reorder.key_state import Fold, FoldLimits, KeyState
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from tests.support.events import T0
 from tests.support.reorder_reference import Record, Reference

@@ -18,7 +18,7 @@ from sequitur.kafka.record_batch import (
     records_of,
 )
 from sequitur.kafka.varint_arrays import varints
-from sequitur.pipelines.rows.layout import (
+from sequitur.pipelines.rows.record_layout import (
     MOST_BATCH_ROWS,
     PIECE_BYTES,
     Headers,
@@ -27,7 +27,7 @@ from sequitur.pipelines.rows.layout import (
 from tests.support.record_bytes import Header, record_bytes, signed_varint
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 Row = tuple[bytes | None, bytes | None, "list[Header] | None"]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, TimestampRule, now_of_step
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER, TimestampRule, now_of_step
 from sequitur.kafka.record_batch import NO_STAMP, idempotent_batch, records_of
-from sequitur.pipelines.rows.layout import Headers, record_batches, with_timestamps
+from sequitur.pipelines.rows.record_layout import Headers, record_batches, with_timestamps
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FLOOR_MS = 21_600_000

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.reorder.event_time import REASON_HEADER
-from sequitur.consumer.reorder.lateness import FoldLimits
+from sequitur.consumer.reorder.key_state import FoldLimits
+from sequitur.consumer.reorder.reasons import REASON_HEADER
 from sequitur.errors import StepFunctionError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.testing import ReorderTester

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER
 from sequitur.consumer.reorder import OutputTimestamp, ReorderMode
-from sequitur.consumer.reorder.clock import EventClock, lateness_bin
-from sequitur.consumer.reorder.event_time import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.learned_delay import lateness_bin
+from sequitur.consumer.reorder.reasons import (
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
@@ -23,15 +25,16 @@ from sequitur.consumer.reorder.event_time import (
     REASON_HEADER,
     STALE,
     TOO_FAR_FUTURE,
-    TimestampRule,
 )
-from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.record_batch import Stamp, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.runs import FoldTask, JudgeTask
-from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.stage import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits, RunWriter
+from sequitur.pipelines.ordering.key_tasks import FoldTask, JudgeTask
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RUN_ARROW_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from tests.support.examples import examples
 from tests.support.parquet_files import parquet_files
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.kafka.record_batch import StoredRecord
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 _NOW = TimestampRule(OutputTimestamp.NOW, now_ms=BASE_MS + 100_000, floor_ms=100_000)
 _SMALL = RowLimits(chunk_bytes=2_000, slice_bytes=500, row_group_rows=4)

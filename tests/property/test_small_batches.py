@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.clock import EventClock, PartitionClock
-from sequitur.consumer.reorder.event_time import LATE, QUARANTINE_REASONS
+from sequitur.consumer.reorder.reasons import LATE, QUARANTINE_REASONS
 from sequitur.kafka.log_reading import Fetched
 from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.stored_batches import batches_in, seen
 from sequitur.pipelines.ordering.runs import SortedRuns
 from sequitur.pipelines.ordering.small_batches import KafkaRanges, SmallBatches
-from sequitur.pipelines.rows.release import Part, RunRows, Selection
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.columns import READ_SCHEMA, RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.selection import Selection
 from tests.support.examples import examples
 from tests.support.partition_logs import PartitionLog, partition_logs
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from sequitur.kafka.stored_batches import RecordColumns
     from sequitur.pipelines.ordering.context import Spans
-    from sequitur.pipelines.rows.stage import RunWriter, Summary
+    from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 
 _BASE_MS: Final = 1_700_000_000_000
 _SETTINGS: Final = ReorderSettings.model_validate(
@@ -90,13 +91,13 @@ class _ByTheDriver:
     brokers: _Brokers
     told: list[str] = field(default_factory=list)
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
         reader: Any = self.brokers
         batches = SmallBatches(KafkaRanges(reader), _SETTINGS, self.told.append)
-        found = batches.stage(writer, spans, partitions)
+        found = batches.read_into(writer, spans, partitions)
         assert found is not None, self.told
         return [found]
 
@@ -108,7 +109,7 @@ class _ByTasks:
     logs: Mapping[SourcePartition, PartitionLog]
     batch_rows: int
 
-    def stage(
+    def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
         del step
@@ -165,7 +166,7 @@ def _staged(  # noqa: PLR0917 - what a step is staged by
     outputs: Any = SimpleNamespace(released=SimpleNamespace(name="out"))
     clocks = {where: PartitionClock(_BASE_MS + 9, 0, 0, 0) for where in spans}
     offsets = np.array(sorted(acked), np.int64)
-    found = SortedRuns(job, outputs, partitions, releases=True).stage(
+    found = SortedRuns(job, outputs, partitions, releases=True).write_run(
         3,
         spans,
         name="run",

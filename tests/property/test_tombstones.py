@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 
 from sequitur import ReorderSettings
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, MISSING, TOO_EARLY, TimeBounds
-from sequitur.consumer.reorder.lateness import Run
-from sequitur.pipelines.rows.release import HeldRows
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
+from sequitur.consumer.reorder.reasons import MISSING, TOO_EARLY
+from sequitur.consumer.reorder.sorted_run import Run
+from sequitur.consumer.reorder.time_bounds import TimeBounds
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
+from sequitur.pipelines.rows.columns import READ_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import HeldRows
+from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.testing import ReorderTester
 from tests.support.examples import examples
 

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines.launch import class_archive_options
-from sequitur.pipelines.ordering.job import SparkRunner
+from sequitur.pipelines.ordering.spark_runner import SparkRunner
 from sequitur.pipelines.session import build_session
 from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import storage_at

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from sequitur.pipelines.rows.layout import Headers, record_batches
+from sequitur.pipelines.rows.record_layout import Headers, record_batches
 from sequitur.pipelines.sink.sink import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlan
 from sequitur.pipelines.spark.tasks import each_partition
@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
 
 _TIMEOUT_S = 5 * PATIENCE_S
 

@@ -167,16 +167,16 @@ def test_topic_that_is_made_anew_under_a_running_job_is_refused(
 ) -> None:
     """What is read of it is not logged under the old one's offsets."""
     job.produce([event(T0 + n, partition=n % 4) for n in range(40)])
-    stage = SortedRuns.stage
+    write_run = SortedRuns.write_run
 
-    def staged_meanwhile(*given: Any, **named: Any) -> Any:
-        found = stage(*given, **named)
+    def written_meanwhile(*args: Any, **named: Any) -> Any:
+        found = write_run(*args, **named)
         _recreate(job)
         return found
 
     job.run()
     job.produce([event(T0 + 100, partition=0)])
-    monkeypatch.setattr(SortedRuns, "stage", staged_meanwhile)
+    monkeypatch.setattr(SortedRuns, "write_run", written_meanwhile)
     with pytest.raises(CheckpointError, match="recreated"):
         job.run()
     assert job.steps[-1][1].totals.read == 40

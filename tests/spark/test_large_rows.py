@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
-from sequitur.pipelines.rows.stage import RunWriter, Summary
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 from tests.support.broker_job import BY_TASKS
 from tests.support.events import T0, Event, event
 

@@ -11,10 +11,12 @@ import pytest
 from pyspark import TaskContext
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import UNPARSABLE, TimestampRule
+from sequitur.consumer.reorder.reasons import UNPARSABLE
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.pipelines.attempts import attempt_number
-from sequitur.pipelines.rows.release import Part, Selection
-from sequitur.pipelines.rows.stage import RunWriter, Summary
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.sink.sink import BlockWriter, _Send
 from sequitur.pipelines.sink.step_plans import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of

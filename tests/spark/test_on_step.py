@@ -12,7 +12,7 @@ import pytest
 from sequitur.spark import reorder
 from tests.spark.example_program import WAIT_S, example_program
 from tests.support.events import by_partition
-from tests.support.given_steps import Taken, numbered_events, released_rows
+from tests.support.on_step import Taken, numbered_events, released_rows
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def test_the_job_starts_from_a_program(job: Job) -> None:
 
 _KILLED_ONCE_GIVEN: Final = """
 import os, runpy, signal, sys
-from sequitur.pipelines.ordering.step import GivenSteps
-give = GivenSteps.give
-GivenSteps.give = lambda *given: (give(*given), os.kill(os.getpid(), signal.SIGKILL))
+from sequitur.pipelines.ordering.on_step import OnStep
+call = OnStep.call
+OnStep.call = lambda *named: (call(*named), os.kill(os.getpid(), signal.SIGKILL))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.pipelines.ordering.job import stop_on_signals
+from sequitur.pipelines.ordering.spark_signals import stop_on_signals
 from tests.spark.submitted_job import SubmittedJob
 from tests.support.events import T0, event, time_of
 from tests.support.waiting import PATIENCE_S, wait_until

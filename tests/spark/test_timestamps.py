@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sequitur.consumer.reorder import LatePolicy
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from tests.support.events import by_partition, event, time_of
 from tests.support.waiting import PATIENCE_S
 

@@ -15,7 +15,7 @@ from sequitur.errors import (
 from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import OutputPartition
-from sequitur.pipelines.rows.layout import KafkaBatch
+from sequitur.pipelines.rows.record_layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans
 from sequitur.pipelines.sink.sink import Assignment, PartitionSender
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner

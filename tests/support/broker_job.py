@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS, FoldLimits
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.pipelines.ordering.run import run_reorder
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.kafka.settings import KafkaSettings
-    from sequitur.pipelines.ordering.progress import JobReport
+    from sequitur.pipelines.ordering.job_report import JobReport
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.ordering.run import Runner
-    from sequitur.pipelines.ordering.step import StepFunction
     from sequitur.pipelines.store.storage import Location
     from tests.support.events import Event
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StagedStep, StepEntry, StepKind, Totals
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.store.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from sequitur.consumer.reorder.event_time import LAST_RELEASED_HEADER
-from sequitur.consumer.reorder.lateness import FoldLimits
+from sequitur.consumer.reorder.key_state import FoldLimits
+from sequitur.consumer.reorder.reasons import LAST_RELEASED_HEADER
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.events import T0, Event, event, time_of

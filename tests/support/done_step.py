@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.kafka.partition import SourcePartition
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from sequitur.consumer.reorder.event_time import (
-    MISSING,
-    NEGATIVE,
-    TOO_FAR_FUTURE,
-    UNPARSABLE,
-    TimeBounds,
-)
+from sequitur.consumer.reorder.reasons import MISSING, NEGATIVE, TOO_FAR_FUTURE, UNPARSABLE
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 
 LATEST_MS: Final = 1_800_000_000_000
 """Later than this is too far in the future."""

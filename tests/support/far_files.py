@@ -9,7 +9,7 @@ import obstore
 import pyarrow as pa
 import pytest
 
-from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.store.remote_path import ObjectPath
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.reorder.event_time import REASON_HEADER
+from sequitur.consumer.reorder.reasons import REASON_HEADER
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.kafka.partition import SourcePartition, murmur2
 from sequitur.pipelines.local.plan_log import PlanLog

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from sequitur.kafka.partition import OutputPartition
-from sequitur.pipelines.rows.layout import Headers, record_batches
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.record_layout import Headers, record_batches
 from sequitur.pipelines.sink.sink import BlockWriter
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from tests.support.document_folder import DocumentFolder
@@ -20,7 +20,7 @@ from tests.support.output_reading import read_output
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
     from sequitur.pipelines.sink.step_plans import Planned
     from sequitur.producer import KafkaSettings
     from tests.support.record_bytes import Header

@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS, FoldLimits
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS, FoldLimits
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.pipelines.ordering.opening import ProcessStage
 from sequitur.testing import ReorderedRecord
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
     from sequitur.consumer.topology import Topology
     from sequitur.pipelines.ordering.context import JobContext
-    from sequitur.pipelines.ordering.progress import JobReport
-    from sequitur.pipelines.ordering.step import StepFunction
+    from sequitur.pipelines.ordering.job_report import JobReport
+    from sequitur.pipelines.ordering.ordered_step import StepFunction
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from tests.support.events import Event
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.pipelines.local.runner import run_local
+from sequitur.pipelines.local.job import run_local
 from tests.support.events import Event, send
 from tests.support.output_reading import read_output
 from tests.support.tree import ROOT
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
+    from sequitur.pipelines.ordering.job_report import JobReport
     from sequitur.pipelines.ordering.opening import ProcessStage
-    from sequitur.pipelines.ordering.progress import JobReport
     from sequitur.producer import KafkaSettings
 
 

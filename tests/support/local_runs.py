@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sequitur.pipelines.local.runner import LocalQuery
+from sequitur.pipelines.local.query import LocalQuery
 from sequitur.pipelines.local.tester import _validated
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.restarts import Begin

@@ -9,15 +9,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from sequitur.consumer.reorder import TimeUnit, parse_event_time_spec
-from sequitur.consumer.reorder.event_time import TimeBounds
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.stage import (
-    READ_SCHEMA,
-    ROW_LIMITS,
-    RowLimits,
-    RunWriter,
-    Summary,
-)
+from sequitur.pipelines.rows.columns import READ_SCHEMA, ROW_LIMITS, RowLimits
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

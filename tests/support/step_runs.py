@@ -15,9 +15,10 @@ from sequitur.consumer.topology.engine.plan import plan
 from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.consumer.topology.step.run import StepRun
-from sequitur.pipelines.rows.layout import read_oversized
-from sequitur.pipelines.rows.release import Part, Selection
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.oversized import read_oversized
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
 from sequitur.pipelines.topology.files import (

@@ -20,13 +20,10 @@ import numpy as np
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.consumer.reorder import LatePolicy
-from sequitur.consumer.reorder.clock import (
-    EventClock,
-    LatenessHistogram,
-    LearnedDelays,
-    PartitionClock,
-)
-from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.clock import EventClock, PartitionClock
+from sequitur.consumer.reorder.key_state import Fold, KeyState
+from sequitur.consumer.reorder.learned_delay import LatenessHistogram, LearnedDelays
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.consumer.subscription.claims import Claim
 from sequitur.consumer.subscription.codec import StoredCursor, decode_cursor, encode_cursor

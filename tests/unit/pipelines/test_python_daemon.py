@@ -14,8 +14,8 @@ _NEEDED = (
     "numpy",
     "pandas",
     "pyarrow.compute",
-    "sequitur.pipelines.ordering.runs",
-    "sequitur.pipelines.rows.stage",
+    "sequitur.pipelines.ordering.key_tasks",
+    "sequitur.pipelines.rows.run_writer",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )

@@ -29,7 +29,7 @@ from sequitur.consumer.topology.settling.root import MadeTuple
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError, NotADeadLetterError
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.rows.layout import read_oversized, write_oversized
+from sequitur.pipelines.rows.oversized import read_oversized, write_oversized
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending

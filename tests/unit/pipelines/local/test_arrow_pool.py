@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.pipelines.local import runner
+from sequitur.pipelines.local import job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ def test_driver_has_arrays_in_the_pool_that_keeps_little(
         monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", named)
     found: list[str] = []
     begun = lambda *_, **__: found.append(pa.default_memory_pool().backend_name)  # noqa: E731
-    monkeypatch.setattr(runner, "run_reorder", begun)
+    monkeypatch.setattr(job, "run_reorder", begun)
     settings = ReorderSettings(
         input_topics=("in",), output_topic="out", event_time="json:at", checkpoint=str(tmp_path)
     )
-    runner.run_local(KafkaSettings(bootstrap_servers="localhost:1"), settings, stop=Event())
+    job.run_local(KafkaSettings(bootstrap_servers="localhost:1"), settings, stop=Event())
     assert found == [used]

@@ -12,9 +12,9 @@ import pytest
 
 from sequitur.errors import CheckpointError, OwnershipError, StepFunctionError, UnansweredError
 from sequitur.kafka.partition import SourcePartition
-from sequitur.pipelines.local import runner
+from sequitur.pipelines.local import query
 from sequitur.pipelines.local import tester as local_tester
-from sequitur.pipelines.local.runner import Pace
+from sequitur.pipelines.local.query import Pace
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.deaths import DOCUMENTS, DiedError, deadly
 from tests.support.local_runs import ListEnds, LocalTester
@@ -144,7 +144,7 @@ def test_pause_between_steps_follows_from_what_they_cost(
 ) -> None:
     """A job that is up to date takes a quarter of a core; one that is behind does not pause."""
     clock = _Clock()
-    monkeypatch.setattr(runner, "time", clock)
+    monkeypatch.setattr(query, "time", clock)
     pace = Pace(interval)
     assert pace.left_s == -math.inf
     clock.used_s += 9.0

@@ -19,7 +19,7 @@ from sequitur.errors import (
     TopicError,
 )
 from sequitur.local import reorder
-from sequitur.pipelines.local.runner import check_local, checked_pattern
+from sequitur.pipelines.local.refusals import check_local, checked_pattern
 from sequitur.pipelines.ordering.job import refuse_local
 from tests.support.tree import EXAMPLES, ROOT
 

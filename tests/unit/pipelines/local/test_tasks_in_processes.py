@@ -16,7 +16,7 @@ import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.local.runner import running_workers
+from sequitur.pipelines.local.job import running_workers
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.topology.files import SurvivingTasks
 from sequitur.pipelines.topology.topology_file import load_topology

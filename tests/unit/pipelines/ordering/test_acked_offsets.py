@@ -18,14 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.pipelines.ordering.duplicates import PLACES_SCHEMA, without_acked
 from sequitur.pipelines.ordering.job_subscription import acked_between, held_offsets
 from sequitur.pipelines.ordering.runs import duplicates_files, reached_parts
-from sequitur.pipelines.rows.release import Places, RunRows
-from sequitur.pipelines.rows.stage import SOURCE_ORDER
+from sequitur.pipelines.rows.columns import SOURCE_ORDER
+from sequitur.pipelines.rows.left_out import Places
+from sequitur.pipelines.rows.run_rows import RunRows
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.part_files import PartFile

@@ -12,7 +12,7 @@ import pytest
 from sequitur.consumer.reorder.clock import EventClock
 from sequitur.consumer.reorder.step_log import StagedStep, StepKind
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.ordering.step import Finisher
+from sequitur.pipelines.ordering.finisher import Finisher
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _step(number: int) -> StagedStep:
 
 
 class _Steps:
-    """`StepLog` and `Steps` in one; a step is finished when the test lets it."""
+    """`LoggedSteps` and `Steps` in one; a step is finished when the test lets it."""
 
     def __init__(self) -> None:
         self.staged: tuple[StagedStep, ...] = ()
@@ -95,7 +95,7 @@ def test_one_step_waits_behind_the_one_at_work(
     for number in (0, 1):
         queue.wait_for_room(lambda: False)
         steps.stage(_step(number))
-        queue.give(_step(number))
+        queue.add(_step(number))
     waiting = pool.submit(queue.wait_for_room, lambda: False)
     with pytest.raises(Waiting):
         waiting.result(0.3)
@@ -103,7 +103,7 @@ def test_one_step_waits_behind_the_one_at_work(
     waiting.result(PATIENCE_S)
     assert steps.finished == [0]
     steps.stage(_step(2))
-    queue.give(_step(2))
+    queue.add(_step(2))
     steps.may_finish.release(2)
     queue.wait_until_idle()
     assert steps.finished == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_what_follows_a_done_mark_is_waited_for(
     """What the job tells of the step: a tick that wrote meanwhile would be told of before it."""
     steps.may_end.clear()
     steps.stage(_step(0))
-    queue.give(_step(0))
+    queue.add(_step(0))
     steps.may_finish.release()
     assert steps.is_marked.wait(PATIENCE_S)
     assert steps.is_done
@@ -133,7 +133,7 @@ def test_a_wait_is_given_up_at_a_stop(steps: _Steps, queue: Finisher) -> None:
     """However long the step at work takes."""
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.give(_step(number))
+        queue.add(_step(number))
     with pytest.raises(StopRequestedError):
         queue.wait_for_room(lambda: True)
     assert steps.finished == []
@@ -145,13 +145,13 @@ def test_close_lets_what_is_staged_end(
     """And another query may add steps behind it."""
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.give(_step(number))
+        queue.add(_step(number))
     closing = pool.submit(queue.close)
     steps.may_finish.release(2)
     closing.result(PATIENCE_S)
     assert steps.finished == [0, 1]
     steps.stage(_step(2))
-    queue.give(_step(2))
+    queue.add(_step(2))
     steps.may_finish.release()
     queue.close()
     assert steps.finished == [0, 1, 2]
@@ -162,7 +162,7 @@ def test_a_step_that_another_thread_finishes_is_left_to_it(steps: _Steps, queue:
     """A step without new rows is staged, too, until the thread that has it run has logged it."""
     steps.may_finish.release(2)
     steps.stage(_step(0))
-    queue.give(_step(0))
+    queue.add(_step(0))
     queue.wait_until_idle()
     steps.stage(_step(1))
     queue.close()
@@ -176,7 +176,7 @@ def test_nothing_is_finished_behind_a_step_that_failed(steps: _Steps, queue: Fin
     steps.error = ValueError("no such topic")
     for number in (0, 1):
         steps.stage(_step(number))
-        queue.give(_step(number))
+        queue.add(_step(number))
     steps.may_finish.release()
     for wait in (queue.wait_until_idle, queue.wait_for_room):
         with pytest.raises(ValueError, match="no such topic"):

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
-from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness, lateness_bin
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness, lateness_bin
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.frontier import Frontier, tick_ms
 

@@ -13,8 +13,8 @@ from sequitur.consumer.topology import BasicBolt, TopologyBuilder
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from sequitur.pipelines.ordering.opening import partitions_begun, partitions_used
-from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.sink.sink import OutputTopic
 from tests.spark import bolts
 from tests.support.events import T0, by_partition, event, time_of
@@ -27,8 +27,8 @@ _HAD = 4
 _HAS = 6
 
 
-def _log(**fields: Any) -> StepLog:
-    log = object.__new__(StepLog)
+def _log(**fields: Any) -> LoggedSteps:
+    log = object.__new__(LoggedSteps)
     log.entry, log.staged, log.done = None, (), SimpleNamespace(sent=None)  # type: ignore[assignment]
     for name, value in fields.items():
         setattr(log, name, value)

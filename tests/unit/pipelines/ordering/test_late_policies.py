@@ -13,15 +13,15 @@ from sequitur.base.copy_headers import (
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.reorder.event_time import (
-    EVENT_TIME_HEADER,
+from sequitur.consumer.reorder.key_state import FoldLimits
+from sequitur.consumer.reorder.reasons import (
     FRONTIER_HEADER,
     LAST_RELEASED_HEADER,
     LATE,
     LATE_BY_HEADER,
     REASON_HEADER,
 )
-from sequitur.consumer.reorder.lateness import FoldLimits
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import LateRowError
 from sequitur.producer import EVENT_ID_HEADER
 from tests.support.deaths import DOCUMENTS, at_frontier_4000, check_verdicts_stay, times_of

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sequitur.base.copy_headers import SOURCE_OFFSET_HEADER
-from sequitur.consumer.reorder.event_time import (
+from sequitur.consumer.reorder.key_state import FoldLimits
+from sequitur.consumer.reorder.reasons import (
     LAST_RELEASED_HEADER,
     LATE_BY_HEADER,
     REASON_HEADER,
     STALE,
 )
-from sequitur.consumer.reorder.lateness import FoldLimits
 from sequitur.errors import CheckpointError, LateRowError
 from tests.support.deaths import DOCUMENTS, check_newest_stay
 from tests.support.events import T0, Event, by_partition, event, time_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.consumer.reorder.event_time import LATE_BY_HEADER
+from sequitur.consumer.reorder.reasons import LATE_BY_HEADER
 from tests.support.events import T0, Event, event, time_of
 
 if TYPE_CHECKING:

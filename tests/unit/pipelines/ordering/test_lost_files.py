@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _steps(fails: Callable[..., Any], check_files: Callable[[], None]) -> Steps:
     entry = SimpleNamespace(step=0)
-    log: Any = SimpleNamespace(check_files=check_files, entry=entry, write=fails)
+    log: Any = SimpleNamespace(check_files=check_files, entry=entry, write_entry=fails)
     runs: Any = SimpleNamespace(due=fails)
     outputs: Any = SimpleNamespace(released=SimpleNamespace(partitions=3))
     settings = ReorderSettings.model_validate(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from tests.support.events import Event, event
 
 if TYPE_CHECKING:

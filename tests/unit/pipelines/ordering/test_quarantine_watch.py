@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.clock import UnusableRow
-from sequitur.consumer.reorder.event_time import MISSING
+from sequitur.consumer.reorder.advice import UnusableRow
+from sequitur.consumer.reorder.reasons import MISSING
 from sequitur.consumer.reorder.step_log import Totals
-from sequitur.pipelines.ordering.progress import QuarantineWatch
+from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 
 _SECONDS = "event-time-likely-seconds"
 _HAVE = "event_time = 'json:at', and they have the field when"

@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sequitur.cli.main import app
-from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
-from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.key_state import Fold, KeyState
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError
 from sequitur.kafka.partition import SourcePartition

@@ -18,18 +18,16 @@ from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.embedded import choose_free
 from sequitur.errors import ReorderError
 from sequitur.kafka.partition import SourcePartition
+from sequitur.pipelines.ordering.job_metrics import JobMetrics, serve_metrics
+from sequitur.pipelines.ordering.job_report import JobReport, promised_and_achieved
 from sequitur.pipelines.ordering.progress import (
-    JobMetrics,
-    JobReport,
     LiveLine,
     ProgressStyle,
     TextLines,
     instant,
     live_text,
     print_step,
-    promised_and_achieved,
     report_table,
-    serve_metrics,
 )
 from tests.support.done_step import T0, A, done_step
 from tests.support.waiting import PATIENCE_S

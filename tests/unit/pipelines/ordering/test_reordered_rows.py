@@ -15,8 +15,8 @@ from sequitur.base.copy_headers import (
     SOURCE_TIMESTAMP_HEADER,
     SOURCE_TOPIC_HEADER,
 )
-from sequitur.consumer.reorder.event_time import (
-    EVENT_TIME_HEADER,
+from sequitur.consumer.reorder.awaited import awaited
+from sequitur.consumer.reorder.reasons import (
     FRONTIER_HEADER,
     LATE,
     LATE_BY_HEADER,
@@ -27,7 +27,8 @@ from sequitur.consumer.reorder.event_time import (
     TOO_FAR_FUTURE,
     UNPARSABLE,
 )
-from sequitur.consumer.reorder.step_log import StepKind, awaited
+from sequitur.consumer.reorder.step_log import StepKind
+from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import CheckpointError
 from tests.support.deaths import dying_before
 from tests.support.events import (

@@ -12,7 +12,7 @@ from sequitur.errors import LogRangeError, ReadTooLargeError, ReorderError, Unan
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.small_batches import RowsRead, SmallBatches
-from sequitur.pipelines.rows.stage import RunWriter, Summary
+from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BOUNDS, SPEC, Row, as_batches
 
@@ -73,8 +73,8 @@ class _Case:
             is_stopping=lambda: self.is_stopping,
         )
 
-    def stage(self, batches: SmallBatches, spans: Spans) -> Summary | None:
-        return batches.stage(RunWriter(self.folder, SPEC, 0, BOUNDS), spans, 3)
+    def read(self, batches: SmallBatches, spans: Spans) -> Summary | None:
+        return batches.read_into(RunWriter(self.folder, SPEC, 0, BOUNDS), spans, 3)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def case(tmp_path: Path) -> _Case:
 def test_a_small_batch_is_read_and_staged(case: _Case) -> None:
     batches = case.batches(small_batch_bytes=5_000)
     spans = {_WHERE: (4, 11), _OTHER: (0, 3)}
-    found = case.stage(batches, spans)
+    found = case.read(batches, spans)
     assert found is not None
     assert (found.read, set(found.counted)) == (10, {_WHERE, _OTHER})
     assert [path.name for path in parquet_files(case.folder)] == [found.file]
@@ -97,7 +97,7 @@ def test_a_batch_with_more_offsets_is_left_to_tasks_unread(
     case: _Case, given: dict[str, Any]
 ) -> None:
     """Offsets count, whether there are rows or not."""
-    assert case.stage(case.batches(**given), {_WHERE: (4, 11), _OTHER: (0, 3)}) is None
+    assert case.read(case.batches(**given), {_WHERE: (4, 11), _OTHER: (0, 3)}) is None
     assert case.reader.asked == []
 
 
@@ -105,12 +105,12 @@ def test_how_large_rows_were_says_what_is_small(case: _Case) -> None:
     """Whoever has read them; it is read again once they are smaller."""
     batches = case.batches(small_batch_bytes=5_000)
     batches.learn([Summary(counted={_WHERE: (10, 8_000)}), Summary(counted={_OTHER: (30, 16_000)})])
-    assert case.stage(batches, {_WHERE: (0, 8)}) is None
-    assert case.stage(batches, {_WHERE: (0, 7)}) is not None
+    assert case.read(batches, {_WHERE: (0, 8)}) is None
+    assert case.read(batches, {_WHERE: (0, 7)}) is not None
     batches.learn([Summary()])
-    assert case.stage(batches, {_WHERE: (0, 8)}) is None
+    assert case.read(batches, {_WHERE: (0, 8)}) is None
     batches.learn([Summary(counted={_WHERE: (10, 1_000)})])
-    assert case.stage(batches, {_WHERE: (0, 8)}) is not None
+    assert case.read(batches, {_WHERE: (0, 8)}) is not None
     assert len(case.reader.asked) == 2
 
 
@@ -123,17 +123,17 @@ def test_how_large_rows_were_says_what_is_small(case: _Case) -> None:
 def test_what_the_driver_cannot_read_tasks_read_for_a_minute(case: _Case, error: Exception) -> None:
     batches, spans = case.batches(), {_WHERE: (0, 5)}
     case.reader.error = error
-    assert case.stage(batches, spans) is None
+    assert case.read(batches, spans) is None
     assert parquet_files(case.folder) == ()
     (line,) = case.told
     assert str(error) in line
     assert "Tasks read it" in line
     case.now_s += 59.0
-    assert case.stage(batches, spans) is None
+    assert case.read(batches, spans) is None
     assert len(case.reader.asked) == 1
     case.now_s += 1.0
     case.reader.error = None
-    assert case.stage(batches, spans) is not None
+    assert case.read(batches, spans) is not None
     assert len(case.told) == 1
 
 
@@ -144,18 +144,18 @@ def test_once_the_job_is_to_stop_tasks_need_not_wait_either(case: _Case) -> None
     case.is_stopping = True
     case.reader.error = UnansweredError("nothing comes of in-0")
     with pytest.raises(StopRequestedError):
-        case.stage(batches, spans)
+        case.read(batches, spans)
     case.reader.error = None
-    assert case.stage(batches, spans) is not None
+    assert case.read(batches, spans) is not None
     case.reader.error = LogRangeError("in-0 begins at offset 5, and not at 0")
-    assert case.stage(batches, spans) is None
+    assert case.read(batches, spans) is None
 
 
 def test_rows_that_turn_out_large_are_no_fault(case: _Case) -> None:
     batches = case.batches()
     case.reader.error = ReadTooLargeError(32 << 20)
-    assert case.stage(batches, {_WHERE: (0, 5)}) is None
-    assert case.stage(batches, {_WHERE: (0, 5)}) is None
+    assert case.read(batches, {_WHERE: (0, 5)}) is None
+    assert case.read(batches, {_WHERE: (0, 5)}) is None
     assert len(case.reader.asked) == 1
     assert case.told == []
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_written_ends_the_step(case: _Case, tmp_path: Path) -> No
     """Tasks could not write it, either."""
     case.folder = tmp_path / "gone"
     with pytest.raises(ReorderError, match="gone"):
-        case.stage(case.batches(), {_WHERE: (0, 5)})
+        case.read(case.batches(), {_WHERE: (0, 5)})
 
 
 @pytest.mark.promise("order-broker-hangs")
@@ -174,7 +174,7 @@ def test_what_was_read_before_its_plan_is_staged_without_another_read(case: _Cas
     case.reader.sent = {_OTHER: 1}
     read = batches.read_ahead(spans, 3) or {}
     assert read == {_WHERE: (4, 7), _OTHER: (0, 1)}
-    found = case.stage(batches, read)
+    found = case.read(batches, read)
     assert found is not None
     assert (found.read, len(case.reader.asked)) == (4, 1)
     assert "goes on with the rows of others" in case.told[0]
@@ -187,7 +187,7 @@ def test_rows_of_a_batch_that_is_planned_otherwise_are_read_again(case: _Case) -
     batches = case.batches()
     assert batches.read_ahead({_WHERE: (0, 7)}, 3) == {_WHERE: (0, 7)}
     for _ in range(2):
-        found = case.stage(batches, {_WHERE: (0, 5)})
+        found = case.read(batches, {_WHERE: (0, 5)})
         assert found is not None
         assert found.read == 5
     assert len(case.reader.asked) == 3
@@ -200,7 +200,7 @@ def test_what_the_driver_cannot_read_is_planned_unread(case: _Case) -> None:
     assert batches.read_ahead({_WHERE: (0, 5)}, 3) is None
     case.reader.error = None
     case.reader.sent = {_WHERE: 2}
-    assert case.stage(batches, {_WHERE: (0, 5)}) is None
+    assert case.read(batches, {_WHERE: (0, 5)}) is None
     case.is_stopping = True
     case.now_s += 60.0
     with pytest.raises(StopRequestedError):

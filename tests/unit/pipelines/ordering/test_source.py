@@ -31,7 +31,7 @@ from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.local.workers import ProcessWorkers
 from sequitur.pipelines.ordering import source
 from sequitur.pipelines.ordering.source import KafkaSource, parts_of
-from sequitur.pipelines.rows.stage import RunWriter
+from sequitur.pipelines.rows.run_writer import RunWriter
 from sequitur.pipelines.workers import ThisProcess
 from tests.support.fake_cluster import NODES, FakeCluster, FakeWire
 from tests.support.parquet_files import parquet_files
@@ -112,8 +112,8 @@ class _Case:
         self.waits += bool(seconds)
         return False
 
-    def stage(self) -> int:
-        found = self.source.stage(self.writer, step=0, spans=_SPANS, partitions=3)
+    def read(self) -> int:
+        found = self.source.read_into(self.writer, step=0, spans=_SPANS, partitions=3)
         return sum(one.read for one in found)
 
 
@@ -123,7 +123,7 @@ def test_ranges_are_read_in_the_driver_or_in_tasks(
     cluster: FakeCluster, tmp_path: Path, small_rows: int, files: int
 ) -> None:
     case = _Case(tmp_path, small_batch_rows=small_rows)
-    assert case.stage() == _READ
+    assert case.read() == _READ
     assert len(parquet_files(tmp_path)) == files
     assert not case.told
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
@@ -152,7 +152,7 @@ def test_rows_of_other_leaders_are_staged_while_one_hangs(
     read = case.source.read_ahead(spans, 3) or {}
     # These brokers send a batch at a time.
     assert read == {_WHERE[0]: (0, _BATCH), _WHERE[1]: (3, 3), _WHERE[2]: (5, 2 * _BATCH)}
-    (found,) = case.source.stage(case.writer, step=0, spans=read, partitions=3)
+    (found,) = case.source.read_into(case.writer, step=0, spans=read, partitions=3)
     assert found.read == _offsets(read)
     assert "not all of t-1 is read in 0.3 s" in case.told[0]
 
@@ -179,7 +179,7 @@ def test_the_rack_is_that_of_the_machine_that_reads(
     monkeypatch.setattr(FakeWire, "_answer", noting)
     monkeypatch.setenv(RACK, "the driver's")
     case = _Case(tmp_path, ThisProcess(elsewhere, parallelism=1), small_batch_rows=0)
-    assert case.stage() == _READ
+    assert case.read() == _READ
     assert set(told) == {"the worker's"}
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
 
@@ -197,7 +197,7 @@ def test_tasks_that_read_are_described_by_their_step_ranges_and_offsets(
         return run(tasks, title=title)
 
     monkeypatch.setattr(case.source._workers, "run", noting)
-    case.source.stage(case.writer, step=7, spans=_SPANS, partitions=3)
+    case.source.read_into(case.writer, step=7, spans=_SPANS, partitions=3)
     assert titles == [f"step 7 reads {_READ} offsets in 2 ranges of t"]
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
 
@@ -206,7 +206,7 @@ def test_what_is_deleted_is_told_by_its_kind(cluster: FakeCluster, tmp_path: Pat
     """A task may be another process, of whose errors nothing but the text comes here."""
     cluster.partitions[OutputPartition("t", 1)].start = 5
     with pytest.raises(LogRangeError, match="begins at offset 5, and not at 3"):
-        _Case(tmp_path, small_batch_rows=0).stage()
+        _Case(tmp_path, small_batch_rows=0).read()
 
 
 @pytest.mark.promise("order-brokers-away-partition")
@@ -221,7 +221,7 @@ def test_tasks_wait_for_brokers_as_long_as_patience_goes(
         "run",
         lambda tasks, **how: [failures.pop()] if failures else run(tasks, **how),
     )
-    assert case.stage() == _READ
+    assert case.read() == _READ
     assert case.waits == 3
     assert cluster.partitions[OutputPartition("t", 0)].end == _ROWS
 
@@ -296,7 +296,7 @@ def test_large_batches_are_read_by_ranges_in_processes(
     """Each row once; files of an attempt that has died are named by nobody."""
     processes.dies = dies
     case = _Case(tmp_path, processes, small_batch_rows=0)
-    found = case.source.stage(case.writer, step=0, spans=_SPANS, partitions=3)
+    found = case.source.read_into(case.writer, step=0, spans=_SPANS, partitions=3)
     assert len(found) == 2
     assert os.getpid() not in processes.pids
     named = [tmp_path / str(one.file) for one in found]
@@ -318,10 +318,10 @@ def test_a_job_that_is_to_stop_waits_for_no_task_that_waits_for_a_leader(
     case = _Case(tmp_path, processes, small_batch_rows=0)
     monkeypatch.setattr(case.source, "_is_stopping", hangs.exists)
     with pytest.raises(StopRequestedError):
-        case.stage()
+        case.read()
     assert hangs.exists()
     processes.hangs = None
-    assert _Case(tmp_path, processes, small_batch_rows=0).stage() == _READ
+    assert _Case(tmp_path, processes, small_batch_rows=0).read() == _READ
 
 
 def test_what_is_deleted_is_told_by_its_kind_from_a_process(
@@ -329,7 +329,7 @@ def test_what_is_deleted_is_told_by_its_kind_from_a_process(
 ) -> None:
     processes.cluster.partitions[OutputPartition("t", 1)].start = 5
     with pytest.raises(LogRangeError, match="begins at offset 5, and not at 3"):
-        _Case(tmp_path, processes, small_batch_rows=0).stage()
+        _Case(tmp_path, processes, small_batch_rows=0).read()
 
 
 @pytest.mark.promise("order-input-partitions-rows")

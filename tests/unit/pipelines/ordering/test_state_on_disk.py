@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pandas as pd
 
-from sequitur.consumer.reorder.lateness import FoldLimits
+from sequitur.consumer.reorder.key_state import FoldLimits
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from tests.support.events import T0, event
 

@@ -9,12 +9,12 @@ import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.consumer.reorder.clock import EventClock, Look
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.errors import UnansweredError
 from sequitur.kafka.partition import SourcePartition
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from sequitur.pipelines.ordering.step import Steps
-from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import JobIdentity
 from sequitur.pipelines.store.storage import LocalStorage
@@ -52,8 +52,8 @@ def test_attempt_at_staging_that_fails_leaves_nothing(tmp_path: Path) -> None:
         is_bounded=True,
         subscription=None,
     )
-    runs: Any = SimpleNamespace(stage=failing)
-    steps = Steps(job, StepLog(checkpoint), runs, _OUTPUTS, 3)
+    runs: Any = SimpleNamespace(write_run=failing)
+    steps = Steps(job, LoggedSteps(checkpoint), runs, _OUTPUTS, 3)
     other = checkpoint.new_name(0)
     checkpoint.new_folder(f"runs/{other}")
     with pytest.raises(OSError, match="No space"):
@@ -109,7 +109,7 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     a, entry = _A, _entry()
     steady_s = [7.0]
     steps, _ = _looking(entry, lambda partitions: dict.fromkeys(partitions, 5), steady_s)
-    assert steps.is_look_due()
+    assert steps.input_ends.is_look_due()
     found = []
     for now_ms in (60_000, 61_000, 62_000, 107_000):  # a new life, which looks 45 s in vain
         after = steps.ticked(entry, now_ms)
@@ -118,9 +118,9 @@ def test_looks_of_ticks_count_as_silence_though_no_step_is_logged() -> None:
     assert steps.ticked(entry, 108_000).frontier_ms == 9_500
     assert steps.ticked(entry, 1_000).frontier_ms == 9_500  # the clock is set back
     steady_s.append(7.999)
-    assert not steps.is_look_due()
+    assert not steps.input_ends.is_look_due()
     steady_s.append(8.0)
-    assert steps.is_look_due()
+    assert steps.input_ends.is_look_due()
 
 
 @pytest.mark.promise("order-broker-hangs")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sequitur.pipelines.ordering.step import StepsAhead
+from sequitur.pipelines.ordering.steps_ahead import StepsAhead
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

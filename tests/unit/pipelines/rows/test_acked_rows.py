@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequitur.kafka.partition import SourcePartition
-from sequitur.pipelines.rows.stage import ROW_LIMITS, RowLimits, RunWriter, in_ranges
+from sequitur.pipelines.rows.columns import ROW_LIMITS, RowLimits, in_ranges
+from sequitur.pipelines.rows.run_writer import RunWriter
 from tests.support.examples import examples
 from tests.support.staged_rows import BASE_MS, BOUNDS, SPEC, Row, as_batches, rows_of_sources
 

@@ -9,13 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.event_time import (
-    TOO_FAR_FUTURE,
-    EventTime,
-    TimeBounds,
-    read_event_time,
-)
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RunWriter
+from sequitur.consumer.reorder.event_time import EventTime, read_event_time
+from sequitur.consumer.reorder.reasons import TOO_FAR_FUTURE
+from sequitur.consumer.reorder.time_bounds import TimeBounds
+from sequitur.pipelines.rows.columns import READ_SCHEMA
+from sequitur.pipelines.rows.run_writer import RunWriter
 from tests.support.event_time_cases import (
     FORMAT_CASES,
     HEADER_CASES,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sequitur.pipelines.rows import layout as row_groups
-from sequitur.pipelines.rows import release
-from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows import row_files, run_rows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store.part_files import KeptValues, PartFile
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def test_small_file_is_fetched_once(tmp_path: Path) -> None:
 
 def test_large_file_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept: its footer is read once, and the rows each time."""
-    monkeypatch.setattr(row_groups, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(row_files, "_SMALL_BYTES", 100)
     files, opened = _files(tmp_path, 1)
     for _ in range(3):
         assert _read(files) == [0]
@@ -78,11 +77,11 @@ def test_large_file_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_kept_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go, and are fetched again; here files are read one after the other."""
     one = ThreadPoolExecutor(1)
-    for module in (row_groups, release):
+    for module in (row_files, run_rows):
         monkeypatch.setattr(module, "readers", lambda: one)
     files, opened = _files(tmp_path, 20)
     size = files[0].file.stat().st_size
-    monkeypatch.setattr(row_groups, "_fetched", KeptValues(4 * size))
+    monkeypatch.setattr(row_files, "_fetched", KeptValues(4 * size))
     assert _read(files) == [*range(20)]
     opened.clear()
     assert _read(files[-3:]) == [17, 18, 19]

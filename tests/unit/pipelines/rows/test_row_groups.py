@@ -9,14 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import LATE, TimestampRule
 from sequitur.consumer.reorder.lateness import LateJudge
+from sequitur.consumer.reorder.reasons import LATE
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.ordering.runs import JudgeTask
-from sequitur.pipelines.rows import layout as row_groups
-from sequitur.pipelines.rows.release import Part, RunRows, Selection, SideSelection
-from sequitur.pipelines.rows.stage import READ_SCHEMA, RowLimits, RunWriter
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
+from sequitur.pipelines.rows import row_files
+from sequitur.pipelines.rows.columns import READ_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.rows.run_writer import RunWriter
+from sequitur.pipelines.rows.selection import Selection, SideSelection
 from sequitur.pipelines.store import part_files
 from sequitur.pipelines.store.part_files import (
     KeptRows,
@@ -188,13 +191,13 @@ def test_what_is_remembered_of_footers_is_bounded(
     tmp_path: Path, run: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size_bytes = footer_bytes(pq.read_metadata(run))
-    monkeypatch.setattr(row_groups, "_known", KeptValues(3 * size_bytes))
+    monkeypatch.setattr(row_files, "_known", KeptValues(3 * size_bytes))
     copies = [tmp_path / f"{number}.parquet" for number in range(20)]
     for copy in copies:
         copy.write_bytes(run.read_bytes())
     reads.footers = 0
     for path in (copies[0], *copies, copies[-1], copies[0]):
-        row_groups.footer_of(path)
+        row_files.footer_of(path)
     assert reads.footers == len(copies) + 1
 
 
@@ -263,7 +266,7 @@ def test_large_rows_share_no_row_group(tmp_path: Path, *, judged: bool) -> None:
         behind = Part((run,), last_ms=BASE_MS, reasons=(LATE,))
         file = JudgeTask(tmp_path, behind, (), LateJudge(horizon_ms=BASE_MS))(range(_OUTPUTS)).file
         run = tmp_path / str(file)
-    groups = row_groups.footer_of(run).groups
+    groups = row_files.footer_of(run).groups
     assert sum(one.rows for one in groups) == 11 * _OUTPUTS
     shared = [one.size_bytes for one in groups if one.first_partition != one.last_partition]
     assert max(shared, default=0) < 1.2 * (1 << 20)

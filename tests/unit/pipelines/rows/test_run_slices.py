@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from sequitur.consumer.reorder.event_time import LATE
 from sequitur.consumer.reorder.lateness import LateJudge
-from sequitur.pipelines.ordering.runs import JudgeTask
-from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA, RowLimits
+from sequitur.consumer.reorder.reasons import LATE
+from sequitur.pipelines.ordering.key_tasks import JudgeTask
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA, RowLimits
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from tests.support.parquet_files import parquet_files
 from tests.support.staged_rows import BASE_MS, Row, staged
 

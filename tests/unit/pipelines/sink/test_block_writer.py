@@ -23,8 +23,8 @@ from tests.support.virtual_time import VirtualTimeLoop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.pipelines.rows.layout import KafkaBatch
-    from sequitur.pipelines.rows.release import Batches
+    from sequitur.pipelines.rows.record_layout import KafkaBatch
+    from sequitur.pipelines.rows.selection import Batches
 
 _KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 _PARTITIONS = 20

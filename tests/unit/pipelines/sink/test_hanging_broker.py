@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from sequitur.pipelines.rows.release import Batches, Selection
+    from sequitur.pipelines.rows.selection import Batches, Selection
 
 _ROWS: Final = [b"a", b"b", b"c"]
 _TOPIC: Final = OutputTopic("out", 2)

@@ -15,13 +15,13 @@ import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.reorder.event_time import identity_of
-from sequitur.consumer.reorder.lateness import Fold, KeyState, Run
+from sequitur.consumer.reorder.key_state import Fold, KeyState
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
-from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.sink.step_plans import StepPlan, job_of
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import check_identity
@@ -43,6 +43,8 @@ from tests.support.parquet_files import parquet_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sequitur.consumer.reorder.sorted_run import Run
 
 _PLAN = 'v1\n{}\n{"in":{"0":1}}'
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from sequitur.consumer.reorder.clock import EventClock, Look
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.store import durable

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sequitur.pipelines.rows.release import Part, RunRows
+from sequitur.pipelines.rows.run_rows import Part, RunRows
 from sequitur.pipelines.store import part_files, storage
 from sequitur.pipelines.store.part_files import PartFile, is_rows_file
 from sequitur.pipelines.topology.files import write_acks

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.reorder import OutputTimestamp
-from sequitur.consumer.reorder.event_time import TimestampRule
+from sequitur.consumer.reorder.timestamps import TimestampRule
 from sequitur.consumer.topology.engine.plan import OutputRecord, Sent
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines.rows.layout import footer_of
-from sequitur.pipelines.rows.release import Part, Selection
+from sequitur.pipelines.rows.row_files import footer_of
+from sequitur.pipelines.rows.run_rows import Part
+from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import (
     OUTPUT_ORDER,

@@ -12,7 +12,7 @@ from sequitur.consumer.topology import FailReason
 from sequitur.consumer.topology.step.batch import PendingEvent
 from sequitur.errors import CheckpointError
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.rows.layout import read_oversized
+from sequitur.pipelines.rows.oversized import read_oversized
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.step_runs import (

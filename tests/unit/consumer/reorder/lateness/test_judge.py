@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sequitur.consumer.reorder import ReorderMode
-from sequitur.consumer.reorder.event_time import LATE, NO_KEY, STALE, TOO_EARLY, TOO_LARGE
 from sequitur.consumer.reorder.lateness import LateJudge, is_behind, late_against, staging_rules
+from sequitur.consumer.reorder.reasons import LATE, NO_KEY, STALE, TOO_EARLY, TOO_LARGE
 
 _NOTHING = 0
 """The last of a key of which nothing is released; a mask says so."""

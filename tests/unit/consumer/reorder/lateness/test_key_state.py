@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from sequitur.consumer.reorder.lateness import FOLD_LIMITS, Fold, KeyState, Run
+from sequitur.consumer.reorder.key_state import FOLD_LIMITS, Fold, KeyState
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.pipelines.workers import is_small
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from sequitur.consumer.reorder import LatePolicy
-from sequitur.consumer.reorder.clock import EventClock, LearnedDelays, StepLateness
-from sequitur.consumer.reorder.lateness import KeyState, Run
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.key_state import KeyState
+from sequitur.consumer.reorder.learned_delay import LearnedDelays, StepLateness
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, Totals, finish
 from sequitur.errors import ConservationError, StateFormatError
 from sequitur.kafka.partition import SourcePartition

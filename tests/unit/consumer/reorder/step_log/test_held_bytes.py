@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Run, least_frontier_ms
+from sequitur.consumer.reorder.sorted_run import Run, least_frontier_ms
 from sequitur.kafka.partition import SourcePartition
 
 _AT = {SourcePartition("t", number): at for number, at in enumerate((10, 500, 900, 1000))}

@@ -14,7 +14,7 @@ from sequitur.errors import ConservationError
 from sequitur.kafka.partition import SourcePartition
 
 if TYPE_CHECKING:
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
 
 _COUNTS = st.integers(0, 1 << 40)
 _TOTALS = st.builds(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.consumer.reorder.awaited import Awaited, awaited
 from sequitur.consumer.reorder.clock import EventClock, Look
-from sequitur.consumer.reorder.step_log import Awaited, awaited
 from sequitur.kafka.partition import SourcePartition
 
 IDLE_MS = 30_000

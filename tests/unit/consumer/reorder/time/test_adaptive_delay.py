@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sequitur.consumer.reorder.clock import (
+from sequitur.consumer.reorder.clock import EventClock
+from sequitur.consumer.reorder.learned_delay import (
     DelayPolicy,
-    EventClock,
     LatenessHistogram,
     LearnedDelays,
     StepLateness,

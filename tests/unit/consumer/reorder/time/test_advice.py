@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.consumer.reorder.clock import UnusableRow, advice
-from sequitur.consumer.reorder.event_time import MISSING, NO_KEY, TOO_EARLY, TOO_LARGE, UNPARSABLE
+from sequitur.consumer.reorder.advice import UnusableRow, advice
+from sequitur.consumer.reorder.reasons import MISSING, NO_KEY, TOO_EARLY, TOO_LARGE, UNPARSABLE
 
 
 @pytest.mark.promise("order-event-time-names")

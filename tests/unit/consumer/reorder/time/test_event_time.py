@@ -13,7 +13,8 @@ from sequitur.consumer.reorder import (
     TimeUnit,
     parse_event_time_spec,
 )
-from sequitur.consumer.reorder.event_time import (
+from sequitur.consumer.reorder.event_time import EventTime, read_event_time
+from sequitur.consumer.reorder.reasons import (
     LATE,
     LIKELY_UNITS,
     MISSING,
@@ -22,10 +23,8 @@ from sequitur.consumer.reorder.event_time import (
     TOO_EARLY,
     TOO_FAR_FUTURE,
     UNPARSABLE,
-    EventTime,
-    TimeBounds,
-    read_event_time,
 )
+from sequitur.consumer.reorder.time_bounds import TimeBounds
 from sequitur.errors import EventTimeSpecError
 from tests.support.event_time_cases import (
     BOUNDS,

@@ -9,7 +9,7 @@ import pytest
 from sequitur.errors import StepFunctionError
 from tests.support.deaths import dying_before
 from tests.support.events import T0, event
-from tests.support.given_steps import Taken, numbered_events, released_rows
+from tests.support.on_step import Taken, numbered_events, released_rows
 
 if TYPE_CHECKING:
     from sequitur.spark import OrderedStep

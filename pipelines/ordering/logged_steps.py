@@ -1,4 +1,4 @@
-"""The log of a job's steps, and how far each has got: staged, logged, done, committed."""
+"""The steps of a job as its checkpoint has them: staged, logged, done, committed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequitur.consumer.reorder.lateness import Run
+    from sequitur.consumer.reorder.sorted_run import Run
     from sequitur.consumer.reorder.step_log import StagedStep, Step, StepDone, StepEntry
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
-class StepLog:
-    """The newest step that is logged, those staged behind it, and the newest done mark.
+class LoggedSteps:
+    """The newest logged step, the steps staged after it, and the newest done mark.
 
-    As on disk. One thread stages steps, and one logs them and marks them as done.
+    They are as on disk. One thread stages steps, and one logs them and marks them as done.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -78,22 +78,22 @@ class StepLog:
         return 0 if found is None else len(found[1])
 
     def check_files(self) -> None:
-        """Check that all files are there that steps have to read which are not done."""
+        """Check that all files are there which steps that are not done have to read."""
         if self.entry is not None:
             self._checkpoint.check_whole(self.entry, is_done=self.is_entry_done)
         self._checkpoint.check_files(*(one.run for one in self.staged if one.run is not None))
 
-    def stage(self, staged: StagedStep) -> None:
-        """Log what the next step staged."""
+    def write_staged(self, staged: StagedStep) -> None:
+        """Log the next step as staged."""
         self._checkpoint.write_staged(staged)
         with self._lock:
             self.staged = (*self.staged, staged)
 
-    def write(self, entry: StepEntry) -> None:
+    def write_entry(self, entry: StepEntry) -> None:
         """Log what the first of the staged steps decided."""
         self._checkpoint.write_entry(entry)
         with self._lock:
-            # In this order: whoever asks meanwhile finds a step that is not done.
+            # In this order: another thread must not find all steps done between the two.
             self.entry = entry
             self.staged = tuple(one for one in self.staged if one.step > entry.step)
 
@@ -104,7 +104,7 @@ class StepLog:
 
     @contextlib.contextmanager
     def resetting(self) -> Iterator[None]:
-        """While the block runs, Spark's part is about to begin again: it repeats no batch."""
+        """Take the newest step for settled while the block runs: Spark's part begins again then."""
         self._is_resetting = True
         try:
             yield
@@ -112,13 +112,13 @@ class StepLog:
             self._is_resetting = False
 
     def settled(self) -> StepEntry | None:
-        """Return the newest step if all are done and Spark will not repeat its batch."""
+        """Return the newest step if all steps are done and Spark will not repeat its batch."""
         entry = self.entry
         if entry is None or not self.is_done:
             return None
         if self._is_resetting:
             return entry
-        # A tick follows a committed batch, so that one has not to be looked up.
+        # A tick follows a committed batch, so its commit need not be looked up.
         if entry.kind is not StepKind.BATCH or entry.batch_id < 0:
             return entry
         if not self._checkpoint.spark.is_committed(entry.source, entry.batch_id):

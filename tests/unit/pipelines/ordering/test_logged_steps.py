@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.consumer.reorder.clock import EventClock
-from sequitur.consumer.reorder.lateness import Run
+from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import (
     NOTHING_DONE,
     StagedStep,
@@ -19,7 +19,7 @@ from sequitur.consumer.reorder.step_log import (
     StepKind,
     Totals,
 )
-from sequitur.pipelines.ordering.step_log import StepLog
+from sequitur.pipelines.ordering.logged_steps import LoggedSteps
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Folder:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class _Asked(StepLog):
+class _Asked(LoggedSteps):
     """Another thread asks which runs hold rows while a step is taken from staged to logged."""
 
     def __init__(self, checkpoint: Any, pool: ThreadPoolExecutor) -> None:
@@ -91,7 +91,7 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
     """Counted twice, its bytes would be more than may be held, and rows be called late for it."""
     log = _Asked(_Folder(), pool)
     assert log.holding == (_RUN,)
-    log.write(_ENTRY)
+    log.write_entry(_ENTRY)
     assert log.answer is not None
     assert log.answer.result(PATIENCE_S) == log.holding == (_RUN,)
 
@@ -99,8 +99,8 @@ def test_a_run_counts_once_while_its_step_is_logged(pool: ThreadPoolExecutor) ->
 def test_a_step_whose_mark_is_not_written_is_not_done() -> None:
     """What follows from a done step is not undone: acks, and files that no step needs."""
     folder: Any = _Folder()
-    log = StepLog(folder)
-    log.write(_ENTRY)
+    log = LoggedSteps(folder)
+    log.write_entry(_ENTRY)
     with pytest.raises(OSError, match="No space left"):
         log.mark_done(StepDone(0, Totals()))
     assert log.done == NOTHING_DONE

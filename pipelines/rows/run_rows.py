@@ -1,19 +1,16 @@
-"""Reading rows of runs in tasks: those of some output partitions, slice after slice of time.
+"""Reads rows of runs in tasks: those of some output partitions, slice after slice of time.
 
-A run's row groups say which event times, output partitions and sources they hold, so only those are
-read that matter. What a step releases may be far more than fits into memory (a drain, a long delay,
-times that all fall on one day): so it is read in slices that are small enough, one after the other.
-
-Which rows of local files go out in a step, and their way from there into Kafka's batches.
+A run's row groups say which event times, output partitions and sources they hold, so only row
+groups that matter are read. What a step releases may be far more than fits into memory (a drain, a
+long delay, times that all fall on one day). So it is read in slices that are small enough, one by
+one.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
-from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -21,74 +18,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sequitur.base.copy_headers import (
-    SOURCE_OFFSET_HEADER,
-    SOURCE_PARTITION_HEADER,
-    SOURCE_TIMESTAMP_HEADER,
-    SOURCE_TOPIC_HEADER,
-)
-from sequitur.consumer.reorder.event_time import (
-    FRONTIER_HEADER,
-    LAST_RELEASED_HEADER,
-    LATE_BY_HEADER,
-    OVERSIZED_HEADER,
-    REASON_HEADER,
-)
-from sequitur.consumer.reorder.lateness import late_against
 from sequitur.kafka.partition import SourcePartition
-from sequitur.pipelines.rows.layout import (
+from sequitur.pipelines.rows.columns import ROW_LIMITS, SOURCE_ORDER, sources, spread
+from sequitur.pipelines.rows.row_files import (
     ALL_TIME,
-    MOST_ADDED,
-    MOST_KEY_BYTES,
-    PIECE_BYTES,
-    Headers,
-    counted_sources,
-    counted_times,
     footer_of,
     only_value,
     open_rows,
     reach,
     read_ahead,
     readers,
-    record_batches,
     side_by_side,
     size_of,
-    time_cuts,
-    timestamp_columns,
-    with_timestamps,
-    write_oversized,
 )
-from sequitur.pipelines.rows.stage import (
-    RELEASE_ORDER,
-    ROW_LIMITS,
-    RUN_ARROW_SCHEMA,
-    SOURCE_ORDER,
-    RowLimits,
-    not_taken,
-    payload_sizes,
-    sources,
-    spread,
-)
-from sequitur.pipelines.spark.partition_blocks import halves, stretches
+from sequitur.pipelines.rows.slices import counted_sources, counted_times, time_cuts
+from sequitur.pipelines.spark.partition_blocks import halves
 from sequitur.pipelines.store.part_files import hashes_of, newest_rows
 from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeAlias
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from sequitur.consumer.reorder.event_time import TimestampRule
-    from sequitur.consumer.reorder.lateness import Run
-    from sequitur.kafka.record_format import RecordLimit
-    from sequitur.pipelines.rows.layout import Footer, GroupFacts, KafkaBatch, SourceRanges
+    from sequitur.consumer.reorder.sorted_run import Run
+    from sequitur.pipelines.rows.columns import RowLimits
+    from sequitur.pipelines.rows.row_files import Footer, GroupFacts
+    from sequitur.pipelines.rows.slices import SourceRanges
     from sequitur.pipelines.store.part_files import KeptRows
     from sequitur.pipelines.store.storage import Location
 
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Longs = np.ndarray[Any, np.dtype[np.int64]]
-    _Added: TypeAlias = "list[tuple[str, pa.Array]]"
-    Batches: TypeAlias = "tuple[int, Callable[[int], Iterator[KafkaBatch]]]"
-    """A partition, and what gives its records in batches of not more than so many bytes."""
+
 
 _OF_KEYS: Final = ("topic", "partition", "key", "event_time_ms")
 _FEW_KEYS: Final = 256
@@ -316,7 +276,7 @@ class RunRows:
             )
 
     def _may_hold(self, facts: GroupFacts, part: Part) -> bool:
-        """Tell whether a row group may hold rows of a part that go to the partitions."""
+        """Tell whether a row group may hold rows of a part for the partitions."""
         if part.untimed:
             if not facts.untimed:
                 return False
@@ -342,7 +302,7 @@ class RunRows:
         last_ms: int,
         ranges: SourceRanges | None = None,
     ) -> Iterator[pa.Table]:
-        """Read the rows wanted, a table for a few row groups each, so that memory stays small."""
+        """Read the wanted rows: a table for a few row groups, so that memory stays small."""
 
         def read(several: Sequence[RowGroup]) -> pa.Table:
             return self._read_some(several, columns, (first_ms, last_ms), ranges)
@@ -366,7 +326,7 @@ class RunRows:
         columns: Sequence[str],
         bounds: tuple[int, int],
     ) -> Iterator[pa.Table]:
-        """Give the rows wanted of row groups that are in memory, many at once, as `_read_some`."""
+        """Return the wanted rows of row groups in memory, many at once; see `_read_some`."""
         hashes = None
         if self._keys is not None and len(self._keys) <= _FEW_KEYS:
             hashes = np.unique(hashes_of(self._keys))
@@ -390,7 +350,7 @@ class RunRows:
         bounds: tuple[int, int],
         hashes: Longs | None,
     ) -> list[pa.RecordBatch]:
-        """Return the rows wanted of a row group that is in memory, in some pieces."""
+        """Return the wanted rows of a row group in memory, in some pieces."""
         among = None if hashes is None else group.places_of(hashes)
         if among is not None and not len(among):
             return []
@@ -470,7 +430,7 @@ class HeldRows:
 def _columns_of(
     path: Location, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
 ) -> pa.Table:
-    """Return columns of row groups of a file, which may be in memory yet."""
+    """Return columns of row groups of a file, from memory if they are there."""
     if (kept := newest_rows.get(path)) is not None:
         return pa.Table.from_batches([kept[number].rows.select(columns) for number in numbers])
     with (
@@ -487,7 +447,7 @@ def _places_of(
     partitions: range | None,
     among: Longs | None = None,
 ) -> Longs:
-    """Return the places of the rows wanted of a row group that is in memory, or of some of it."""
+    """Return the places of the wanted rows of a row group in memory, or of some of it."""
     own: Longs | slice = slice(None) if among is None else among
     wanted = np.ones(kept.rows.num_rows if among is None else len(among), np.bool_)
     if "event_time_ms" in kept.names:
@@ -515,7 +475,7 @@ def _places_of(
 
 
 def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: bool) -> Longs:
-    """Return the places of those of the rows that have one of these keys."""
+    """Return the places of the rows that have one of these keys."""
     if not len(places):
         return places
     found = kept.rows.column("key")
@@ -529,7 +489,7 @@ def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: 
 
 
 def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
-    """Return them as a table; small ones copied, since each call into Arrow goes by the chunk."""
+    """Return them as a table. Small ones are copied: each call into Arrow costs by the chunk."""
     rows = pa.Table.from_batches(several)
     if size > _COPIED_BYTES:
         return rows
@@ -541,7 +501,7 @@ def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
 
 
 def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | None:
-    """Take tables in, as long as they are not more than so many bytes; None where they are."""
+    """Return all tables; None if they have more than so many bytes."""
     found = []
     for table in tables:
         most_bytes -= table.nbytes
@@ -552,7 +512,6 @@ def _at_most(tables: Iterable[pa.Table], most_bytes: int) -> list[pa.Table] | No
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put them into one table, if there are any."""
     several = list(tables)
     if several:
         yield pa.concat_tables(several)
@@ -563,7 +522,7 @@ def _row_bytes(groups: Sequence[RowGroup]) -> float:
 
 
 def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools:
-    """Tell which rows have one of these reasons; of None, which have none."""
+    """Tell which rows have one of these reasons; with None, which have no reason."""
     if reasons is None:
         unmarked: Bools = found.is_null().to_numpy()
         return unmarked
@@ -572,7 +531,6 @@ def _is_marked(found: pa.ChunkedArray, reasons: tuple[str, ...] | None) -> Bools
 
 
 def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
-    """Tell which rows come from there."""
     wanted = np.zeros(len(rows), np.bool_)
     if not len(rows):
         return wanted
@@ -585,7 +543,7 @@ def _in_ranges(rows: pa.Table, ranges: SourceRanges) -> Bools:
 
 
 def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) -> Bools:
-    """Tell which event times lie within bounds, or which are missing."""
+    """Tell which event times lie within bounds; with `untimed`, which are missing."""
     if untimed:
         missing: Bools = times.is_null().to_numpy()
         return missing
@@ -593,275 +551,3 @@ def _in_time(times: pa.ChunkedArray, bounds: tuple[int, int], *, untimed: bool) 
     numbers = times.fill_null(bounds[0]).to_numpy()
     within: Bools = wanted & (numbers >= bounds[0]) & (numbers <= bounds[1])
     return within
-
-
-LAST_RELEASED: Final = "last_released_ms"
-"""In files of rows that were judged; in others it is null."""
-_WHY: Final = (*RELEASE_ORDER, "timestamp_ms", "reason", LAST_RELEASED)
-RECORD: Final = ("key", "value", "headers")
-_ROWS_AT_ONCE: Final = 1 << 16
-"""So many sorted rows are copied at once: a slice need not be in memory twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Rows of files in an order, such as those that a step releases."""
-
-    parts: tuple[Part, ...]
-    duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
-    order: tuple[str, ...] = RELEASE_ORDER  # columns they are sorted by, event time first
-    unfinished: tuple[Location, ...] = ()  # files with the roots of rows to leave out
-    # what late rows among them were held against: they get headers that say why they are late. None
-    # where there are none
-    flagged_ms: int | None = None
-    # what the topic takes of one row, where rows are flagged: one that was staged before late rows
-    # were to be emitted goes without the headers if they make it too large
-    limit: RecordLimit | None = None
-    limits: RowLimits = ROW_LIMITS
-
-    def batches(self, partition: int, limit: int, rule: TimestampRule) -> Iterator[KafkaBatch]:
-        """Return the records of an output partition, in batches of not more than so many bytes."""
-        for some in self.tables(partition, self._columns(rule)):
-            yield from self._laid_out(some, limit, rule)
-
-    def each(self, partitions: range, rule: TimestampRule) -> Iterator[Batches]:
-        """Return the records of some output partitions, one after the other, without empty ones.
-
-        Rows of several partitions that fit into a slice are read at once, and sorted at once.
-        """
-        columns = ("output_partition", *self._columns(rule))
-        left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
-        for block, found in self._rows(partitions, columns).together():
-            if found is None:
-                yield block.start, functools.partial(self.batches, block.start, rule=rule)
-                continue
-            rows = unfinished.without(left_out.without(found))
-            order = order_of(rows, self.order)
-            outputs = rows["output_partition"].to_numpy()
-            order = order[np.argsort(outputs[order], kind="stable")]
-            rows = rows.take(pa.array(order))
-            own_rows = [*stretches(outputs[order])]
-            if rows.nbytes <= PIECE_BYTES:
-                at_once = _LaidOutOnce(self, rows, rule, [own.start for _, own in own_rows])
-                for place, (partition, _) in enumerate(own_rows):
-                    yield partition, functools.partial(at_once.batches, place)
-                continue
-            for partition, own in own_rows:
-                yield partition, functools.partial(self._laid_out, rows[own], rule=rule)
-
-    def tables(self, partition: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Return the rows of an output partition in their order, some at a time."""
-        left_out, unfinished = Places(self.duplicates, self.limits), Roots(self.unfinished)
-        for found in self._slices(self._rows(range(partition, partition + 1), columns)):
-            rows = unfinished.without(left_out.without(found))
-            order = order_of(rows, self.order)
-            for begin in range(0, len(order), _ROWS_AT_ONCE):
-                yield rows.select(columns).take(pa.array(order[begin : begin + _ROWS_AT_ONCE]))
-
-    def over(self, partitions: int) -> Self:
-        """Return the same rows for a topic of so many partitions: they go as they were placed."""
-        del partitions
-        return self
-
-    def rows_at_most(self, partition: int) -> int:
-        """Return how many rows an output partition has at most, by the footers of files."""
-        return RunRows(self.parts, range(partition, partition + 1), ()).rows_at_most()
-
-    def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
-        return RunRows(self.parts, partitions, (*self.order, *columns), self.limits)
-
-    def _slices(self, rows: RunRows) -> Iterator[pa.Table]:
-        return rows.slices()
-
-    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
-        why = () if self.flagged_ms is None else _WHY
-        return tuple(dict.fromkeys((*RECORD, *timestamp_columns(rule), *why)))
-
-    def _laid_out(
-        self, rows: pa.Table, limit: int, rule: TimestampRule, begins: Sequence[int] = (0,)
-    ) -> Iterator[KafkaBatch]:
-        """Return the records of rows; at some places another partition begins."""
-        added = [] if self.flagged_ms is None else _reason_headers(rows, self.flagged_ms)
-        rows, added = self._fitting(rows, added)
-        headers = Headers.of(rows["headers"].combine_chunks()).and_(added)
-        timestamps, headers = with_timestamps(rows, headers, rule)
-        yield from record_batches(
-            rows["key"], rows["value"], headers, timestamps, limit, begins=begins
-        )
-
-    def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        too_large = self._too_large(rows) if added else []
-        if not too_large:
-            return rows, added
-        fits = np.ones(len(rows), np.bool_)
-        fits[too_large] = False
-        return rows, _of_some(added, pa.array(fits))
-
-    def _too_large(self, rows: pa.Table) -> list[int]:
-        """Return the places of rows that are too large with what is added."""
-        if self.limit is None:
-            return []
-        return not_taken(rows, payload_sizes(rows) + MOST_ADDED, self.limit, (bytes(MOST_ADDED),))
-
-
-@dataclass(slots=True)
-class _LaidOutOnce:
-    """The records of some partitions, of few rows: each call into Arrow costs as much as many."""
-
-    selection: Selection
-    rows: pa.Table
-    rule: TimestampRule
-    begins: Sequence[int]  # where the rows of each partition begin
-    _found: list[list[KafkaBatch]] | None = None
-
-    def batches(self, place: int, limit: int) -> Iterator[KafkaBatch]:
-        """Return the batches of a partition, by its place among them; the limit is the same."""
-        if self._found is None:
-            found: list[list[KafkaBatch]] = [[] for _ in self.begins]
-            reached = 0
-            for batch in self.selection._laid_out(self.rows, limit, self.rule, self.begins):  # noqa: SLF001 - ours
-                found[bisect_right(self.begins, reached) - 1].append(batch)
-                reached += batch.rows
-            self._found = found  # whole: who asks again behind an error is not given a part
-        return iter(self._found[place])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideSelection(Selection):
-    """Rows that a step sends to a side topic, in source order, with headers that say why."""
-
-    order: tuple[str, ...] = SOURCE_ORDER
-    limit: RecordLimit  # what the side topic takes of one row
-    root: Location  # the checkpoint, where a row that is too large is left whole
-    placed: int  # by so many partitions all rows were placed when they were staged
-    spread: int | None = None
-
-    def over(self, partitions: int) -> Self:
-        """Return the same rows for a topic of so many partitions."""
-        return replace(self, spread=None if partitions == self.placed else partitions)
-
-    def _rows(self, partitions: range, columns: Sequence[str]) -> RunRows:
-        return RunRows(self.parts, partitions, columns, self.limits, spread=self.spread)
-
-    def _slices(self, rows: RunRows) -> Iterator[pa.Table]:
-        return rows.in_source_order()
-
-    def _columns(self, rule: TimestampRule) -> tuple[str, ...]:
-        del rule
-        return (*RUN_ARROW_SCHEMA.names, LAST_RELEASED)
-
-    def _fitting(self, rows: pa.Table, added: _Added) -> tuple[pa.Table, _Added]:
-        """Make rows as their topic takes them: of a large one only what is added is left."""
-        too_large = self._too_large(rows)
-        if not too_large:
-            return rows, added
-        names: list[str | None] = [None] * len(rows)
-        for place in too_large:
-            (row,) = rows.slice(place, 1).to_pylist()
-            names[place] = write_oversized(self.root, row)
-        has_key = pc.fill_null(pc.less_equal(pc.binary_length(rows["key"]), MOST_KEY_BYTES), True)
-        fits = pa.array([name is None for name in names])
-        kept = {"key": pc.or_(fits, has_key.combine_chunks()), "value": fits, "headers": fits}
-        for name, are_kept in kept.items():
-            places = pc.if_else(are_kept, np.arange(len(rows)), None)
-            number = rows.schema.get_field_index(name)
-            rows = rows.set_column(number, name, rows[name].take(places))
-        return rows, [*added, (OVERSIZED_HEADER, pa.array(names, pa.string()))]
-
-
-def _reason_headers(rows: pa.Table, frontier_ms: int) -> _Added:
-    """Return the headers that say of late and bad rows why, by `_WHY`; others have none of them."""
-    columns = {name: rows[name].combine_chunks() for name in _WHY}
-    reasons, last = columns["reason"], columns[LAST_RELEASED]
-    frontier = pa.repeat(pa.scalar(frontier_ms, pa.int64()), len(rows))
-    against = late_against(frontier, last)
-    late_by = pc.case_when(
-        pc.make_struct(*(pc.equal(reasons, reason).fill_null(False) for reason in against)),
-        *(pc.subtract(numbers, columns["event_time_ms"]) for numbers in against.values()),
-    )
-    added = [
-        (REASON_HEADER, reasons),
-        (LATE_BY_HEADER, late_by),
-        (FRONTIER_HEADER, frontier),
-        (LAST_RELEASED_HEADER, last),
-        (SOURCE_TOPIC_HEADER, columns["topic"]),
-        (SOURCE_PARTITION_HEADER, columns["partition"]),
-        (SOURCE_OFFSET_HEADER, columns["offset"]),
-        (SOURCE_TIMESTAMP_HEADER, columns["timestamp_ms"]),
-    ]
-    if not reasons.null_count:
-        return added
-    return _of_some(added, reasons.is_valid())
-
-
-def _of_some(added: _Added, are_meant: pa.BooleanArray) -> _Added:
-    """Leave out what is added to other rows."""
-    none = pa.scalar(None, pa.string())
-    return [(name, pc.if_else(are_meant, column.cast(pa.string()), none)) for name, column in added]
-
-
-class Places:
-    """Rows to be left out, by where they came from."""
-
-    def __init__(self, files: tuple[Location, ...], limits: RowLimits = ROW_LIMITS) -> None:
-        found: dict[tuple[str, int], list[Longs]] = {}
-        for rows in RunRows((Part(files, reasons=()),), None, SOURCE_ORDER, limits).pieces():
-            offsets = rows["offset"].to_numpy()
-            for source, place in sources(rows):
-                found.setdefault(source, []).append(offsets[place])
-        self._offsets = {source: np.concatenate(several) for source, several in found.items()}
-
-    def without(self, rows: pa.Table) -> pa.Table:
-        """Return the other rows."""
-        if not self._offsets or not len(rows):
-            return rows
-        offsets = rows["offset"].to_numpy()
-        left_out = np.zeros(len(rows), np.bool_)
-        for source, place in sources(rows):
-            left_out[place] = np.isin(offsets[place], self._offsets.get(source, ()))
-        return rows.filter(pa.array(~left_out))
-
-
-class Roots:
-    """Rows to be left out, by the roots of the trees they came from."""
-
-    def __init__(self, files: tuple[Location, ...]) -> None:
-        pieces = RunRows((Part(files, reasons=()),), None, ("root",)).pieces()
-        found = [rows["root"].to_numpy() for rows in pieces]
-        self._roots = np.concatenate([np.empty(0, np.uint64), *found])
-
-    @property
-    def ids(self) -> frozenset[int]:
-        """The roots' ids."""
-        return frozenset(self._roots.tolist())
-
-    def without(self, rows: pa.Table) -> pa.Table:
-        """Return the other rows."""
-        if not len(self._roots) or not len(rows):
-            return rows
-        return rows.filter(pa.array(~np.isin(rows["root"].to_numpy(), self._roots)))
-
-
-def order_of(rows: pa.Table, names: Sequence[str]) -> Longs:
-    """Return places of the rows in the order of some columns, the first of them deciding first."""
-    numbers = (comparable(rows[name]) for name in reversed(names))
-    keys = [one for one in numbers if len(one) and one.min() != one.max()]
-    order: Longs = np.lexsort(keys) if keys else np.arange(len(rows))
-    return order
-
-
-def comparable(column: pa.ChunkedArray) -> Longs:
-    """Return numbers that compare as what is in a column: texts by their bytes, as Spark does."""
-    whole = column.combine_chunks()
-    numbers: Longs = _ranks(whole) if pa.types.is_string(whole.type) else whole.to_numpy()
-    return numbers
-
-
-def _ranks(texts: pa.StringArray) -> Longs:
-    """Return numbers that are in the order of the texts' bytes."""
-    encoded = texts.dictionary_encode()
-    different = [text.encode() for text in encoded.dictionary.to_pylist()]
-    places = {text: number for number, text in enumerate(sorted(different))}
-    ranks = np.array([places[text] for text in different], np.int64)
-    taken: Longs = ranks[encoded.indices.to_numpy()]
-    return taken
