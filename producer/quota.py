@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.retry import Backoff
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import (
     BacklogQuotaError,
     BrokerError,
@@ -292,11 +292,9 @@ class ControlReader:
         )
         self._topic = control_topic(kafka)
         self._gate = gate
-        self._random: Callable[[], float] = random.random
-        self._backoff = Backoff()
+        self._attempts = Retry(backoff=Backoff(), random=random.random).attempts()
         self._topic_id: bytes | None = None
         self._offset = 0
-        self._failures = 0
         self._told: str | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -325,12 +323,11 @@ class ControlReader:
 
     async def _pause(self, error: Exception, reason: str) -> None:
         """Tell what went wrong, once, and wait before the next attempt."""
-        self._failures += 1
         if reason != self._told:
             self._told = reason
             tell = _log.info if isinstance(error, RetriableError) else _log.warning
             tell("backlog quotas cannot be read", topic=self._topic, reason=reason)
-        await asyncio.sleep(self._backoff.delay_ms(self._failures, self._random()) / 1000)
+        await self._attempts.pause(error)
 
     async def _find_topic(self) -> bool:
         """Learn where the topic is; return False while there is none, and nothing is limited."""
@@ -370,4 +367,5 @@ class ControlReader:
                 records = []
             if self._told is not None:
                 _log.info("backlog quotas are read", topic=self._topic)
-            self._told, self._failures = None, 0
+            self._told = None
+            self._attempts.succeed()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import JournalBusyError, JournalError, JournalFullError
 from sequitur.kafka.record_batch import NO_STAMP, Stamp, times_of
 from sequitur.producer.batching.batch import Dating, InJournal, InMemory
@@ -579,8 +580,8 @@ _SEND_BYTES_PER_S: Final = 32 << 20
 """The least rate at which a full buffer is sent while nothing fails."""
 _STILL_S: Final = 0.5
 """After so long without the end of a batch nothing is sent soon."""
-_BUSY_S: Final = 0.1
 _READERS: Final = 4
+_WHILE_BUSY: Final = Retry(backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0))
 
 
 class Spill:
@@ -710,19 +711,20 @@ class Spill:
 
     async def fetch(self, batch: Batch) -> bytes | None:
         """Return a batch's bytes, wherever they are, and leave them there."""
-        while batch.in_memory is InMemory.AWAY and not batch.ended:
+
+        async def read() -> bytes | None:
+            if batch.in_memory is not InMemory.AWAY or batch.ended:
+                return None if batch.ended else batch.data
             try:
                 data = await self._in_thread(self.read, batch)
             except KeyError:
                 if not batch.ended:
                     raise
-            except JournalBusyError as error:
-                self._note_busy(error)
-                await asyncio.sleep(_BUSY_S)
-            else:
-                self._note_read()
-                return None if batch.ended else data
-        return None if batch.ended else batch.data
+                return None
+            self._note_read()
+            return None if batch.ended else data
+
+        return await _WHILE_BUSY.run_async(read, self._note_busy)
 
     def stop(self) -> None:
         """Read nothing any more."""
@@ -763,10 +765,13 @@ class Spill:
         then()
         self._load_next()
 
-    def _note_busy(self, error: JournalBusyError) -> None:
+    def _note_busy(self, error: Exception) -> str | None:
+        if not isinstance(error, JournalBusyError):
+            return None
         if not self._busy:
             _log.warning("batches wait until they can be read back", reason=str(error))
         self._busy = True
+        return str(error)
 
     def _note_read(self) -> None:
         if self._busy:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
+from sequitur.base.retry import Retry
 from sequitur.errors import BrokerError, FatalError, OutcomeUnknownError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
 from sequitur.kafka.producer_ids import PartitionAnswer
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sequitur.base.process import StampClock
-    from sequitur.base.retry import Backoff
+    from sequitur.base.retry import Attempts, Backoff
     from sequitur.kafka.wire import Wire
     from sequitur.producer._running import Counters
     from sequitur.producer._settings import ProducerSettings
@@ -71,14 +72,13 @@ class LeaderFinder:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._wire = wire
-        self._backoff = backoff
-        self._random = random
+        self._retry = Retry(backoff=backoff, random=random.random)
         self._on_change = on_change
         self._on_failure = on_failure
         self._refreshing: asyncio.Task[None] | None = None
-        self._refresh_failures = 0
+        self._refreshes = self._retry.attempts()
         self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._connect_failures: dict[int, int] = {}
+        self._connects: dict[int, Attempts] = {}
         self._connect_reasons: dict[int, str] = {}
         # The last fatal error of each broker, as a rejected login, since it was last connected.
         self._fatal_errors: dict[int, str] = {}
@@ -115,12 +115,11 @@ class LeaderFinder:
     async def _refresh(self) -> None:
         try:
             if await self._wire.refresh():
-                self._refresh_failures = 0
+                self._refreshes.succeed()
                 # A leader election takes a moment; asking in a tight loop does not speed it up.
-                await asyncio.sleep(self._backoff.delay_ms(1, self._random.random()) / 1000)
+                await self._retry.attempts().pause()
             else:
-                self._refresh_failures += 1
-                await self._wait(self._refresh_failures)
+                await self._refreshes.pause()
         finally:
             self._refreshing = None
             self._on_change()
@@ -129,20 +128,18 @@ class LeaderFinder:
         try:
             reason = await self._try_to_connect(node)
             if reason is None:
-                self._connect_failures.pop(node, None)
+                self._connects.pop(node, None)
                 self._connect_reasons.pop(node, None)
                 self._fatal_errors.pop(node, None)
                 _log.debug("connected", broker=node)
             else:
-                failures = self._connect_failures.get(node, 0) + 1
-                if failures == 1 or reason != self._connect_reasons.get(node):
+                if reason != self._connect_reasons.get(node):
                     _log.warning("broker cannot be reached", broker=node, reason=reason)
-                self._connect_failures[node] = failures
                 self._connect_reasons[node] = reason
                 self.refresh()
                 # An event that expires during the backoff reports this reason, too.
                 self._on_change()
-                await self._wait(failures)
+                await self._connects.setdefault(node, self._retry.attempts()).pause()
         finally:
             del self._connecting[node]
             self._on_change()
@@ -164,9 +161,6 @@ class LeaderFinder:
             reason = str(error)
         fatal = self._fatal_errors.get(node)
         return f"{reason}; before that: {fatal}" if fatal else reason
-
-    async def _wait(self, failures: int) -> None:
-        await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
 
 
 # Other timestamps for batches whose own a broker refuses, though no sender gave them.
