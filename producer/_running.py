@@ -24,8 +24,10 @@ from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
 from sequitur.producer._outcome import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
 from sequitur.producer.batching.batch import OutdatedError
+from sequitur.producer.delivery.barred import BarredTopics
 from sequitur.producer.delivery.rounds import RoundMaker
-from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueues, until_answered
+from sequitur.producer.delivery.routes import Routes, until_answered
+from sequitur.producer.delivery.send_queues import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
 from sequitur.producer.journal.frames import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sequitur.producer._running import Counters
     from sequitur.producer.batching.batch import Batch, Outstanding
     from sequitur.producer.delivery.rounds import RoundMaker
-    from sequitur.producer.delivery.routes import SendQueue
+    from sequitur.producer.delivery.send_queues import SendQueue
 
 _log = Logger(__name__)
 

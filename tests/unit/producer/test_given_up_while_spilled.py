@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._outcome import GivenUp, Ticket
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.delivery.routes import SendQueue
+    from sequitur.producer.delivery.send_queues import SendQueue
 
 _BUFFER = 1 << 20
 _SPILLING: dict[str, Any] = {

@@ -441,7 +441,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That senders wait for room on the disk is said once, and that there is some again, too."""
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._FULL_WARNING_S", 0.0)
+    monkeypatch.setattr("sequitur.producer.delivery.round_writer._FULL_WARNING_S", 0.0)
     said: list[tuple[str, str]] = []
 
     class Listener:
@@ -451,7 +451,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
         def warning(self, event: str, **fields: Any) -> None:
             said.append(("warning", f"{event} {fields}"))
 
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._log", Listener())
+    monkeypatch.setattr("sequitur.producer.delivery.round_writer._log", Listener())
     async with make() as producer:
         await (await producer.send("t", b"0"))
         journal = producer._journal

@@ -144,7 +144,7 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     log = SimpleNamespace(
         warning=lambda event, reason: told.append(f"{event}: {reason}"), info=told.append
     )
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._log", log)
+    monkeypatch.setattr("sequitur.producer.delivery.spill._log", log)
     with monkeypatch.context() as patch:
         patch.setattr(RealDisk, "read_part", fail)
         wire.reachable = True
