@@ -17,7 +17,7 @@ from sequitur.errors import RetriableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from sequitur.producer.batching.batch import BufferBudget, Outstanding
+    from sequitur.producer.batching.budget import BufferBudget, Outstanding
     from sequitur.producer.delivery.send_queues import SendQueues
 
 _SHARE: Final = 4

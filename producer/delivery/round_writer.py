@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.batch import Batch, BufferBudget
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.budget import BufferBudget
     from sequitur.producer.delivery.journaling import JournalUpdates
     from sequitur.producer.delivery.rounds import Numbering
     from sequitur.producer.journal.journal import Journal
@@ -215,8 +216,8 @@ class RoundWriter:
         """
         numbers = [(slot.batch, stamp) for _, slot, stamp in round_.batches]
         batches = numbers + [(batch, NO_STAMP) for batch in round_.waiting]
-        parts = [batches[start::_ENCODERS] for start in range(_ENCODERS)]
-        await asyncio.gather(*(self.in_thread(self._encode_all, part) for part in parts if part))
+        shares = [batches[start::_ENCODERS] for start in range(_ENCODERS)]
+        await asyncio.gather(*(self.in_thread(self._encode_all, each) for each in shares if each))
 
     def _encode_all(self, batches: list[tuple[Batch, Stamp]]) -> None:
         for batch, stamp in batches:

@@ -477,7 +477,7 @@ class DurableCuts:
 
     def __init__(self, on_wait: Callable[[], None]) -> None:
         self._on_wait = on_wait
-        self._newest = 0
+        self._reached = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._failure: Exception | None = None
 
@@ -488,7 +488,7 @@ class DurableCuts:
 
     def has(self, cut: int) -> bool:
         """Return whether a cut is durable."""
-        return cut <= self._newest
+        return cut <= self._reached
 
     def is_awaited_after(self, cut: int) -> bool:
         """Return whether somebody waits for a cut after this one."""
@@ -496,7 +496,7 @@ class DurableCuts:
 
     async def wait(self, cut: int) -> None:
         """Wait until a cut is durable."""
-        if cut > self._newest:
+        if cut > self._reached:
             if self._failure is not None:
                 raise self._failure
             future = self._waiting.get(cut)
@@ -507,8 +507,8 @@ class DurableCuts:
 
     def reach(self, cut: int) -> None:
         """Take note that all cuts up to this one are durable."""
-        self._newest = max(self._newest, cut)
-        for awaited in [awaited for awaited in self._waiting if awaited <= self._newest]:
+        self._reached = max(self._reached, cut)
+        for awaited in [awaited for awaited in self._waiting if awaited <= self._reached]:
             future = self._waiting.pop(awaited)
             if not future.done():
                 future.set_result(None)

@@ -17,15 +17,8 @@ from sequitur.kafka.error_codes import FORBIDDEN_TOPIC
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.batching.batch import (
-    Batch,
-    Dating,
-    InJournal,
-    InMemory,
-    Known,
-    PartitionQueue,
-    Route,
-)
+from sequitur.producer.batching.batch import Batch, Dating, InJournal, InMemory
+from sequitur.producer.batching.route import Known, PartitionQueue, Route
 from sequitur.producer.delivery.send_queues import SendQueue
 from sequitur.producer.delivery.sequencer import Sequencer
 from sequitur.producer.delivery.spill import REFERENCE_BYTES

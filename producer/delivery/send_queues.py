@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from sequitur.base.retry import Backoff
-    from sequitur.producer.batching.batch import Batch, PartitionQueue
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.route import PartitionQueue
     from sequitur.producer.delivery.sequencer import Sequencer, Slot
 
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from sequitur.kafka.wire import Wire
     from sequitur.producer._running import Counters
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.batch import Batch, Outstanding
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.budget import Outstanding
     from sequitur.producer.delivery.barred import BarredTopics
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import RoundMaker

@@ -26,7 +26,8 @@ from sequitur.producer.journal.frames import WaitingKey
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from sequitur.producer.batching.batch import Batch, BufferBudget
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.budget import BufferBudget
     from sequitur.producer.journal.journal import Journal
 
 REFERENCE_BYTES: Final = 1024
@@ -167,20 +168,20 @@ class Spill:
 
     async def fetch(self, batch: Batch) -> bytes | None:
         """Return a batch's bytes, wherever they are, and leave them there."""
-
-        async def read() -> bytes | None:
-            if batch.in_memory is not InMemory.AWAY or batch.ended:
-                return None if batch.ended else batch.data
+        attempts = _WHILE_BUSY.attempts()
+        while batch.in_memory is InMemory.AWAY and not batch.ended:
             try:
                 data = await self._in_thread(self.read, batch)
             except KeyError:
                 if not batch.ended:
                     raise
-                return None
-            self._note_read()
-            return None if batch.ended else data
-
-        return await _WHILE_BUSY.run_async(read, self._note_busy)
+            except JournalBusyError as error:
+                self._note_busy(error)
+                await attempts.pause(error)
+            else:
+                self._note_read()
+                return None if batch.ended else data
+        return None if batch.ended else batch.data
 
     def stop(self) -> None:
         """Read nothing any more."""
@@ -221,13 +222,10 @@ class Spill:
         then()
         self._load_next()
 
-    def _note_busy(self, error: Exception) -> str | None:
-        if not isinstance(error, JournalBusyError):
-            return None
+    def _note_busy(self, error: JournalBusyError) -> None:
         if not self._busy:
             _log.warning("batches wait until they can be read back", reason=str(error))
         self._busy = True
-        return str(error)
 
     def _note_read(self) -> None:
         if self._busy:

@@ -347,7 +347,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
         return really_open(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sequitur.producer._running.Journal.open", open_late)
+        patch.setattr("sequitur.producer._opening.Journal.open", open_late)
         producer = make()
         starting = asyncio.create_task(producer.start())
         await asyncio.to_thread(opening.wait)
