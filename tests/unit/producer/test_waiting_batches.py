@@ -17,9 +17,9 @@ import pytest
 from sequitur.base.process import StampClock
 from sequitur.errors import JournalClosedError, JournalError, JournalFullError
 from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, PossiblyPersisted, Record
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import SourcePosition, Waiting
 from sequitur.producer.journal.report import inspect_journal
-from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import close_without_kafka, kill, scripted, values_of
