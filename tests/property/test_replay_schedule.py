@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer.sources.replay import NO_TIME, Disorder, astray, replay_schedule
+from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, astray, replay_schedule
 
 _TIMES = st.lists(st.one_of(st.integers(-10_000, 10_000), st.just(NO_TIME)), max_size=80)
 _DISORDERS = st.builds(

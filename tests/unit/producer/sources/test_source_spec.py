@@ -17,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from sequitur.errors import SourceError, SourceSpecError
+from sequitur.producer.sources._lines import EventParser
 from sequitur.producer.sources._registry import (
     KINDS,
     SourceSettings,
@@ -24,7 +25,6 @@ from sequitur.producer.sources._registry import (
     kind_of,
     make_source,
 )
-from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.file import FileSource
 from sequitur.producer.sources.http import is_loopback
 from tests.support.fake_intake import FakeIntake
