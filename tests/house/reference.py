@@ -19,8 +19,8 @@ from sequitur.base.settings import fields_of, former_names, is_secret, panel_of
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
 from sequitur.pipelines.ordering.progress import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
-from sequitur.producer.daemon.daemon import ProduceJob
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot
+from sequitur.producer.daemon.settings import ProduceJob
 from tests.house.public_names import reference_pages
 from tests.support.done_step import A, done_step
 from tests.support.tree import ROOT

@@ -258,9 +258,9 @@ from sequitur.producer.sources import _registry
 registry = importlib.reload(_registry)
 given = registry.SourceSettings(source="tape:x", tape_speed=3)
 print(registry.make_source(given, max_event_bytes=9))
-sys.modules.pop("sequitur.producer.daemon.daemon", None)
+sys.modules.pop("sequitur.producer.daemon.settings", None)
 from sequitur.base.settings import panel_of
-from sequitur.producer.daemon.daemon import ProduceJob
+from sequitur.producer.daemon.settings import ProduceJob
 print(panel_of(ProduceJob, "produce", "tape_speed"), registry.NAMES)
 """
 
