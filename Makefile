@@ -22,7 +22,7 @@ IN_TEST := -m 'not (cluster or figures or kill or test_all)' --hypothesis-profil
 LANES := producer reorder topology subscription shell
 EVENTS ?= 8000000
 KILL_ROUNDS ?= 20
-STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/codec.py,*/reorder/awaited.py,*/reorder/clock.py,*/reorder/key_state.py,*/reorder/late_policy.py,*/reorder/lateness.py,*/reorder/learned_delay.py,*/reorder/sorted_run.py,*/reorder/step_log.py,*/subscription/*,*/frontier.py,*/logged_steps.py,*/acker.py
+STATE_MACHINES := */sequencer.py,*/kafka/control.py,*/quota.py,*/journal/frames.py,*/journal/scan.py,*/codec.py,*/reorder/awaited.py,*/reorder/clock.py,*/reorder/key_state.py,*/reorder/late_policy.py,*/reorder/lateness.py,*/reorder/learned_delay.py,*/reorder/sorted_run.py,*/reorder/step_log.py,*/subscription/*,*/frontier.py,*/logged_steps.py,*/acker.py
 
 .PHONY: help setup jars demo test test-all $(LANES:%=test-%) test-fast test-extras test-kill test-cursor coverage mutants mutants-by-hand test-containers bench-producer bench-reorder bench-reorder-shape bench-runners bench-spark-sink bench-process bench-delay bench-cursor bench-subscription bench-checks check count failures reference pictures format clean
 

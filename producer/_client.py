@@ -29,16 +29,12 @@ from sequitur.errors import NotAllPersistedError, ProducerClosedError, ProducerE
 from sequitur.kafka.records import name_in_ids, name_of_a_life, new_generation
 from sequitur.kafka.settings import KafkaSettings, settings_of
 from sequitur.kafka.wire import Wire, close_within
+from sequitur.producer._claims import ENDS_THE_PROGRAM
 from sequitur.producer._home import Home
-from sequitur.producer._outcome import ENDS_THE_PROGRAM, Ticket
+from sequitur.producer._opening import JournalOpening, acquire_identity, unnamed_producer
+from sequitur.producer._outcome import Ticket
 from sequitur.producer._record import RecordMaker, checked
-from sequitur.producer._running import (
-    NOTHING_COUNTED,
-    JournalOpening,
-    RunningProducer,
-    acquire_identity,
-    unnamed_producer,
-)
+from sequitur.producer._running import NOTHING_COUNTED, RunningProducer
 from sequitur.producer._sending import Sending
 from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.delivery.identities import Identities

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.kafka.record_batch import Header
-    from sequitur.producer.batching.batch import Route
+    from sequitur.producer.batching.route import Route
 
 _HEADER_PARTS = 2
 _EXPECTED_HEADERS = "expected a sequence of (str, bytes or None) pairs"

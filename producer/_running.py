@@ -1,12 +1,19 @@
-"""A producer between `start` and `close`: its parts, the opening of its journal, what it counts."""
+"""A producer between `start` and `close`: its parts, put together and kept going, and its counts.
+
+- `batching.accumulator` collects events in batches.
+- `delivery.rounds` gets batches into the journal, and numbers them.
+- `delivery.send_queues` and its sequencers hold them, and `delivery.sender` sends them.
+- `delivery.settlement` sets their outcomes.
+- `delivery.routes` opens topics, and `delivery.barred` holds the senders of some.
+- `kafka.wire` speaks Kafka's protocol.
+
+`_client` is the producer that users see.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import secrets
-import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,229 +27,33 @@ from sequitur.errors import (
     ProducerClosedError,
     RetriableError,
 )
-from sequitur.kafka.records import UNNAMED_PREFIX, check_producer_name
-from sequitur.producer._outcome import Unheard
+from sequitur.producer._unheard import Unheard
 from sequitur.producer.batching.accumulator import Accumulator
-from sequitur.producer.batching.batch import OutdatedError
+from sequitur.producer.batching.route import OutdatedError
+from sequitur.producer.delivery.barred import BarredTopics
 from sequitur.producer.delivery.rounds import RoundMaker
-from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueues, until_answered
+from sequitur.producer.delivery.routes import Routes
+from sequitur.producer.delivery.send_queues import SendQueues
 from sequitur.producer.delivery.sender import Sender
 from sequitur.producer.delivery.settlement import Settlement
-from sequitur.producer.journal.frames import (
-    FORMAT_VERSION,
-    PREAMBLE_LENGTH,
-    Head,
-    Renewal,
-    decode_frame,
-    decode_preamble,
-    segment_name,
-    segment_numbers,
-    segment_seed,
-)
-from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.segments import JournalLimits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
     from random import Random
 
     from sequitur.base.process import StampClock
     from sequitur.kafka.wire import Wire
     from sequitur.producer._outcome import OnGivenUp, OnSendFailure
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.batch import Route
+    from sequitur.producer.batching.route import Route
     from sequitur.producer.delivery.identities import Identities
-    from sequitur.producer.journal.journal import JournalStatistics
+    from sequitur.producer.journal.journal import Journal, JournalStatistics
     from sequitur.producer.journal.state import Recovered
     from sequitur.producer.quota import QuotaGate, QuotaStatistics
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerStatistics:
-    """The counts of a producer since it was started, at one moment.
-
-    Attributes:
-        accepted: Events that were given an event id.
-        recovered: Events that a journal held from a former run, to be sent again. They are in the
-            outcomes, too.
-        persisted: Events whose outcome was `Persisted`.
-        not_persisted: Accepted or recovered events whose outcome was `NotPersisted`.
-        possibly_persisted: Events whose outcome was `PossiblyPersisted`.
-        buffered_bytes: Bytes of the accepted events that are held now, uncompressed.
-        batches_in_flight: Batches that have a sequence and no final answer now.
-        batches_sent: Attempts to send a batch.
-        batches_retried: Those of them that were not the first.
-        bytes_sent: Bytes of those attempts, compressed.
-        batches_split: Batches that a broker refused and that were halved.
-        renewals: How often a partition got another producer id or epoch.
-        requests: Produce requests written.
-        unheard: Events that are not, or not surely, in the log, and of which the program has not
-            heard. Its delivery or ticket was discarded unread, or `send_nowait` sent the event and
-            no callback got it. The log has them by topic and reason, once a minute or, for
-            `send_nowait`, every second. Events that `on_given_up` got are not among them.
-        journal: Counts of the journal. None without one.
-        quota: How backlog quotas held up sends. None unless `backlog_quota` is set.
-    """
-
-    accepted: int
-    recovered: int
-    persisted: int
-    not_persisted: int
-    possibly_persisted: int
-    buffered_bytes: int
-    batches_in_flight: int
-    batches_sent: int
-    batches_retried: int
-    bytes_sent: int
-    batches_split: int
-    renewals: int
-    requests: int
-    unheard: int
-    journal: JournalStatistics | None
-    quota: QuotaStatistics | None
-
-
-NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None)
-
-
-@dataclass(slots=True)
-class Counters:
-    """The same while they grow; see `ProducerStatistics`."""
-
-    persisted: int = 0
-    not_persisted: int = 0
-    possibly_persisted: int = 0
-    batches_sent: int = 0
-    batches_retried: int = 0
-    bytes_sent: int = 0
-    batches_split: int = 0
-    renewals: int = 0
-    requests: int = 0
-
-
-# What a life of a producer begins with: its name, its journal, and its identity.
-#
-# The name of one without a given name is its journal's, or a new one, unique to the host. A name is
-# the first half of each event's id, so two producers of one name give ids that look like
-# duplicates. A journal is created once and may move to another host, as a volume does whose
-# container is started elsewhere: so the journal's name is used if there is one, and only a new
-# journal gets a new name. The name has the host in it for people, and random digits since hosts are
-# cloned and all called localhost.
-
-
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
-_MAX_HOST_LENGTH: Final = 63
-
-
-def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
-    """Return the name of a producer without a given name."""
-    if journal is None:
-        return UNNAMED_PREFIX
-    known = journal_producer(journal)
-    if known is not None:
-        return known
-    own = _NO_NAME.sub("-", host if host is not None else socket.gethostname())
-    own = own[:_MAX_HOST_LENGTH].strip("-.") or "host"
-    return check_producer_name(f"{UNNAMED_PREFIX}-{own}-{secrets.token_hex(4)}")
-
-
-def journal_producer(journal: Path) -> str | None:
-    """Return the producer's name in a journal; None when there is no journal, or it is damaged.
-
-    Takes no lock. Opening a journal that is damaged says what is wrong with it.
-    """
-    try:
-        names = [path.name for path in journal.iterdir()]
-    except OSError:
-        return None
-    for segment in reversed(segment_numbers(names)):
-        try:
-            data = (journal / segment_name(segment)).read_bytes()
-        except OSError:
-            continue
-        preamble = decode_preamble(data[:PREAMBLE_LENGTH])
-        if preamble is None or preamble[0] != FORMAT_VERSION or preamble[1] != segment:
-            continue
-        placed = decode_frame(data, PREAMBLE_LENGTH, segment_seed(segment))
-        if placed is not None and isinstance(placed.frame, Head):
-            return placed.frame.producer
-    return None
-
-
-_REACH_S: Final = 2.0
-
-_log = Logger(__name__)
-
-
-class JournalOpening:
-    """Takes over the journal of a producer, in a thread: it cannot be stopped when nobody waits."""
-
-    def __init__(self) -> None:
-        self._unclaimed: asyncio.Task[None] | None = None
-
-    async def open(self, directory: Path, name: str, *, limit_bytes: int) -> Journal:
-        """Open it; if this call is cancelled, it is closed as soon as it is open."""
-        limits = JournalLimits.within(limit_bytes)
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(Journal.open, directory, producer=name, limits=limits)
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            self._unclaimed = asyncio.create_task(_close_unclaimed(opening))
-            raise
-
-    async def closed(self, limit_s: float) -> None:
-        """Wait until a journal that nobody took is unlocked, at most for so long."""
-        if self._unclaimed is not None:
-            await asyncio.wait((self._unclaimed,), timeout=limit_s)
-
-
-async def acquire_identity(
-    identities: Identities,
-    journal: Journal | None,
-    former: Recovered,
-    settings: ProducerSettings,
-    *,
-    random: Random,
-) -> None:
-    """Learn the producer id and epoch of this life, and note them in the journal.
-
-    With a journal that knows its topics they may come later, too: after two seconds without an
-    answer this returns without them.
-    """
-    if former.partitions:
-        try:
-            await asyncio.wait_for(identities.known(), _REACH_S)
-        except (RetriableError, TimeoutError) as error:
-            _log.warning("no broker answers yet. The journal takes events", reason=str(error))
-            return
-    else:
-        await until_answered(identities.known, settings, random)
-    if journal is not None:
-        journal.append([Renewal(identities.current, cluster_id=identities.cluster_id)])
-        await asyncio.to_thread(journal.sync)
-
-
-async def _close_unclaimed(opening: asyncio.Future[Journal]) -> None:
-    """Close a journal that was opened after its caller was cancelled."""
-    with contextlib.suppress(JournalError):
-        journal = await opening
-        await asyncio.to_thread(journal.close)
-
-
-# The parts of a started producer, put together and kept going.
-#
-# `batching.accumulator` collects events in batches, `delivery.rounds` gets batches into the
-# journal, `delivery.send_queue` and its sequencer hold and number them, `delivery.sender` sends
-# them, `delivery.settlement` sets their outcomes, `delivery.routes` opens topics, `kafka.wire`
-# speaks Kafka's protocol. `_client` is the producer that users see.
-
-
 _STUCK_AFTER_S: Final = 1.0
-
 _T = TypeVar("_T")
+_log = Logger(__name__)
 
 
 class RunningProducer:
@@ -546,3 +357,66 @@ class RunningProducer:
         for queue in self._queues:
             self._settlement.abandon(queue, reason)
         self._settlement.abandon_rest(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """The counts of a producer since it was started, at one moment.
+
+    Attributes:
+        accepted: Events that were given an event id.
+        recovered: Events that a journal held from a former run, to be sent again. They are in the
+            outcomes, too.
+        persisted: Events whose outcome was `Persisted`.
+        not_persisted: Accepted or recovered events whose outcome was `NotPersisted`.
+        possibly_persisted: Events whose outcome was `PossiblyPersisted`.
+        buffered_bytes: Bytes of the accepted events that are held now, uncompressed.
+        batches_in_flight: Batches that have a sequence and no final answer now.
+        batches_sent: Attempts to send a batch.
+        batches_retried: Those of them that were not the first.
+        bytes_sent: Bytes of those attempts, compressed.
+        batches_split: Batches that a broker refused and that were halved.
+        renewals: How often a partition got another producer id or epoch.
+        requests: Produce requests written.
+        unheard: Events that are not, or not surely, in the log, and of which the program has not
+            heard. Its delivery or ticket was discarded unread, or `send_nowait` sent the event and
+            no callback got it. The log has them by topic and reason, once a minute or, for
+            `send_nowait`, every second. Events that `on_given_up` got are not among them.
+        journal: Counts of the journal. None without one.
+        quota: How backlog quotas held up sends. None unless `backlog_quota` is set.
+    """
+
+    accepted: int
+    recovered: int
+    persisted: int
+    not_persisted: int
+    possibly_persisted: int
+    buffered_bytes: int
+    batches_in_flight: int
+    batches_sent: int
+    batches_retried: int
+    bytes_sent: int
+    batches_split: int
+    renewals: int
+    requests: int
+    unheard: int
+    journal: JournalStatistics | None
+    quota: QuotaStatistics | None
+
+
+NOTHING_COUNTED: Final = ProducerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None)
+
+
+@dataclass(slots=True)
+class Counters:
+    """The same while they grow; see `ProducerStatistics`."""
+
+    persisted: int = 0
+    not_persisted: int = 0
+    possibly_persisted: int = 0
+    batches_sent: int = 0
+    batches_retried: int = 0
+    bytes_sent: int = 0
+    batches_split: int = 0
+    renewals: int = 0
+    requests: int = 0

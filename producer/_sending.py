@@ -23,7 +23,7 @@ from sequitur.errors import (
 from sequitur.kafka.partition import check_topic_name
 from sequitur.producer._outcome import Delivery, NotPersisted, Ticket
 from sequitur.producer._record import Record, records_of_arrow
-from sequitur.producer.batching.batch import OutdatedError
+from sequitur.producer.batching.route import OutdatedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sequitur.producer._outcome import OnDelivery, Persisted
     from sequitur.producer._record import RecordMaker
     from sequitur.producer._running import RunningProducer
-    from sequitur.producer.batching.batch import Route
+    from sequitur.producer.batching.route import Route
 
     Ready = Callable[[], Awaitable[Route | NotPersisted]]
 

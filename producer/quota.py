@@ -1,7 +1,9 @@
-"""Backlog quotas, as producers keep them: the control topic, and sends that wait or are refused.
+"""Backlog quotas: sends to a topic wait, or are refused, while its backlog is over the quota.
 
-Called by the client; whoever checks quotas writes the records of `control`. Its errors are in
-`producer._errors`.
+`QuotaGate` is what senders pass. `ControlReader` reads the control topic for it, beside the
+producer and on connections of its own. That stops no producer and lets none wait: while the topic
+cannot be read, what was read before counts until it is stale, and then nothing is limited. Who
+checks quotas writes the records, which `sequitur.kafka.control` describes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.retry import Backoff
+from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import (
     BacklogQuotaError,
     BrokerError,
@@ -32,87 +34,13 @@ if TYPE_CHECKING:
 
     from sequitur.kafka.settings import KafkaSettings, TokenProvider
 
-
-# What a producer knows of the backlogs of topics: the control records it has read, without I/O.
-
-
-class KnownBacklogs:
-    """The newest backlog state of each topic, until its `valid_for_ms` after arrival are over.
-
-    Times are milliseconds of a clock that is never set.
-    """
-
-    __slots__ = ("_arrived", "_known", "limited")
-
-    def __init__(self) -> None:
-        self._arrived: dict[str, tuple[BacklogState, int]] = {}
-        self._known: dict[str, BacklogState] = {}
-        self.limited: dict[str, BacklogState] = {}
-
-    def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Take a record of the control topic. A record without a value removes a topic's state."""
-        if (found := self.read(key, value)) is not None:
-            self.note(*found, now_ms)
-
-    @staticmethod
-    def read(key: bytes | None, value: bytes | None) -> tuple[str, BacklogState | None] | None:
-        """Return topic and state of a record; None of one of another kind."""
-        topic = topic_of(key)
-        if topic is None:
-            return None
-        return topic, None if value is None else BacklogState.decode(topic, value)
-
-    def note(self, topic: str, state: BacklogState | None, now_ms: int) -> None:
-        """Note the last state of a topic."""
-        self._known.pop(topic, None)
-        self.limited.pop(topic, None)
-        if state is None:
-            self._arrived.pop(topic, None)
-            return
-        # One that is read again, as from the log's beginning, counts no longer for that.
-        if topic not in self._arrived or self._arrived[topic][0] != state:
-            self._arrived[topic] = state, now_ms
-        if self._is_stale(topic, now_ms):
-            return
-        self._known[topic] = state
-        if state.to_do is not ToDo.GO_ON:
-            self.limited[topic] = state
-
-    def expire(self, now_ms: int) -> None:
-        """Forget what does not count any more."""
-        for topic in [topic for topic in self._known if self._is_stale(topic, now_ms)]:
-            del self._known[topic]
-            self.limited.pop(topic, None)
-
-    def forget(self) -> None:
-        """Forget the states of all topics."""
-        self._arrived.clear()
-        self._known.clear()
-        self.limited.clear()
-
-    def proximity(self, topics: Iterable[str]) -> float | None:
-        """Return how near these topics are to their quotas: the largest share of one."""
-        states = (self._known.get(topic) for topic in topics)
-        shares = (state.proximity for state in states if state is not None)
-        largest = max((share for share in shares if share is not None), default=0.0)
-        return largest if largest >= PROXIMITY_FROM else None
-
-    def _is_stale(self, topic: str, now_ms: int) -> bool:
-        state, arrived_ms = self._arrived[topic]
-        return arrived_ms + state.valid_for_ms < now_ms
-
-
-# Where sends wait, or are refused, while their topic is over its backlog quota, and what is known.
-#
-# The control topic is read beside the producer, on connections of its own. That stops no producer
-# and lets none wait: while it cannot be read, what was read before counts until it is stale, and
-# then nothing is limited.
-
-
 _LOOK_EVERY_S: Final = 0.25
 """How often states that limit are looked at: a stale one may hold sends for so much longer."""
 _TOLD_AT_MOST: Final = 100
-
+_ANSWER_TIMEOUT: Final = timedelta(seconds=5)
+"""A broker that is silent for so long is asked anew: quotas are to be known within seconds."""
+_TOPIC_CHECK_S: Final = 1.0
+_PARTITION: Final = 0
 _log = Logger(__name__)
 
 
@@ -120,30 +48,8 @@ def _steady_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStatistics:
-    """What backlog quotas did to the sends of a producer since it was started."""
-
-    held: int  # calls that had to wait
-    refused: int  # calls that raised, at once or after their wait
-    # the largest backlog of the topics that it sends to, as a share of its quota; more than 1
-    # beyond it. None below 0.5, and where nothing is known
-    proximity: float | None
-
-
-class _Line:
-    """Senders of one topic that wait, in the order they came."""
-
-    __slots__ = ("senders", "state", "turn")
-
-    def __init__(self, state: BacklogState) -> None:
-        self.turn = asyncio.Lock()
-        self.senders = 0
-        self.state = state
-
-
 class QuotaGate:
-    """Let sends pass, hold them, or refuse them."""
+    """Let sends pass, hold them, or refuse them, by what is known of the backlog of their topic."""
 
     def __init__(self, now_ms: Callable[[], int] = _steady_ms) -> None:
         self._now_ms = now_ms
@@ -164,8 +70,8 @@ class QuotaGate:
     def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """Take records of the control topic: key and value. Bad ones are logged and ignored.
 
-        Of a topic only the last counts. When the log is read again from its beginning, the states
-        before it were superseded long ago.
+        Only the last record of a topic counts. When the log is read again from its beginning, the
+        states before it were superseded long ago.
         """
         now_ms = self._now_ms()
         last: dict[str, BacklogState | None] = {}
@@ -236,7 +142,7 @@ class QuotaGate:
         return QuotaStatistics(self._held, self._refused, self._states.proximity(topics))
 
     def close(self) -> None:
-        """Hold nobody any more: the producer closes, and accepts nothing."""
+        """Let all waiting senders go: the producer closes, and accepts nothing."""
         self._closed = True
         self._look_again()
 
@@ -251,7 +157,7 @@ class QuotaGate:
         return state
 
     def _look_again(self) -> None:
-        """Let those who wait look at the states; soon again, while there are some that limit."""
+        """Wake the waiting senders; look again soon, while some states limit."""
         self._states.expire(self._now_ms())
         self._announced &= self._states.limited.keys()
         changed, self._changed = self._changed, asyncio.Event()
@@ -264,14 +170,96 @@ class QuotaGate:
             self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
 
 
-_ANSWER_TIMEOUT: Final = timedelta(seconds=5)
-"""A broker that is silent for so long is asked anew: quotas are to be known within seconds."""
-_TOPIC_CHECK_S: Final = 1.0
-_PARTITION: Final = 0
+class _Line:
+    """Senders of one topic that wait, in the order they came."""
+
+    __slots__ = ("senders", "state", "turn")
+
+    def __init__(self, state: BacklogState) -> None:
+        self.turn = asyncio.Lock()
+        self.senders = 0
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStatistics:
+    """What backlog quotas did to the sends of a producer since it was started."""
+
+    held: int  # calls that had to wait
+    refused: int  # calls that raised, at once or after their wait
+    # the largest backlog of the topics that it sends to, as a share of its quota; more than 1
+    # beyond it. None below 0.5, and where nothing is known
+    proximity: float | None
+
+
+class KnownBacklogs:
+    """The last backlog state of each topic, until it was there for its `valid_for_ms`. No I/O.
+
+    Times are milliseconds of a clock that is never set.
+    """
+
+    __slots__ = ("_arrived", "_known", "limited")
+
+    def __init__(self) -> None:
+        self._arrived: dict[str, tuple[BacklogState, int]] = {}
+        self._known: dict[str, BacklogState] = {}
+        self.limited: dict[str, BacklogState] = {}
+
+    def take(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
+        """Take a record of the control topic. A record without a value removes a topic's state."""
+        if (found := self.read(key, value)) is not None:
+            self.note(*found, now_ms)
+
+    @staticmethod
+    def read(key: bytes | None, value: bytes | None) -> tuple[str, BacklogState | None] | None:
+        """Return topic and state of a record; None if it is of another kind."""
+        topic = topic_of(key)
+        if topic is None:
+            return None
+        return topic, None if value is None else BacklogState.decode(topic, value)
+
+    def note(self, topic: str, state: BacklogState | None, now_ms: int) -> None:
+        """Note the last state of a topic."""
+        self._known.pop(topic, None)
+        self.limited.pop(topic, None)
+        if state is None:
+            self._arrived.pop(topic, None)
+            return
+        # A state that is read again, as from the log's beginning, keeps its time of arrival.
+        if topic not in self._arrived or self._arrived[topic][0] != state:
+            self._arrived[topic] = state, now_ms
+        if self._is_stale(topic, now_ms):
+            return
+        self._known[topic] = state
+        if state.to_do is not ToDo.GO_ON:
+            self.limited[topic] = state
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what does not count any more."""
+        for topic in [topic for topic in self._known if self._is_stale(topic, now_ms)]:
+            del self._known[topic]
+            self.limited.pop(topic, None)
+
+    def forget(self) -> None:
+        """Forget the states of all topics."""
+        self._arrived.clear()
+        self._known.clear()
+        self.limited.clear()
+
+    def proximity(self, topics: Iterable[str]) -> float | None:
+        """Return how near these topics are to their quotas: the largest share of one."""
+        states = (self._known.get(topic) for topic in topics)
+        shares = (state.proximity for state in states if state is not None)
+        largest = max((share for share in shares if share is not None), default=0.0)
+        return largest if largest >= PROXIMITY_FROM else None
+
+    def _is_stale(self, topic: str, now_ms: int) -> bool:
+        state, arrived_ms = self._arrived[topic]
+        return arrived_ms + state.valid_for_ms < now_ms
 
 
 class ControlReader:
-    """Gives a gate the records of its installation's control topic, from its beginning on."""
+    """Read the control topic from its beginning on, and give its records to a gate."""
 
     def __init__(
         self,
@@ -292,11 +280,9 @@ class ControlReader:
         )
         self._topic = control_topic(kafka)
         self._gate = gate
-        self._random: Callable[[], float] = random.random
-        self._backoff = Backoff()
+        self._attempts = Retry(backoff=Backoff(), random=random.random).attempts()
         self._topic_id: bytes | None = None
         self._offset = 0
-        self._failures = 0
         self._told: str | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -325,12 +311,11 @@ class ControlReader:
 
     async def _pause(self, error: Exception, reason: str) -> None:
         """Tell what went wrong, once, and wait before the next attempt."""
-        self._failures += 1
         if reason != self._told:
             self._told = reason
             tell = _log.info if isinstance(error, RetriableError) else _log.warning
             tell("backlog quotas cannot be read", topic=self._topic, reason=reason)
-        await asyncio.sleep(self._backoff.delay_ms(self._failures, self._random()) / 1000)
+        await self._attempts.pause(error)
 
     async def _find_topic(self) -> bool:
         """Learn where the topic is; return False while there is none, and nothing is limited."""
@@ -364,10 +349,11 @@ class ControlReader:
             records += [(record.key, record.value) for record in read.rows()]
             offset = read.next_offset
             if read.is_all:
-                # Not before: of a topic the last record counts, and there may be older ones.
+                # Not before: only the last record of a topic counts, and these may be older.
                 self._gate.take(records)
                 self._offset = offset
                 records = []
             if self._told is not None:
                 _log.info("backlog quotas are read", topic=self._topic)
-            self._told, self._failures = None, 0
+            self._told = None
+            self._attempts.succeed()

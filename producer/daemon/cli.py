@@ -23,7 +23,8 @@ import typer
 from sequitur.base.flags import with_flags
 from sequitur.base.program import run_program
 from sequitur.errors import ProducerError
-from sequitur.producer.daemon.daemon import ProduceJob, run_daemon
+from sequitur.producer.daemon.daemon import run_daemon
+from sequitur.producer.daemon.settings import ProduceJob
 
 _EXAMPLES: Final = {
     "": "produce-events --topic readings --name app-1 --source file:app.jsonl --key json:host"

@@ -1,350 +1,55 @@
-"""The section `[produce]`: what the daemon `produce-events` reads, and where it sends it.
+"""The daemon `produce-events`: it takes events from a source and sends them, until told to stop.
 
-`[producer]` says how events are sent, and serves every program that sends. The names of both
-sections' fields are disjoint, since each is a flag of the same command.
+It runs in three phases:
+
+1. *Start.* The topic is created, and the producer gets its producer id. While Kafka is away, both
+   are retried. A signal ends this phase at once: no event was accepted.
+2. *Run.* The source gives its events to the intake. When it ends by itself, all of them are sent.
+3. *Drain.* The first SIGINT, SIGTERM or SIGHUP stops the source. Accepted events are sent, and the
+   daemon waits for the answers up to `drain_timeout` from the signal. A second signal ends that at
+   once.
+
+In each case the report accounts for all accepted events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import signal
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TextIO
-
-import structlog
-from pydantic import Field, field_validator, model_validator
+from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.log import Logger
-from sequitur.base.process import user_folder
 from sequitur.base.retry import Backoff, Retry, any_of
-from sequitur.base.settings import Address, Duration, Section, Settings, Size, parse_address
+from sequitur.base.settings import parse_address
 from sequitur.errors import ProducerError, RetriableError, StoppingError
-from sequitur.kafka.partition import EXPECTED, is_topic_name
-from sequitur.kafka.records import UNNAMED_PREFIX
-from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer._client import IdempotentProducer
-from sequitur.producer._settings import ProducerSettings
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark
+from sequitur.producer.daemon.log import configure_logging
+from sequitur.producer.daemon.settings import ProduceSettings, dead_letter_file
 from sequitur.producer.sources._dead_letter import DeadLetterFile
-from sequitur.producer.sources._registry import SourceSettings, check_source, make_source
+from sequitur.producer.sources._registry import check_source, make_source
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping
+    from pathlib import Path
 
-    from structlog.typing import Processor
-
+    from sequitur.kafka.settings import KafkaSettings
     from sequitur.producer._running import ProducerStatistics
+    from sequitur.producer._settings import ProducerSettings
     from sequitur.producer.daemon.health import HealthSnapshot
     from sequitur.producer.sources._source import Source, SourceStatistics
-
-
-_DEAD_LETTERS: Final = ".dead-letters.jsonl"
-_NEVER: Final = timedelta(days=365)
-
-LogFormat = Literal["console", "json"]
-
-
-class ProduceSettings(SourceSettings, Section):
-    """What the daemon `produce-events` reads, and where it sends it."""
-
-    title = "Daemon"
-    panels: ClassVar = {
-        "Topic": ("topic", "create_topic", "partitions", "replication_factor"),
-        **SourceSettings.panels,
-    }
-
-    topic: str = Field(description="Topic that the daemon sends to")
-    create_topic: bool = Field(default=True, description="Create the topic if it does not exist")
-    partitions: int = Field(
-        default=4, ge=1, le=10_000, description="Partitions of a topic that the daemon creates"
-    )
-    replication_factor: int = Field(
-        default=-1,
-        ge=-1,
-        description="Replicas of a topic that the daemon creates. -1: the broker's default",
-    )
-    drain_timeout: Duration = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="How long the daemon, when stopped, waits for the answers to what it has sent",
-    )
-    dead_letter: Path | None = Field(
-        default=None,
-        description="File for events that could not be sent, each with its place and the "
-        f"reason. Default: <journal>{_DEAD_LETTERS}",
-    )
-    dead_letter_limit: Size = Field(
-        default=1 << 30,
-        gt=0,
-        description="Most bytes of the dead-letter file. Beyond, the daemon ends",
-    )
-    health: Address | None = Field(
-        default=None,
-        description="HOST:PORT at which the daemon answers /livez, /readyz and /metrics. "
-        "Default: nowhere",
-    )
-    log_format: LogFormat = Field(
-        default="console", description="Format of log lines on standard error: console or json"
-    )
-
-    @field_validator("topic")
-    @classmethod
-    def _is_a_topic_name(cls, value: str) -> str:
-        if not is_topic_name(value):
-            raise ValueError(EXPECTED)
-        return value
-
-
-class ProduceJob(Settings):
-    """What the daemon needs.
-
-    Unlike a library's user it has a journal by default, events in it do not expire unless
-    `delivery_timeout` is set, and its topic is waited for unless `topic_timeout` is.
-    """
-
-    kafka: KafkaSettings
-    producer: ProducerSettings
-    produce: ProduceSettings
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_journal(cls, values: Any) -> Any:
-        """Run before the sections' own checks, which require a directory for a journal."""
-        if not isinstance(values, dict):
-            return values
-        given = dict(values.get("producer") or {})
-        if given.get("durability") != "none":
-            if "journal" not in given:
-                given["journal"] = default_journal(given.get("name"))
-            given.setdefault("delivery_timeout", _NEVER)
-        given.setdefault("topic_timeout", _NEVER)
-        return {**values, "producer": given}
-
-
-def default_journal(
-    name: str | None, environ: Mapping[str, str] = os.environ, *, instead: str = "--journal"
-) -> Path:
-    """Return where the daemon keeps the journal of a producer name, by default."""
-    state = user_folder("XDG_STATE_HOME", ".local/state", environ=environ, instead=instead)
-    return state / "sequitur" / "producers" / f"{name or UNNAMED_PREFIX}.journal"
-
-
-def dead_letter_file(produce: ProduceSettings, producer: ProducerSettings) -> Path:
-    """Return the path of the dead-letter file: the setting, or a file beside the journal."""
-    if produce.dead_letter is not None:
-        return produce.dead_letter
-    journal = producer.journal or default_journal(producer.name, instead="--dead-letter")
-    return journal.with_name(journal.name + _DEAD_LETTERS)
-
-
-# The daemon `produce-events`: takes events from a source and sends them, until told to stop.
-#
-# It runs in three phases:
-#
-# 1. *Start.* The topic is created, the producer gets its producer id; while Kafka is away both are
-# retried. A signal ends it at once: no event was accepted. 2. *Run.* The source gives its events to
-# the intake. When it ends by itself, all of them are sent. 3. *Drain.* The first SIGINT, SIGTERM or
-# SIGHUP stops the source; accepted events are sent, and the daemon waits for the answers up to
-# `drain_timeout` from the signal. The second one ends that at once.
-#
-# In each case the report accounts for all accepted events.
-
 
 DONE: Final = 0
 NOT_ALL_SENT: Final = 1
 FAILED: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonReport:
-    """The outcomes of the events of one run.
-
-    `accepted` and `recovered` together are the sum of the three after them, but for recovered
-    events that were not even tried: those are kept.
-
-    Attributes:
-        name: The producer's name in the event ids.
-        topic: Where they went.
-        accepted: Events that were given to the producer in this run.
-        recovered: Events that the journal held from an earlier run.
-        persisted: In the log.
-        not_persisted: Not in the log, now or ever.
-        possibly_persisted: It is unknown whether they are in the log.
-        kept: Without an answer, and in the journal: the next start sends them.
-        dead_lettered: Put into the dead-letter file, before they were accepted or after.
-        error: What failed, if something did.
-        has_journal: Whether there is a journal.
-    """
-
-    name: str
-    topic: str
-    accepted: int
-    recovered: int
-    persisted: int
-    not_persisted: int
-    possibly_persisted: int
-    kept: int
-    dead_lettered: int
-    error: str | None
-    has_journal: bool
-
-    @classmethod
-    def of(
-        cls,
-        counts: ProducerStatistics,
-        *,
-        name: str,
-        topic: str,
-        kept: int,
-        dead_lettered: int,
-        error: str | None,
-        has_journal: bool,
-    ) -> DaemonReport:
-        """Return the report of a producer that is closed."""
-        return cls(
-            name=name,
-            topic=topic,
-            accepted=counts.accepted,
-            recovered=counts.recovered,
-            persisted=counts.persisted,
-            not_persisted=counts.not_persisted,
-            possibly_persisted=counts.possibly_persisted,
-            kept=kept,
-            dead_lettered=dead_lettered,
-            error=error,
-            has_journal=has_journal,
-        )
-
-    @property
-    def exit_status(self) -> int:
-        """What `produce-events` ends with: see `sequitur.producer.daemon.cli`."""
-        if self.error is not None:
-            return FAILED
-        unsure = self.not_persisted or self.possibly_persisted
-        return NOT_ALL_SENT if unsure and not self.has_journal else DONE
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
-        return {name: value for name, value in asdict(self).items() if name != "has_journal"}
-
-
-def health_snapshot(
-    unready: Mapping[str, str],
-    producer: ProducerStatistics,
-    source: SourceStatistics,
-    *,
-    dead_lettered: int,
-) -> HealthSnapshot:
-    """Return the daemon's state under the names of its metrics."""
-    from sequitur.producer.daemon.health import HealthSnapshot  # noqa: PLC0415 - imports a web server
-
-    counts: dict[str, float] = {
-        "events_accepted": producer.accepted,
-        "events_persisted": producer.persisted,
-        "events_not_persisted": producer.not_persisted,
-        "events_possibly_persisted": producer.possibly_persisted,
-        "events_refused": dead_lettered,
-        "batches_sent": producer.batches_sent,
-        "batches_retried": producer.batches_retried,
-        "batches_split": producer.batches_split,
-        "sent_bytes": producer.bytes_sent,
-        "identity_renewals": producer.renewals,
-        "source_files_finished": source.files_finished,
-        "source_files_lost": source.files_lost,
-        "source_files_passed_over": source.files_passed_over,
-        "source_left_behind_bytes": source.left_behind_bytes,
-        "source_files_unreadable": source.files_unreadable,
-        "source_hole_bytes": source.hole_bytes,
-        "http_requests_without_room": source.requests_without_room,
-        "buffered_bytes": producer.buffered_bytes,
-        "batches_in_flight": producer.batches_in_flight,
-    }
-    if producer.journal is not None:
-        counts |= {
-            "events_recovered": producer.recovered,
-            "journal_syncs": producer.journal.syncs,
-            "journal_disk_bytes": producer.journal.disk_bytes,
-            "journal_unacked_batches": producer.journal.unacked_batches,
-        }
-    if producer.quota is not None:
-        counts |= {
-            "backlog_quota_held": producer.quota.held,
-            "backlog_quota_refused": producer.quota.refused,
-        }
-        if producer.quota.proximity is not None:
-            counts["backlog_quota_ratio"] = producer.quota.proximity
-    return HealthSnapshot(unready=unready, counts=counts)
-
-
-# The daemon's log: one line an event, on standard error, for people or as JSON.
-#
-# All of it goes through the standard library's logging, so that the web server's lines are in the
-# same log, in the same form. The Kafka client is silent: `sequitur.kafka.wire` logs for it.
-
-_QUIET: Final = ("asyncio", "aiohttp")
-"""Libraries of which only warnings are logged: they would log each connection."""
-
-# Without the local variables: events are in them, and no log is to hold those.
-_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-)
-
-
-def configure_logging(log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Configure the log's form for the whole process."""
-    stream = stream or sys.stderr
-    shared: Sequence[Processor] = (
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    )
-    if log_format == "json":
-        rendering: Sequence[Processor] = (
-            _TRACEBACKS,
-            structlog.processors.JSONRenderer(),
-        )
-    else:
-        rendering = (
-            structlog.dev.ConsoleRenderer(
-                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
-    )
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(logging.INFO)
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
-
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_TIME: Final = timedelta(milliseconds=100)
 _COMPLAIN_EVERY_S: Final = 10.0
 _LOOK_AFTER_S: Final = 0.5
 _LOOK_S: Final = 1.0
-
 _log = Logger(__name__)
 _TOPIC_RETRY: Final = Retry(
     backoff=Backoff(initial_ms=1_000, maximum_ms=1_000, jitter=0),
@@ -599,6 +304,127 @@ class _Daemon:
             limit_s = self._produce.drain_timeout.total_seconds()
             asyncio.get_running_loop().call_later(limit_s, self._at_once.set)
         self._stopping.set()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonReport:
+    """The outcomes of the events of one run.
+
+    `accepted` and `recovered` together are the sum of the three after them, but for recovered
+    events that were not even tried: those are kept.
+
+    Attributes:
+        name: The producer's name in the event ids.
+        topic: Where they went.
+        accepted: Events that were given to the producer in this run.
+        recovered: Events that the journal held from an earlier run.
+        persisted: In the log.
+        not_persisted: Not in the log, now or ever.
+        possibly_persisted: It is unknown whether they are in the log.
+        kept: Without an answer, and in the journal: the next start sends them.
+        dead_lettered: Put into the dead-letter file, before they were accepted or after.
+        error: What failed, if something did.
+        has_journal: Whether there is a journal.
+    """
+
+    name: str
+    topic: str
+    accepted: int
+    recovered: int
+    persisted: int
+    not_persisted: int
+    possibly_persisted: int
+    kept: int
+    dead_lettered: int
+    error: str | None
+    has_journal: bool
+
+    @classmethod
+    def of(
+        cls,
+        counts: ProducerStatistics,
+        *,
+        name: str,
+        topic: str,
+        kept: int,
+        dead_lettered: int,
+        error: str | None,
+        has_journal: bool,
+    ) -> DaemonReport:
+        """Return the report of a producer that is closed."""
+        return cls(
+            name=name,
+            topic=topic,
+            accepted=counts.accepted,
+            recovered=counts.recovered,
+            persisted=counts.persisted,
+            not_persisted=counts.not_persisted,
+            possibly_persisted=counts.possibly_persisted,
+            kept=kept,
+            dead_lettered=dead_lettered,
+            error=error,
+            has_journal=has_journal,
+        )
+
+    @property
+    def exit_status(self) -> int:
+        """What `produce-events` ends with: see `sequitur.producer.daemon.cli`."""
+        if self.error is not None:
+            return FAILED
+        unsure = self.not_persisted or self.possibly_persisted
+        return NOT_ALL_SENT if unsure and not self.has_journal else DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return {name: value for name, value in asdict(self).items() if name != "has_journal"}
+
+
+def health_snapshot(
+    unready: Mapping[str, str],
+    producer: ProducerStatistics,
+    source: SourceStatistics,
+    *,
+    dead_lettered: int,
+) -> HealthSnapshot:
+    """Return the daemon's state under the names of its metrics."""
+    from sequitur.producer.daemon.health import HealthSnapshot  # noqa: PLC0415 - imports a web server
+
+    counts: dict[str, float] = {
+        "events_accepted": producer.accepted,
+        "events_persisted": producer.persisted,
+        "events_not_persisted": producer.not_persisted,
+        "events_possibly_persisted": producer.possibly_persisted,
+        "events_refused": dead_lettered,
+        "batches_sent": producer.batches_sent,
+        "batches_retried": producer.batches_retried,
+        "batches_split": producer.batches_split,
+        "sent_bytes": producer.bytes_sent,
+        "identity_renewals": producer.renewals,
+        "source_files_finished": source.files_finished,
+        "source_files_lost": source.files_lost,
+        "source_files_passed_over": source.files_passed_over,
+        "source_left_behind_bytes": source.left_behind_bytes,
+        "source_files_unreadable": source.files_unreadable,
+        "source_hole_bytes": source.hole_bytes,
+        "http_requests_without_room": source.requests_without_room,
+        "buffered_bytes": producer.buffered_bytes,
+        "batches_in_flight": producer.batches_in_flight,
+    }
+    if producer.journal is not None:
+        counts |= {
+            "events_recovered": producer.recovered,
+            "journal_syncs": producer.journal.syncs,
+            "journal_disk_bytes": producer.journal.disk_bytes,
+            "journal_unacked_batches": producer.journal.unacked_batches,
+        }
+    if producer.quota is not None:
+        counts |= {
+            "backlog_quota_held": producer.quota.held,
+            "backlog_quota_refused": producer.quota.refused,
+        }
+        if producer.quota.proximity is not None:
+            counts["backlog_quota_ratio"] = producer.quota.proximity
+    return HealthSnapshot(unready=unready, counts=counts)
 
 
 def _open_dead_letters(path: Path, limit_bytes: int) -> DeadLetterFile:

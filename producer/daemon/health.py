@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
 from sequitur.errors import ProducerError
-from sequitur.producer.sources._http_server import SERVER_LOG, LimitedSite, default_limit
+from sequitur.producer.sources._http_site import SERVER_LOG, LimitedSite, default_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import RoundMaker
-    from sequitur.producer.delivery.routes import SendQueue
+    from sequitur.producer.delivery.send_queues import SendQueue
     from sequitur.producer.delivery.settlement import Settlement
 
 _EXPIRY_MARGIN_MS: Final = 3_600_000

@@ -2,17 +2,17 @@
 
 A round takes everything that was accepted so far (see `batching.accumulator`). So what a journal
 holds is always a beginning of what was accepted, together with the source positions that cover just
-that. It is appended to the journal as one, and one disk sync makes it durable for all partitions
-(`delivery.journaling`).
+that. A round is appended to the journal as one, and one disk sync makes it durable for all
+partitions (`delivery.round_writer`).
 
-What else the journal has to be told goes along with the next round: how batches ended (marks), and
-which partitions go on under another identity (renewals); see `JournalUpdates`. A renewal
-holds the batches of its partition back until it is durable. An event that was given up has its
-outcome only then, too: else a crash could send it after all.
+The next round also tells the journal how batches ended (marks), and which partitions go on under
+another identity (renewals); see `JournalUpdates`. A renewal holds the batches of its partition back
+until it is durable. An event that was given up has its outcome only when its mark is durable: else
+a crash could send it after all.
 
-What cannot be sent soon (its partition has enough in flight, or no broker answers) is journaled
-without numbers, and gets them when it can be (`Numbering`). Its bytes need not stay in
-memory (`delivery.spill`). Nothing overtakes it.
+A batch cannot be sent soon if its partition has enough in flight, or if no broker answers. Then it
+is journaled without numbers, and gets them when it can be sent (`Numbering`). Its bytes need not
+stay in memory (`delivery.spill`). Nothing overtakes it.
 
 With durability `none` the same rounds are made, and nothing is written.
 """
@@ -26,15 +26,9 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.process import report_failure
 from sequitur.errors import JournalClosedError, JournalError
 from sequitur.producer.batching.batch import Dating, InJournal
-from sequitur.producer.delivery.journaling import (
-    NO_OFFSET,
-    JournalUpdates,
-    Mark,
-    Round,
-    RoundWriter,
-    Spill,
-    stamp_of,
-)
+from sequitur.producer.delivery.journaling import NO_OFFSET, JournalUpdates, Mark, Round, stamp_of
+from sequitur.producer.delivery.round_writer import RoundWriter
+from sequitur.producer.delivery.spill import Spill
 from sequitur.producer.journal.frames import SourcePosition
 
 if TYPE_CHECKING:
@@ -46,191 +40,16 @@ if TYPE_CHECKING:
     from sequitur.producer.batching.batch import Batch
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.journaling import SlotStamp
-    from sequitur.producer.delivery.routes import SendQueue, SendQueues
+    from sequitur.producer.delivery.send_queues import SendQueue, SendQueues
     from sequitur.producer.delivery.sequencer import Slot
     from sequitur.producer.journal.frames import Waiting
     from sequitur.producer.journal.journal import Journal
-
-
-class DurableCuts:
-    """Let callers wait until a cut is durable."""
-
-    def __init__(self, on_wait: Callable[[], None]) -> None:
-        self._on_wait = on_wait
-        self._newest = 0
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._failure: Exception | None = None
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why no more cuts become durable; None while they do."""
-        return self._failure
-
-    def has(self, cut: int) -> bool:
-        """Return whether a cut is durable."""
-        return cut <= self._newest
-
-    def is_awaited_after(self, cut: int) -> bool:
-        """Return whether somebody waits for a cut after this one."""
-        return any(awaited > cut for awaited in self._waiting)
-
-    async def wait(self, cut: int) -> None:
-        """Wait until a cut is durable."""
-        if cut > self._newest:
-            if self._failure is not None:
-                raise self._failure
-            future = self._waiting.get(cut)
-            if future is None:
-                future = self._waiting[cut] = asyncio.get_running_loop().create_future()
-                self._on_wait()
-            await asyncio.shield(future)
-
-    def reach(self, cut: int) -> None:
-        """Take note that all cuts up to this one are durable."""
-        self._newest = max(self._newest, cut)
-        for awaited in [awaited for awaited in self._waiting if awaited <= self._newest]:
-            future = self._waiting.pop(awaited)
-            if not future.done():
-                future.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        """Fail all who wait, now and later: nothing becomes durable any more."""
-        if self._failure is None:
-            self._failure = error
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._failure)
-                future.exception()  # the one who waited may be gone
-        self._waiting.clear()
-
-
-# Which batches get their sequence numbers now, and which wait for them.
-#
-# A batch that cannot be sent soon is journaled without numbers (see `Waiting` and `Numbered` among
-# the frames), and gets them once it can be. Nothing overtakes a batch of its partition that waits.
 
 _AHEAD: Final = 3
 """How many windows of batches of a partition have numbers: those in flight, and the next."""
 _AHEAD_LARGE: Final = 16
 """The same if the next batch is large: it would not grow while it waits, and cost a sync."""
 _LARGE_BYTES: Final = 64 << 10
-
-
-class Numbering:
-    """Give batches their sequence numbers."""
-
-    def __init__(
-        self, cutter: BatchCutter, window: int, clock: StampClock, *, journals: bool
-    ) -> None:
-        self._cutter = cutter
-        self._clock = clock
-        self._window = window
-        self._journals = journals
-        self._waiting: dict[SendQueue, None] = {}
-        self._growing: dict[SendQueue, None] = {}
-        self._numbered: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
-        self._redated: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
-
-    @property
-    def has_numbered(self) -> bool:
-        """Whether batches got numbers or timestamps that the journal does not know of."""
-        return bool(self._numbered or self._redated)
-
-    def redate(self, queue: SendQueue, slot: Slot[Batch], now_ms: int) -> None:
-        """Give a batch with numbers another timestamp; it is held until the journal has it."""
-        slot.batch.redate(now_ms)
-        if self._journals:
-            slot.held = True
-            self._redated[slot.batch] = queue, slot
-
-    def add_waiting(self, queue: SendQueue) -> None:
-        """Number the batches of a queue that wait, once they can be sent."""
-        self._waiting[queue] = None
-
-    def add_growing(self, queue: SendQueue) -> None:
-        """Cut the open batch of a queue, once it can be sent or an event was added to it."""
-        self._growing[queue] = None
-
-    def has_window(self, queue: SendQueue) -> bool:
-        """Return whether fewer batches of a queue have numbers than may be in flight."""
-        return queue.sequencer.pending < self._window
-
-    def is_sent_soon(self, queue: SendQueue, batch: Batch) -> bool:
-        """Return whether a batch that is cut now could be sent soon.
-
-        The size of an open batch is 0 until it is sealed, so it counts as small here: a large batch
-        that is still open waits as soon as a small one does, and may grow meanwhile.
-        """
-        if not self._journals:
-            return True
-        return queue.first_waiting is None and self._takes_more(queue, batch)
-
-    def place(self, round_: Round, queue: SendQueue, batch: Batch, *, wait: bool) -> None:
-        """Put a batch that was cut into a round: with numbers if it can be sent soon."""
-        if not wait and self.is_sent_soon(queue, batch):
-            round_.fresh.append((queue, queue.number(batch)))
-        else:
-            queue.wait(batch)
-            self._waiting[queue] = None
-            round_.waiting.append(batch)
-
-    def number_waiting(self) -> None:
-        """Give numbers to the waiting batches that can be sent now."""
-        for queue in list(self._waiting):
-            while (batch := queue.first_waiting) is not None:
-                if batch.in_journal is not InJournal.WAITING or not self._takes_more(queue, batch):
-                    break
-                if batch.dating is not Dating.SENDERS:
-                    batch.last_ms = self._clock.now_ms()
-                self._numbered[batch] = queue, queue.number_first()
-            if queue.first_waiting is None:
-                del self._waiting[queue]
-        for queue in list(self._growing):
-            accumulated = queue.accumulated
-            if accumulated.open is None or not accumulated.is_paused:
-                del self._growing[queue]
-            elif self.is_sent_soon(queue, accumulated.open):
-                del self._growing[queue]
-                self._cutter.refill(accumulated)
-
-    def take_numbered(self) -> list[SlotStamp]:
-        """Take out the batches that got numbers, for the round that tells the journal."""
-        numbered, self._numbered = self._numbered, {}
-        return _stamps(numbered)
-
-    def take_redated(self) -> list[SlotStamp]:
-        """Take out the batches that got other timestamps, for the round that tells the journal."""
-        redated, self._redated = self._redated, {}
-        return _stamps(redated)
-
-    def return_numbered(self, numbered: list[SlotStamp]) -> None:
-        """Take back what `take_numbered` gave: the journal had no space."""
-        self._numbered = {slot.batch: (queue, slot) for queue, slot, _ in numbered} | self._numbered
-
-    def return_redated(self, redated: list[SlotStamp]) -> None:
-        """Take back what `take_redated` gave: the journal had no space."""
-        self._redated = {slot.batch: (queue, slot) for queue, slot, _ in redated} | self._redated
-
-    def _takes_more(self, queue: SendQueue, batch: Batch) -> bool:
-        """Return whether a batch is to have numbers, behind those of its partition that have."""
-        sequencer = queue.sequencer
-        ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
-        return (
-            not queue.is_recovering
-            and not queue.inherited
-            and sequencer.takes_numbers
-            and sequencer.pending < ahead * self._window
-            # After a failure a partition gets no more in flight, until nothing of it is.
-            and (not queue.failures or sequencer.is_empty)
-        )
-
-
-def _stamps(batches: dict[Batch, tuple[SendQueue, Slot[Batch]]]) -> list[SlotStamp]:
-    return [
-        (queue, slot, stamp_of(slot)) for batch, (queue, slot) in batches.items() if not batch.ended
-    ]
-
-
 _GATHER_S: Final = 0.05
 """How long many accepted events may wait for the journal while no partition could send them."""
 _FEW_EVENTS: Final = 64
@@ -532,3 +351,174 @@ class RoundMaker:
             )
             self._durable.fail(told)
             self._on_failure(error)
+
+
+class Numbering:
+    """Say which batches get their sequence numbers now, and which wait for them.
+
+    A batch that cannot be sent soon is journaled without numbers (`Waiting`). It gets them once it
+    can be sent, and the journal is told (`Numbered`).
+    """
+
+    def __init__(
+        self, cutter: BatchCutter, window: int, clock: StampClock, *, journals: bool
+    ) -> None:
+        self._cutter = cutter
+        self._clock = clock
+        self._window = window
+        self._journals = journals
+        self._waiting: dict[SendQueue, None] = {}
+        self._growing: dict[SendQueue, None] = {}
+        self._numbered: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
+        self._redated: dict[Batch, tuple[SendQueue, Slot[Batch]]] = {}
+
+    @property
+    def has_numbered(self) -> bool:
+        """Whether batches got numbers or timestamps that the journal does not know of."""
+        return bool(self._numbered or self._redated)
+
+    def redate(self, queue: SendQueue, slot: Slot[Batch], now_ms: int) -> None:
+        """Give a batch with numbers another timestamp; it is held until the journal has it."""
+        slot.batch.redate(now_ms)
+        if self._journals:
+            slot.held = True
+            self._redated[slot.batch] = queue, slot
+
+    def add_waiting(self, queue: SendQueue) -> None:
+        """Number the batches of a queue that wait, once they can be sent."""
+        self._waiting[queue] = None
+
+    def add_growing(self, queue: SendQueue) -> None:
+        """Cut the open batch of a queue, once it can be sent or an event was added to it."""
+        self._growing[queue] = None
+
+    def has_window(self, queue: SendQueue) -> bool:
+        """Return whether fewer batches of a queue have numbers than may be in flight."""
+        return queue.sequencer.pending < self._window
+
+    def is_sent_soon(self, queue: SendQueue, batch: Batch) -> bool:
+        """Return whether a batch that is cut now could be sent soon.
+
+        The size of an open batch is 0 until it is sealed, so it counts as small here: a large batch
+        that is still open waits as soon as a small one does, and may grow meanwhile.
+        """
+        if not self._journals:
+            return True
+        return queue.first_waiting is None and self._takes_more(queue, batch)
+
+    def place(self, round_: Round, queue: SendQueue, batch: Batch, *, wait: bool) -> None:
+        """Put a batch that was cut into a round: with numbers if it can be sent soon."""
+        if not wait and self.is_sent_soon(queue, batch):
+            round_.fresh.append((queue, queue.number(batch)))
+        else:
+            queue.wait(batch)
+            self._waiting[queue] = None
+            round_.waiting.append(batch)
+
+    def number_waiting(self) -> None:
+        """Give numbers to the waiting batches that can be sent now."""
+        for queue in list(self._waiting):
+            while (batch := queue.first_waiting) is not None:
+                if batch.in_journal is not InJournal.WAITING or not self._takes_more(queue, batch):
+                    break
+                if batch.dating is not Dating.SENDERS:
+                    batch.last_ms = self._clock.now_ms()
+                self._numbered[batch] = queue, queue.number_first()
+            if queue.first_waiting is None:
+                del self._waiting[queue]
+        for queue in list(self._growing):
+            accumulated = queue.accumulated
+            if accumulated.open is None or not accumulated.is_paused:
+                del self._growing[queue]
+            elif self.is_sent_soon(queue, accumulated.open):
+                del self._growing[queue]
+                self._cutter.refill(accumulated)
+
+    def take_numbered(self) -> list[SlotStamp]:
+        """Take out the batches that got numbers, for the round that tells the journal."""
+        numbered, self._numbered = self._numbered, {}
+        return _stamps(numbered)
+
+    def take_redated(self) -> list[SlotStamp]:
+        """Take out the batches that got other timestamps, for the round that tells the journal."""
+        redated, self._redated = self._redated, {}
+        return _stamps(redated)
+
+    def return_numbered(self, numbered: list[SlotStamp]) -> None:
+        """Take back what `take_numbered` gave: the journal had no space."""
+        self._numbered = {slot.batch: (queue, slot) for queue, slot, _ in numbered} | self._numbered
+
+    def return_redated(self, redated: list[SlotStamp]) -> None:
+        """Take back what `take_redated` gave: the journal had no space."""
+        self._redated = {slot.batch: (queue, slot) for queue, slot, _ in redated} | self._redated
+
+    def _takes_more(self, queue: SendQueue, batch: Batch) -> bool:
+        """Return whether a batch is to have numbers, behind those of its partition that have."""
+        sequencer = queue.sequencer
+        ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
+        return (
+            not queue.is_recovering
+            and not queue.inherited
+            and sequencer.takes_numbers
+            and sequencer.pending < ahead * self._window
+            # After a failure a partition gets no more in flight, until nothing of it is.
+            and (not queue.failures or sequencer.is_empty)
+        )
+
+
+def _stamps(batches: dict[Batch, tuple[SendQueue, Slot[Batch]]]) -> list[SlotStamp]:
+    return [
+        (queue, slot, stamp_of(slot)) for batch, (queue, slot) in batches.items() if not batch.ended
+    ]
+
+
+class DurableCuts:
+    """Let callers wait until a cut is durable."""
+
+    def __init__(self, on_wait: Callable[[], None]) -> None:
+        self._on_wait = on_wait
+        self._reached = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._failure: Exception | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why no more cuts become durable; None while they do."""
+        return self._failure
+
+    def has(self, cut: int) -> bool:
+        """Return whether a cut is durable."""
+        return cut <= self._reached
+
+    def is_awaited_after(self, cut: int) -> bool:
+        """Return whether somebody waits for a cut after this one."""
+        return any(awaited > cut for awaited in self._waiting)
+
+    async def wait(self, cut: int) -> None:
+        """Wait until a cut is durable."""
+        if cut > self._reached:
+            if self._failure is not None:
+                raise self._failure
+            future = self._waiting.get(cut)
+            if future is None:
+                future = self._waiting[cut] = asyncio.get_running_loop().create_future()
+                self._on_wait()
+            await asyncio.shield(future)
+
+    def reach(self, cut: int) -> None:
+        """Take note that all cuts up to this one are durable."""
+        self._reached = max(self._reached, cut)
+        for awaited in [awaited for awaited in self._waiting if awaited <= self._reached]:
+            future = self._waiting.pop(awaited)
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Fail all who wait, now and later: nothing becomes durable any more."""
+        if self._failure is None:
+            self._failure = error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._failure)
+                future.exception()  # the one who waited may be gone
+        self._waiting.clear()

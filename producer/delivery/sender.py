@@ -1,16 +1,15 @@
-"""The sender: write produce requests, take their answers, retry what failed.
+"""The sender: it writes produce requests, takes their answers, and retries what failed.
 
-A request takes one batch from each partition that has something to send and is below its limit of
-batches in flight; there is one request per leader, and the next does not wait for the answers. The
-batches have their sequence numbers already, and the journal holds them, if there is one (see
+There is one request per leader, and the next does not wait for the answers. A request takes one
+batch from each partition that has something to send and is below its limit of batches in flight.
+These batches have their sequence numbers already, and the journal holds them, if there is one (see
 `delivery.rounds`).
 
-State, and its rules:
-
 - A queue waits until `SendQueue.retry_at_s` after its head failed; a timer wakes it.
-- `LeaderFinder` connects to brokers and looks for leaders in tasks of its own, which wake all
-  queues when they are done.
-- `_exchanges`: requests whose answer has not come yet.
+- `LeaderFinder` connects to brokers and looks for leaders in tasks of its own. They wake all queues
+  when they are done.
+- `Recovery` gets back the numbers of a partition that has lost them, and `Redating` gives batches
+  other timestamps.
 
 No task ends unheard: what an answer, the sweep or a recovery raises fails the producer.
 """
@@ -19,274 +18,39 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.errors import BrokerError, FatalError, OutcomeUnknownError
 from sequitur.kafka.error_codes import FORBIDDEN_TOPIC, Answer, Meaning, meaning_of
 from sequitur.kafka.producer_ids import PartitionAnswer
-from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer._settings import backoff_of
-from sequitur.producer.batching.batch import Dating, DatingEvent, InMemory
+from sequitur.producer.batching.batch import Dating, InMemory
 from sequitur.producer.delivery.journaling import stamp_of
+from sequitur.producer.delivery.leaders import LeaderFinder
 from sequitur.producer.delivery.recovery import Recovery
+from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.sequencer import Doubt, Slot, State, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from random import Random
 
     from sequitur.base.process import StampClock
-    from sequitur.base.retry import Backoff
     from sequitur.kafka.wire import Wire
     from sequitur.producer._running import Counters
     from sequitur.producer._settings import ProducerSettings
-    from sequitur.producer.batching.batch import Batch, Outstanding
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.budget import Outstanding
+    from sequitur.producer.delivery.barred import BarredTopics
     from sequitur.producer.delivery.identities import Identities
     from sequitur.producer.delivery.rounds import RoundMaker
-    from sequitur.producer.delivery.routes import BarredTopics, Routes, SendQueue, SendQueues
+    from sequitur.producer.delivery.routes import Routes
+    from sequitur.producer.delivery.send_queues import SendQueue, SendQueues
     from sequitur.producer.delivery.settlement import Settlement
-
-_log = Logger(__name__)
-
-
-class LeaderFinder:
-    """Find the connected leader of a partition.
-
-    At most one task refreshes the metadata, and at most one task per broker connects to it. Each
-    tries again, with backoff, for as long as `leader` is called for what it looks for.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        backoff: Backoff,
-        random: Random,
-        *,
-        on_change: Callable[[], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._wire = wire
-        self._backoff = backoff
-        self._random = random
-        self._on_change = on_change
-        self._on_failure = on_failure
-        self._refreshing: asyncio.Task[None] | None = None
-        self._refresh_failures = 0
-        self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._connect_failures: dict[int, int] = {}
-        self._connect_reasons: dict[int, str] = {}
-        # The last fatal error of each broker, as a rejected login, since it was last connected.
-        self._fatal_errors: dict[int, str] = {}
-
-    def leader(self, topic: str, partition: int) -> int | str:
-        """Return the connected leader of a partition, or the reason why there is none yet."""
-        node = self._wire.leader(topic, partition)
-        if node is None:
-            self.refresh()
-            return f"{topic}-{partition} has no leader"
-        if self._wire.is_connected(node):
-            return node
-        if node not in self._connecting:
-            self._connecting[node] = self._begin(self._connect(node))
-        reason = self._connect_reasons.get(node)
-        return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
-
-    def refresh(self) -> None:
-        """Refresh the metadata, in the background."""
-        if self._refreshing is None:
-            self._refreshing = self._begin(self._refresh())
-
-    def _begin(self, looking: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(looking)
-        report_failure(task, self._on_failure)
-        return task
-
-    def stop(self) -> None:
-        """Cancel the refresh and all attempts to connect."""
-        for task in (self._refreshing, *self._connecting.values()):
-            if task is not None:
-                task.cancel()
-
-    async def _refresh(self) -> None:
-        try:
-            if await self._wire.refresh():
-                self._refresh_failures = 0
-                # A leader election takes a moment; asking in a tight loop does not speed it up.
-                await asyncio.sleep(self._backoff.delay_ms(1, self._random.random()) / 1000)
-            else:
-                self._refresh_failures += 1
-                await self._wait(self._refresh_failures)
-        finally:
-            self._refreshing = None
-            self._on_change()
-
-    async def _connect(self, node: int) -> None:
-        try:
-            reason = await self._try_to_connect(node)
-            if reason is None:
-                self._connect_failures.pop(node, None)
-                self._connect_reasons.pop(node, None)
-                self._fatal_errors.pop(node, None)
-                _log.debug("connected", broker=node)
-            else:
-                failures = self._connect_failures.get(node, 0) + 1
-                if failures == 1 or reason != self._connect_reasons.get(node):
-                    _log.warning("broker cannot be reached", broker=node, reason=reason)
-                self._connect_failures[node] = failures
-                self._connect_reasons[node] = reason
-                self.refresh()
-                # An event that expires during the backoff reports this reason, too.
-                self._on_change()
-                await self._wait(failures)
-        finally:
-            del self._connecting[node]
-            self._on_change()
-
-    async def _try_to_connect(self, node: int) -> str | None:
-        """Connect, and return None, or the reason why there is no connection.
-
-        A fatal error stays part of the reason until there is a connection: a user has to act on
-        it, and a broker that is then away for a moment has not taken it back.
-        """
-        try:
-            if await self._wire.connect(node):
-                return None
-            reason = "the cluster no longer names it"
-        except FatalError as error:
-            self._fatal_errors[node] = str(error)
-            return str(error)
-        except BrokerError as error:
-            reason = str(error)
-        fatal = self._fatal_errors.get(node)
-        return f"{reason}; before that: {fatal}" if fatal else reason
-
-    async def _wait(self, failures: int) -> None:
-        await asyncio.sleep(self._backoff.delay_ms(failures, self._random.random()) / 1000)
-
-
-# Other timestamps for batches whose own a broker refuses, though no sender gave them.
-#
-# A machine's clock that is an hour ahead of the broker's would have every event refused. The
-# broker names the range that it takes, and its time follows from that. A batch is dated anew under
-# the numbers that it has: they must not be given to other bytes while an attempt to send it may be
-# in the log, so after an attempt without an answer the broker is asked first; and with a journal
-# it is sent only once the journal has the new timestamp, so that each later life sends the same
-# bytes.
-#
-# A batch has timestamps of its senders, or ours. The former are never touched. `Dating` and its
-# table (`batching.batch`) say what can happen to ours.
-
-_TOLD_MS: Final = 60_000
-"""A clock that differs by less than before is not told of again."""
-
-
-class Redating:
-    """Learn the broker's time, and date batches anew."""
-
-    def __init__(
-        self,
-        *,
-        wire: Wire,
-        clock: StampClock,
-        queues: SendQueues,
-        rounds: RoundMaker,
-        barred: BarredTopics,
-        on_known: Callable[[], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._wire = wire
-        self._clock = clock
-        self._queues = queues
-        self._rounds = rounds
-        self._barred = barred
-        self._on_known = on_known
-        self._on_failure = on_failure
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        self._told_ms = 0
-
-    def refused(self, queue: SendQueue, slot: Slot[Batch], text: str) -> None:
-        """Take note that a broker refuses timestamps of ours, and what it says of them."""
-        found = timestamp_range(text)
-        if found is None:
-            why = text or "it does not say which it takes"
-            self._bar(queue.topic, f"the broker refuses our timestamps: {why}")
-            return
-        slot.batch.on_dating(DatingEvent.REFUSED)
-        for other in queue.sequencer:
-            batch = other.batch
-            is_still = other.state is State.READY and not other.held
-            is_ours = batch.dating is not Dating.SENDERS
-            if is_still and is_ours and not found.first_ms <= batch.newest_ms <= found.last_ms:
-                batch.on_dating(DatingEvent.REFUSED)
-        if queue.topic not in self._asking:
-            task = self._loop.create_task(self._learn(queue.topic, found, self._loop.time()))
-            self._asking[queue.topic] = task
-            report_failure(task, self._on_failure)
-
-    def is_asking(self, topic: str) -> bool:
-        """Return whether the broker's time is not known yet."""
-        return topic in self._asking
-
-    def redate(self, queue: SendQueue) -> None:
-        """Give the batches of a queue that need it the time of now."""
-        now_ms = self._clock.now_ms()
-        for slot in queue.sequencer:
-            is_settled = slot.doubt is not Doubt.POSSIBLE
-            is_still = slot.state is State.READY and not slot.held
-            if slot.batch.is_misdated and is_settled and is_still:
-                self._rounds.redate(queue, slot, now_ms)
-
-    def stop(self) -> None:
-        """Ask nobody any more."""
-        for task in self._asking.values():
-            task.cancel()
-
-    async def _learn(self, topic: str, found: TimestampRange, found_at_s: float) -> None:
-        try:
-            after_ms = await self._wire.timestamp_after_max_ms(topic)
-        except BrokerError as error:
-            if isinstance(error, FatalError):
-                self._bar(topic, f"the broker refuses our timestamps, and {error}")
-            for queue in self._queues:
-                if queue.topic == topic:
-                    for slot in queue.sequencer:
-                        if slot.batch.is_misdated:
-                            slot.batch.on_dating(DatingEvent.KEPT)
-        else:
-            since_ms = int((self._loop.time() - found_at_s) * 1000)
-            self._clock.correct(found.broker_ms(after_ms) + since_ms)
-            self._tell()
-        finally:
-            del self._asking[topic]
-            self._on_known()
-
-    def _bar(self, topic: str, why: str) -> None:
-        self._barred.bar(topic, f"topic {topic}: {why}: is this machine's clock right?")
-
-    def _tell(self) -> None:
-        ahead_ms = self._clock.ahead_ms
-        if abs(ahead_ms - self._told_ms) >= _TOLD_MS:
-            self._told_ms = ahead_ms
-            which = "ahead of" if ahead_ms > 0 else "behind"
-            _log.warning(
-                f"this machine's clock is {_span(abs(ahead_ms))} {which} the broker's: "
-                "records get the broker's time"
-            )
-
-
-def _span(length_ms: int) -> str:
-    """Return a time in the largest unit that it has."""
-    length = timedelta(milliseconds=length_ms)
-    units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
-    name, unit = next((each for each in units if length >= each[1]), ("s", timedelta(seconds=1)))
-    return f"{length / unit:.1f} {name}"
-
 
 _MAX_REQUEST_BYTES: Final = 16 << 20
 _TURN_BYTES: Final = 1 << 20
@@ -296,22 +60,12 @@ _MAX_SWEEP_S: Final = 1.0
 _REST_S: Final = 60.0
 """After so long without an answer a broker may have forgotten a producer: expiry is 24 h in the
 usual settings, and should not be set below this."""
-
 _NO_ANSWER: Final = PartitionAnswer(-1, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """A batch of a request, ready for the wire."""
-
-    queue: SendQueue
-    slot: Slot[Batch]  # its place in the partition's sequence
-    node: int  # the leader it goes to
-    data: bytes
+_log = Logger(__name__)
 
 
 class Sender:
-    """Send what has sequence numbers."""
+    """Send what has sequence numbers; `_exchanges` are the requests without an answer yet."""
 
     def __init__(
         self,
@@ -441,8 +195,8 @@ class Sender:
     def _begin_before(self, queue: SendQueue, slot: Slot[Batch]) -> bool:
         """Return whether something has to be done before a slot is sent, and begin it.
 
-        One that may be in the log is asked for, if the broker may soon forget the producer, or if
-        it is to get other timestamps.
+        The broker is asked for a slot that may be in the log, if it may soon forget the producer,
+        or if the slot is to get other timestamps.
         """
         batch = slot.batch
         if slot.possibly_appended and (
@@ -543,7 +297,7 @@ class Sender:
         self._take_answers(meanings)
 
     def _take_answers(self, answers: list[tuple[Stamped, Meaning, PartitionAnswer]]) -> None:
-        """Take the answers of one request; that one of them fails costs none of the others."""
+        """Take the answers of one request, all of them, even if one of them raises."""
         errors = []
         for batch, meaning, answer in answers:
             try:
@@ -589,11 +343,12 @@ class Sender:
     def _judged(self, queue: SendQueue, slot: Slot[Batch], meaning: Meaning) -> Meaning:
         """Return what an answer means, where that depends on the batch, or on earlier answers.
 
-        A timestamp that is out of bounds is the event's fault if its sender gave it: halving finds
-        it, and those that are too far from the newest of a batch that was dated anew. Without the
-        right to write a topic is barred: it had the right, and may get it back. One that has never
-        taken a batch is refused, unless such topics are waited for. A batch that is too large says
-        that the topic's limit is not what it was.
+        - A timestamp out of bounds is the event's fault if its sender gave it: halving finds that
+          event. Halving also finds events that are too far from the newest of a batch that was
+          dated anew.
+        - Without the right to write, a topic that has taken a batch is barred: it may get the right
+          back. Batches of another topic are refused, unless such topics are waited for.
+        - If a batch is too large, the topic's limit is not what it was.
         """
         if meaning.answer is Answer.TOO_LARGE:
             self._routes.doubt(queue.topic)
@@ -674,6 +429,16 @@ class Sender:
                     self._settlement.expire(queue, accepted_until_s, interval_s)
                     self._queues.wake(queue)
             self._barred.look_again()
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A batch of a request, ready for the wire."""
+
+    queue: SendQueue
+    slot: Slot[Batch]  # its place in the partition's sequence
+    node: int  # the leader it goes to
+    data: bytes
 
 
 def _of(queue: SendQueue, meaning: Meaning) -> str:

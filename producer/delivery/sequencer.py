@@ -1,7 +1,49 @@
-"""Slots: batches with their numbers, in their order, and the gap where numbers are lost.
+"""The sequence numbers of one partition: a pure state machine, no I/O and no clock.
 
-Part of the sequencer's state machine, and as pure: no I/O and no clock. `delivery.sequencer` tells
-how the two work together, and the words.
+A broker accepts a batch of a producer only if its base sequence follows the last one it has. It
+answers a batch that it has already with the offset of the first time. It remembers the last five
+batches. Idempotence rests on this machine never breaking these rules:
+
+- At most five batches are in flight. A new one is sent only while none before it is waiting to be
+  sent again: nothing overtakes a batch that failed.
+- Until the broker has confirmed a first batch under an identity, one batch at a time is in flight.
+  A broker that has no state of a producer accepts *any* sequence from it, so a second batch could
+  get in before a first that failed.
+- A batch is sent again with the sequence it had. That ends only when its number can never be
+  accepted any more: it, or one before it, was refused for good, or the broker lost its state. Then
+  the batches that are not in the log are renumbered from 0, under a new epoch or producer id that
+  fences the old numbers. This is a renewal. It waits until no request is in flight.
+- A batch whose earlier answer was lost may be in the log (`Slot.possibly_appended`). If the broker
+  then does not recognise it, renumbering could duplicate it. So the broker is asked first for the
+  last sequence that it holds of this producer, by DescribeProducers: see `Sequencer.query_due` and
+  `on_described`.
+- The broker is also asked before such a batch is sent again after a long silence
+  (`Sequencer.on_silence`): one that has forgotten the producer would append it once more.
+
+Each slot has the identity that it is numbered under. What a journal held at the start goes on under
+the identities of former lives, first and in its order. What is accepted in this life has the
+identity of this life, and begins at 0. The window holds slots of one identity at a time: a newer
+epoch that gets in fences off the older.
+
+A batch may get its number long before it is sent: the journal keeps it under its number while the
+window is full or no broker is there. Such batches are in the *backlog*, behind the window. What a
+journal held at the start is there, too, and nobody knows which of it was sent. So the broker is
+asked first (`Sequencer.unknown`).
+
+The words:
+
+- A *slot* is a batch that has its sequence.
+- The *head* is the first slot that is not settled.
+- The slots from the *gap* on are *stranded*: the broker will never accept their numbers.
+
+::
+
+    new --admit--> backlog --window--> WAITING --PERSISTED, DUPLICATE--> settled
+                  |   ^
+     RETRIABLE,   v   | next_to_send
+     FORBIDDEN,   READY --(stranded)--> renew() --> READY, renumbered
+
+`NumberedSlots` keeps the slots in order. `Sequencer` has what answers and recoveries do to them.
 """
 
 from __future__ import annotations
@@ -19,7 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sequitur.kafka.identity import Identity
-
 
 BatchT = TypeVar("BatchT")
 
@@ -74,7 +115,7 @@ class Slot(Generic[BatchT]):
     count: int  # how many sequence numbers it takes
     base_sequence: int
     identity: Identity  # the producer id and epoch they belong to
-    state: State = State.READY  # READY or WAITING
+    state: State = State.READY
     attempts: int = 0  # how often it was sent, under any number
     doubt: Doubt = Doubt.NONE
     # whether no unsettled slot was before it when it was last sent. If one was, an out-of-order
@@ -229,48 +270,6 @@ class NumberedSlots(Generic[BatchT]):
             self.unknown = first is not None and first.possibly_appended
 
 
-# The sequence numbers of one partition: a pure state machine, no I/O and no clock.
-#
-# A broker accepts a batch of a producer only if its base sequence follows the last one it has, and
-# answers a batch that it has already with the offset of the first time. It remembers the last five
-# batches. Idempotence rests on this machine never breaking these rules:
-#
-# - At most five batches are in flight. A new one is sent only while none before it is waiting to be
-# sent again: nothing overtakes a batch that failed. - Until the broker has confirmed a first batch
-# under an identity, one batch at a time is in flight: a broker that has no state of a producer
-# accepts *any* sequence from it, so a second batch could get in before a first that failed. - A
-# batch is sent again with the sequence it had. Only when its number can never be accepted any more
-# (it, or one before it, was refused for good; or the broker lost its state) are the batches that
-# are not in the log renumbered from 0, under a new epoch or producer id that fences the old
-# numbers: a renewal. It waits until no request is in flight. - A batch whose earlier answer was
-# lost may be in the log (`Slot.possibly_appended`). If the broker then does not recognise it,
-# renumbering could duplicate it. So the broker is asked first for the last sequence that it holds
-# of this producer (DescribeProducers); see `Sequencer.query_due` and `on_described`. It is also
-# asked before such a batch is sent again after a long silence (`Sequencer.on_silence`): a broker
-# that has forgotten the producer would append it once more.
-#
-# Each slot has the identity that it is numbered under. What a journal held at the start goes on
-# under the identities of former lives, first and in its order; what is accepted in this life has
-# the identity of this life, and begins at 0. The window holds slots of one identity at a time: a
-# newer epoch that gets in fences off the older.
-#
-# A batch may get its number long before it is sent: the journal keeps it under its number while the
-# window is full or no broker is there. Such batches stand in the *backlog*, behind the window. What
-# a journal held at the start stands there, too, and nobody knows which of it was sent: so the
-# broker is asked first (`Sequencer.unknown`).
-#
-# The words: a *slot* is a batch that has its sequence; the *head* is the first slot that is not
-# settled; the slots from the *gap* on are *stranded*: the broker will never accept their numbers.
-#
-#     new --admit--> backlog --window--> WAITING --PERSISTED, DUPLICATE--> settled
-#                   |   ^
-#      RETRIABLE,   v   | next_to_send
-#      FORBIDDEN,   READY --(stranded)--> renew() --> READY, renumbered
-#
-# `delivery.numbered_slots` keeps the slots in order; here is what answers and recoveries do to
-# them.
-
-
 WINDOW: Final = 5
 
 
@@ -318,7 +317,7 @@ _TABLE: Final[dict[tuple[Answer, bool], _Step]] = {
 
 
 class Sequencer(NumberedSlots[BatchT]):
-    """The state machine of one partition."""
+    """Decide which slot is sent next, and what each answer makes of its slot."""
 
     __slots__ = ("_vouched", "_window", "needs_new_id")
 

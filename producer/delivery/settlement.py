@@ -11,17 +11,20 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from sequitur.base.log import Logger
-from sequitur.producer._outcome import LogPlace, NotPersisted, PossiblyPersisted, events_of
+from sequitur.producer._claims import LogPlace
+from sequitur.producer._outcome import NotPersisted, PossiblyPersisted, events_of
 from sequitur.producer.delivery.sequencer import State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequitur.producer._outcome import OnGivenUp, Unawaited, Unheard
+    from sequitur.producer._outcome import OnGivenUp
     from sequitur.producer._running import Counters
-    from sequitur.producer.batching.batch import Batch, Outstanding
+    from sequitur.producer._unheard import Unawaited, Unheard
+    from sequitur.producer.batching.batch import Batch
+    from sequitur.producer.batching.budget import Outstanding
     from sequitur.producer.delivery.rounds import RoundMaker
-    from sequitur.producer.delivery.routes import SendQueue
+    from sequitur.producer.delivery.send_queues import SendQueue
 
 _log = Logger(__name__)
 

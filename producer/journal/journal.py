@@ -29,6 +29,7 @@ from sequitur.errors import (
     JournalFullError,
     JournalNameError,
 )
+from sequitur.producer.journal.disk import Disk, DiskFile, RealDisk
 from sequitur.producer.journal.frames import (
     Acks,
     Commit,
@@ -38,24 +39,16 @@ from sequitur.producer.journal.frames import (
     Numbered,
     Renewal,
     SourcePosition,
-    TornTail,
     WaitingKey,
     decode_frame,
-    scan_segment,
     segment_name,
     segment_numbers,
     segment_seed,
 )
-from sequitur.producer.journal.segments import (
-    NO_FILES,
-    UNNAMED,
-    Disk,
-    DiskFile,
-    JournalLimits,
-    RealDisk,
-    Segments,
-)
-from sequitur.producer.journal.state import JournalState, Key, Live, Place, Recovered, whole
+from sequitur.producer.journal.live import Key, Live, Place, whole
+from sequitur.producer.journal.scan import TornTail, scan_segment
+from sequitur.producer.journal.segments import NO_FILES, UNNAMED, JournalLimits, Segments
+from sequitur.producer.journal.state import JournalState, Recovered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,18 +17,18 @@ from rich.table import Table
 from rich.text import Text
 
 from sequitur.errors import JournalVersionError
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import (
     BatchFrame,
     Head,
-    Scan,
     Waiting,
     frame_name,
-    scan_segment,
     segment_name,
     segment_numbers,
 )
-from sequitur.producer.journal.segments import RealDisk
-from sequitur.producer.journal.state import JournalState, Place, Recovered
+from sequitur.producer.journal.live import Place
+from sequitur.producer.journal.scan import Scan, scan_segment
+from sequitur.producer.journal.state import JournalState, Recovered
 
 # A live producer may remove a segment between the listing and the reading.
 _READ_ATTEMPTS = 5

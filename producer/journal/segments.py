@@ -1,19 +1,17 @@
-"""The segment files of a journal: how large they may grow, the disk, and what each takes on it.
+"""The segment files of a journal: writing and rotating them, and how large they may grow.
 
-A segment that has its name has its head, and only the newest one can have a torn tail. It is
-written to.
+A segment that has its name has its head. Only the newest one is written to, and only it can have a
+torn tail.
 """
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
 import errno
-import fcntl
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from sequitur.errors import JournalError, JournalFailedError, JournalFullError, JournalLockedError
+from sequitur.errors import JournalError, JournalFailedError, JournalFullError
 from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
     Frame,
@@ -22,7 +20,13 @@ from sequitur.producer.journal.frames import (
     segment_name,
     segment_seed,
 )
-from sequitur.producer.journal.state import JournalState, Place
+from sequitur.producer.journal.live import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequitur.producer.journal.disk import Disk, DiskFile
+    from sequitur.producer.journal.state import JournalState
 
 MIN_SEGMENT_BYTES: Final = 4 * 1024
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -34,279 +38,6 @@ _RESERVE_SHARE: Final = 8
 _ROUNDS_PER_LIMIT: Final = 8
 _ROUND_BYTES: Final = 16 * 1024 * 1024
 _FEW_SHARE: Final = 8
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JournalLimits:
-    """The sizes of a journal.
-
-    Segments are small because a disk may take long to free one (measured: 2 ms a MiB on ext4 with
-    online discard), and syncs wait meanwhile.
-    """
-
-    # a segment that has grown to this is followed by a new one at the next sync
-    segment_bytes: int = _SEGMENT_BYTES
-    # all files together never grow beyond this; at least 4 segments
-    limit_bytes: int = 1024 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        if not MIN_SEGMENT_BYTES <= self.segment_bytes <= MAX_SEGMENT_BYTES:
-            raise ValueError(
-                f"segment_bytes is {self.segment_bytes}, expected {MIN_SEGMENT_BYTES} to "
-                f"{MAX_SEGMENT_BYTES}"
-            )
-        if self.limit_bytes < _SEGMENTS_PER_LIMIT * self.segment_bytes:
-            raise ValueError(
-                f"limit_bytes is {self.limit_bytes}, expected at least {_SEGMENTS_PER_LIMIT} "
-                f"times segment_bytes ({self.segment_bytes})"
-            )
-
-    @classmethod
-    def within(cls, limit_bytes: int) -> Self:
-        """Return the sizes that go with a limit of at least 16 KiB."""
-        segment_bytes = max(min(_SEGMENT_BYTES, limit_bytes // _SMALL_SEGMENTS), MIN_SEGMENT_BYTES)
-        return cls(segment_bytes=segment_bytes, limit_bytes=limit_bytes)
-
-    def on_disk(self, total: int, free: int) -> Self:
-        """Return the sizes while the files take `total` bytes and the disk has `free` more.
-
-        A disk that is smaller than the limit, or is filled by others, is a smaller limit.
-        """
-        limit = min(self.limit_bytes, max(total + free, _SEGMENTS_PER_LIMIT * MIN_SEGMENT_BYTES))
-        if limit == self.limit_bytes:
-            return self
-        segment = min(self.segment_bytes, max(limit // _SMALL_SEGMENTS, MIN_SEGMENT_BYTES))
-        return dataclasses.replace(self, segment_bytes=segment, limit_bytes=limit)
-
-    def few(self, live: int) -> bool:
-        """Return whether so little of a segment is needed that it is copied without another reason.
-
-        Otherwise one slow partition would keep the segments of all the others.
-        """
-        return live <= self.segment_bytes // _FEW_SHARE
-
-    @property
-    def round_bytes(self) -> int:
-        """The largest round to be appended at once: longer ones are given in parts."""
-        return min(self.limit_bytes // _ROUNDS_PER_LIMIT, _ROUND_BYTES)
-
-    def crowded(self, live: int, total: int) -> bool:
-        """Return whether copying what is needed of old segments frees more than it takes."""
-        return total > self.limit_bytes // 2 and live * 4 <= total * 3
-
-    def room_bytes(self, total: int, in_segment: int, *, reserve: bool) -> int:
-        """Return how long a round may be.
-
-        Marks, numbers and renewals may go on when batches and events may not, into half of a
-        reserve. The other half is for the heads of segments, and for what is copied out of old
-        ones: without it a full journal could never free room.
-        """
-        share = self.limit_bytes // _RESERVE_SHARE
-        kept = share // 2 if reserve else share
-        return min(self.limit_bytes - kept - total, MAX_SEGMENT_BYTES - in_segment)
-
-
-# The few things a journal asks of a disk, and the real one.
-#
-# Tests put a model in its place that crashes between any two of these steps.
-
-_LOCK_NAME: Final = "lock"
-# The kernel takes at most 1,024 buffers a call (IOV_MAX).
-_BUFFERS_PER_CALL: Final = 1024
-_PRIVATE_FILE: Final = 0o600
-_PRIVATE_DIRECTORY: Final = 0o700
-
-
-class DiskFile(Protocol):
-    """A file that is only ever appended to."""
-
-    def append(self, buffers: Sequence[bytes]) -> None:
-        """Write all buffers at the end; an OSError may leave some of them written."""
-
-    def sync(self) -> None:
-        """Return once what was appended survives a power cut."""
-
-    def truncate(self, length: int) -> None:
-        """Cut the file to `length` bytes."""
-
-    def close(self) -> None:
-        """Give the handle back."""
-
-
-class Disk(Protocol):
-    """One directory of files."""
-
-    @property
-    def place(self) -> str:
-        """The directory, as shown to users."""
-
-    def lock(self) -> None:
-        """Take the directory for this process alone."""
-
-    def unlock(self) -> None:
-        """Give the directory back."""
-
-    def names(self) -> list[str]:
-        """Names of all files."""
-
-    def read(self, name: str) -> bytes:
-        """Return a whole file."""
-
-    def read_part(self, name: str, offset: int, length: int) -> bytes:
-        """So many bytes of a file from an offset on; fewer at its end."""
-
-    def free_bytes(self) -> int:
-        """Return how much more the disk has room for, as far as it tells."""
-
-    def open(self, name: str) -> DiskFile:
-        """Return a handle that appends; the file is created when missing."""
-
-    def rename(self, name: str, new_name: str) -> None:
-        """Rename a file at once; durable after `sync_directory`."""
-
-    def unlink(self, name: str) -> None:
-        """Remove a file; durable after `sync_directory`."""
-
-    def sync_directory(self) -> None:
-        """Return once created, renamed and removed files survive a power cut as such."""
-
-
-class _RealFile:
-    def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, _PRIVATE_FILE)
-
-    def append(self, buffers: Sequence[bytes]) -> None:
-        for first in range(0, len(buffers), _BUFFERS_PER_CALL):
-            chunk = buffers[first : first + _BUFFERS_PER_CALL]
-            written = os.writev(self._descriptor, chunk)
-            if written < sum(map(len, chunk)):
-                self._append_rest(chunk, written)
-
-    def sync(self) -> None:
-        os.fdatasync(self._descriptor)
-
-    def truncate(self, length: int) -> None:
-        os.ftruncate(self._descriptor, length)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def _append_rest(self, chunk: Sequence[bytes], written: int) -> None:
-        """After a short write; on a full disk the next one raises ENOSPC."""
-        rest = memoryview(b"".join(chunk))[written:]
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
-
-_lock_files: Final[set[int]] = set()
-"""Lock files that this process has open."""
-
-
-def _close_lock_file(descriptor: int) -> None:
-    _lock_files.discard(descriptor)
-    os.close(descriptor)
-
-
-def _close_lock_files() -> None:
-    """In a forked child: else a lock would be held for as long as the child lives."""
-    for descriptor in tuple(_lock_files):
-        _close_lock_file(descriptor)
-
-
-os.register_at_fork(after_in_child=_close_lock_files)
-
-
-class RealDisk:
-    """A directory of the file system; created, readable by its owner only, when missing."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._lock: int | None = None
-        self._owner = 0
-        # Kept open, so that a sync needs no descriptor at a time when there may be none.
-        self._handle: int | None = None
-
-    @property
-    def place(self) -> str:
-        """The directory's path."""
-        return str(self._directory)
-
-    def lock(self) -> None:
-        """Take an flock; the kernel gives it back when the process dies, however it dies."""
-        self._directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._directory / _LOCK_NAME, flags, _PRIVATE_FILE)
-        _lock_files.add(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).strip()
-            _close_lock_file(descriptor)
-            pid = int(holder) if holder.isdigit() else None
-            raise JournalLockedError(self.place, pid) from None
-        self._lock = descriptor
-        self._owner = os.getpid()
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-            self._handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # the disk may be full
-            self.unlock()
-            raise
-
-    def unlock(self) -> None:
-        """Give the flock back; the lock file stays, so that two cannot lock different files."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-        if self._lock is not None:
-            if self._owner == os.getpid():  # a forked child has closed it, and owns nothing
-                # Before it is closed: a child that is being forked may have it open, too.
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
-                _close_lock_file(self._lock)
-            self._lock = None
-
-    def names(self) -> list[str]:
-        """Names of all files."""
-        return [path.name for path in self._directory.iterdir()]
-
-    def read(self, name: str) -> bytes:
-        """Return a whole file."""
-        return (self._directory / name).read_bytes()
-
-    def read_part(self, name: str, offset: int, length: int) -> bytes:
-        """So many bytes of a file from an offset on."""
-        descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(descriptor, length, offset)
-        finally:
-            os.close(descriptor)
-
-    def free_bytes(self) -> int:
-        """Return what the file system has left for users; a quota is not known before it is met."""
-        found = os.statvfs(self._directory)
-        return found.f_bavail * found.f_frsize
-
-    def open(self, name: str) -> DiskFile:
-        """Return a handle that appends."""
-        return _RealFile(self._directory / name)
-
-    def rename(self, name: str, new_name: str) -> None:
-        """Rename a file."""
-        (self._directory / name).rename(self._directory / new_name)
-
-    def unlink(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._directory / name).unlink()
-
-    def sync_directory(self) -> None:
-        """Sync the directory itself, without which a new file may have no name after a crash."""
-        assert self._handle is not None
-        os.fsync(self._handle)
-
-
 UNNAMED: Final = "next.new"
 """A segment that is being begun: nothing of it counts yet."""
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -526,3 +257,73 @@ class Segments:
         """Remember the failure, which every later call raises, too."""
         self._failure = f"could not {action} in {self._disk.place}: {error}"
         return JournalFailedError(self._failure)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JournalLimits:
+    """The sizes of a journal.
+
+    Segments are small because a disk may take long to free one (measured: 2 ms a MiB on ext4 with
+    online discard), and syncs wait meanwhile.
+    """
+
+    # a segment that has grown to this is followed by a new one at the next sync
+    segment_bytes: int = _SEGMENT_BYTES
+    # all files together never grow beyond this; at least 4 segments
+    limit_bytes: int = 1024 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not MIN_SEGMENT_BYTES <= self.segment_bytes <= MAX_SEGMENT_BYTES:
+            raise ValueError(
+                f"segment_bytes is {self.segment_bytes}, expected {MIN_SEGMENT_BYTES} to "
+                f"{MAX_SEGMENT_BYTES}"
+            )
+        if self.limit_bytes < _SEGMENTS_PER_LIMIT * self.segment_bytes:
+            raise ValueError(
+                f"limit_bytes is {self.limit_bytes}, expected at least {_SEGMENTS_PER_LIMIT} "
+                f"times segment_bytes ({self.segment_bytes})"
+            )
+
+    @classmethod
+    def within(cls, limit_bytes: int) -> Self:
+        """Return the sizes that go with a limit of at least 16 KiB."""
+        segment_bytes = max(min(_SEGMENT_BYTES, limit_bytes // _SMALL_SEGMENTS), MIN_SEGMENT_BYTES)
+        return cls(segment_bytes=segment_bytes, limit_bytes=limit_bytes)
+
+    def on_disk(self, total: int, free: int) -> Self:
+        """Return the sizes while the files take `total` bytes and the disk has `free` more.
+
+        A disk that is smaller than the limit, or is filled by others, is a smaller limit.
+        """
+        limit = min(self.limit_bytes, max(total + free, _SEGMENTS_PER_LIMIT * MIN_SEGMENT_BYTES))
+        if limit == self.limit_bytes:
+            return self
+        segment = min(self.segment_bytes, max(limit // _SMALL_SEGMENTS, MIN_SEGMENT_BYTES))
+        return dataclasses.replace(self, segment_bytes=segment, limit_bytes=limit)
+
+    def few(self, live: int) -> bool:
+        """Return whether so little of a segment is needed that it is copied without another reason.
+
+        Otherwise one slow partition would keep the segments of all the others.
+        """
+        return live <= self.segment_bytes // _FEW_SHARE
+
+    @property
+    def round_bytes(self) -> int:
+        """The largest round to be appended at once: longer ones are given in parts."""
+        return min(self.limit_bytes // _ROUNDS_PER_LIMIT, _ROUND_BYTES)
+
+    def crowded(self, live: int, total: int) -> bool:
+        """Return whether copying what is needed of old segments frees more than it takes."""
+        return total > self.limit_bytes // 2 and live * 4 <= total * 3
+
+    def room_bytes(self, total: int, in_segment: int, *, reserve: bool) -> int:
+        """Return how long a round may be.
+
+        Marks, numbers and renewals may go on when batches and events may not, into half of a
+        reserve. The other half is for the heads of segments, and for what is copied out of old
+        ones: without it a full journal could never free room.
+        """
+        share = self.limit_bytes // _RESERVE_SHARE
+        kept = share // 2 if reserve else share
+        return min(self.limit_bytes - kept - total, MAX_SEGMENT_BYTES - in_segment)

@@ -5,23 +5,21 @@ still needed for, and recovery, which builds it from the files. So what is recov
 in memory, as far as it was synced.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import operator
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from sequitur.kafka.identity import Identity
-from sequitur.kafka.record_batch import Stamp, batch_of, stamped, times_of
-from sequitur.kafka.record_format import HEADER_SIZE
+from sequitur.kafka.record_batch import Stamp
 from sequitur.producer.journal.frames import (
     SEQUENCE_MODULUS,
     Acks,
     BatchFrame,
-    BatchKey,
     Commit,
     Drop,
     Frame,
@@ -31,217 +29,18 @@ from sequitur.producer.journal.frames import (
     PartitionState,
     Renewal,
     SourcePosition,
-    TornTail,
     Waiting,
     WaitingKey,
     without_bytes,
 )
+from sequitur.producer.journal.live import Key, Live, LiveBatches, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sequitur.producer.journal.scan import TornTail
 
 TopicPartition = tuple[str, int]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a journal held when it was opened. `Journal.read` gives the batches' bytes."""
-
-    identity: Identity | None  # the newest producer id and epoch; None before the first one
-    # per partition the batches to send again, oldest first, without their bytes
-    unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
-    # per partition the batches that have no numbers yet, oldest first, without their bytes
-    waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
-    next_event_sequence: int
-    # where each partition's numbering ended. A later life does not go on from there, since a copy
-    # of the journal would, too
-    partitions: Mapping[TopicPartition, PartitionState]
-    positions: Mapping[str, bytes]  # last position of each source
-    torn: TornTail | None = None  # the unfinished round that was cut off, None when there was none
-    fresh: bool = False  # there was no journal; it was created
-    cluster_id: str = ""  # the cluster that the events are for, empty while it is not known
-
-    def partition_count(self, topic: str) -> int | None:
-        """Return how many partitions of a topic the journal knows; None if it knows none."""
-        places = (*self.partitions, *self.waiting)
-        known = [partition for name, partition in places if name == topic]
-        return max(known) + 1 if known else None
-
-    @property
-    def known_topics(self) -> frozenset[str]:
-        """The topics that it has had events of."""
-        numbered = (place for place, s in self.partitions.items() if s.through_event_sequence >= 0)
-        return frozenset(topic for topic, _ in (*numbered, *self.waiting))
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that have batches to be sent."""
-        return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))
-
-    @property
-    def events(self) -> int:
-        """How many events are to be sent."""
-        unacked = sum(b.record_count for batches in self.unacked.values() for b in batches)
-        return unacked + sum(b.record_count for batches in self.waiting.values() for b in batches)
-
-
-NOTHING_RECOVERED: Final = Recovered(None, {}, {}, 0, {}, {}, fresh=True)
-
-
-# The batches that are still needed: where their frames lie, and their exact bytes.
-#
-# Of a batch's bytes only the places in the files are kept: what waits may be larger than memory.
-
-Key: TypeAlias = BatchKey | WaitingKey
-
-
-class Place(NamedTuple):
-    """Where a frame lies: its segment, its first byte there, and how many bytes it has."""
-
-    segment: int
-    offset: int
-    length: int
-
-
-class Live(NamedTuple):
-    """A batch that is still needed, without its bytes, and the places of the frames that have them.
-
-    A batch that grew while it waited is in several frames.
-    """
-
-    batch: BatchFrame | Waiting
-    places: tuple[Place, ...]
-
-    @property
-    def length(self) -> int:
-        """Bytes of the frames that it is in."""
-        return sum(place.length for place in self.places)
-
-
-class LiveBatches:
-    """The batches that are still needed, by key, and for each segment the keys with a frame in it.
-
-    A segment can be removed once it and all older ones have none.
-    """
-
-    def __init__(self) -> None:
-        self.total_bytes = 0
-        self.waiting_count = 0
-        self._live: dict[Key, Live] = {}
-        self._numbered: dict[WaitingKey, BatchKey] = {}  # by their first events
-        self._in_segment: defaultdict[int, dict[Key, None]] = defaultdict(dict)
-        self._bytes_in: defaultdict[int, int] = defaultdict(int)
-        self._bytes_of: defaultdict[str, int] = defaultdict(int)
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._live
-
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._live.values())
-
-    def find(self, key: Key) -> Live | None:
-        """Return a batch and the places of its frames; None once it is needed no more."""
-        return self._live.get(key)
-
-    def find_by_first_event(self, key: WaitingKey) -> Live | None:
-        """Return the batch that begins with an event, whether it has numbers or not."""
-        return self._live.get(self._numbered.get(key, key))
-
-    def oldest_segment(self) -> int | None:
-        """Return the oldest segment that holds something still needed."""
-        return min(self._in_segment, default=None)
-
-    def in_segment(self, segment: int, limit_bytes: int) -> list[Live]:
-        """Return batches with a frame in a segment, as many as fit `limit_bytes`; at least one."""
-        found: list[Live] = []
-        for key in self._in_segment.get(segment, ()):
-            live = self._live[key]
-            limit_bytes -= live.length
-            if found and limit_bytes < 0:
-                break
-            found.append(live)
-        return found
-
-    def bytes_in(self, segment: int) -> int:
-        """Return how many bytes of a segment are needed."""
-        return self._bytes_in.get(segment, 0)
-
-    def bytes_of(self, topic: str) -> int:
-        """Return how many bytes the batches of a topic take."""
-        return self._bytes_of.get(topic, 0)
-
-    def hold(self, key: Key, live: Live) -> None:
-        """Add a batch, under a new key."""
-        self._live[key] = live
-        if isinstance(key, WaitingKey):
-            self.waiting_count += 1
-        else:
-            self._numbered[_waiting_key(live)] = key
-        for place in live.places:
-            self._in_segment[place.segment][key] = None
-            self._bytes_in[place.segment] += place.length
-        self.total_bytes += live.length
-        self._bytes_of[live.batch.topic] += live.length
-
-    def forget_all(self, keys: Iterable[Key]) -> None:
-        """Forget batches; unknown ones are ignored."""
-        for key in keys:
-            self.forget(key)
-
-    def forget(self, key: Key) -> Live | None:
-        """Forget a batch, and return it; None if it was not there."""
-        live = self._live.pop(key, None)
-        if live is not None:  # a mark may come twice: the broker may answer twice
-            if isinstance(key, WaitingKey):
-                self.waiting_count -= 1
-            elif self._numbered.get(first := _waiting_key(live)) == key:
-                del self._numbered[first]
-            self.total_bytes -= live.length
-            self._bytes_of[live.batch.topic] -= live.length
-            for place in live.places:
-                self._bytes_in[place.segment] -= place.length
-                self._in_segment[place.segment].pop(key, None)
-                if not self._in_segment[place.segment]:
-                    del self._in_segment[place.segment], self._bytes_in[place.segment]
-        return live
-
-
-def _waiting_key(live: Live) -> WaitingKey:
-    batch = live.batch
-    return WaitingKey(batch.topic, batch.partition, batch.first_event_sequence)
-
-
-def whole(batch: BatchFrame | Waiting, frames: Sequence[Frame]) -> BatchFrame | Waiting:
-    """Return a batch with its exact bytes, as one frame, made of the frames it is in."""
-    data = _data_of(frames)
-    if isinstance(batch, Waiting):
-        return msgspec.structs.replace(batch, piece=False, data=data)
-    stamp = Stamp(batch.producer_id, batch.epoch, batch.base_sequence)
-    _first_ms, last_ms = times_of(data)
-    if Stamp.of(data) != stamp or batch.timestamp_ms not in {-1, last_ms}:
-        data = stamped(data, stamp, None if batch.timestamp_ms == -1 else batch.timestamp_ms)
-    return msgspec.structs.replace(batch, data=data)
-
-
-def _data_of(frames: Sequence[Frame]) -> bytes:
-    """Return a batch's bytes, from its one frame or from all frames that added to it."""
-    first, *added = frames
-    assert isinstance(first, BatchFrame | Waiting)
-    if not added and not (isinstance(first, Waiting) and first.piece):
-        return first.data
-    is_piece = isinstance(first, Waiting) and first.piece
-    records = [first.data if is_piece else first.data[HEADER_SIZE:]]
-    last = first
-    for frame in added:
-        assert isinstance(frame, Waiting)
-        records.append(frame.data)
-        last = frame
-    assert isinstance(last, Waiting)
-    return batch_of(
-        b"".join(records), last.record_count, first_ms=last.first_ms, last_ms=last.last_ms
-    )
-
-
 _FIRST_EVENT: Final = operator.attrgetter("first_event_sequence")
 
 
@@ -534,3 +333,48 @@ class JournalState:
 
     def _seen(self, event_sequence: int) -> None:
         self.next_event_sequence = max(self.next_event_sequence, event_sequence + 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a journal held when it was opened. `Journal.read` gives the batches' bytes."""
+
+    identity: Identity | None  # the newest producer id and epoch; None before the first one
+    # per partition the batches to send again, oldest first, without their bytes
+    unacked: Mapping[TopicPartition, tuple[BatchFrame, ...]]
+    # per partition the batches that have no numbers yet, oldest first, without their bytes
+    waiting: Mapping[TopicPartition, tuple[Waiting, ...]]
+    next_event_sequence: int
+    # where each partition's numbering ended. A later life does not go on from there, since a copy
+    # of the journal would, too
+    partitions: Mapping[TopicPartition, PartitionState]
+    positions: Mapping[str, bytes]  # last position of each source
+    torn: TornTail | None = None  # the unfinished round that was cut off, None when there was none
+    fresh: bool = False  # there was no journal; it was created
+    cluster_id: str = ""  # the cluster that the events are for, empty while it is not known
+
+    def partition_count(self, topic: str) -> int | None:
+        """Return how many partitions of a topic the journal knows; None if it knows none."""
+        places = (*self.partitions, *self.waiting)
+        known = [partition for name, partition in places if name == topic]
+        return max(known) + 1 if known else None
+
+    @property
+    def known_topics(self) -> frozenset[str]:
+        """The topics that it has had events of."""
+        numbered = (place for place, s in self.partitions.items() if s.through_event_sequence >= 0)
+        return frozenset(topic for topic, _ in (*numbered, *self.waiting))
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have batches to be sent."""
+        return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))
+
+    @property
+    def events(self) -> int:
+        """How many events are to be sent."""
+        unacked = sum(b.record_count for batches in self.unacked.values() for b in batches)
+        return unacked + sum(b.record_count for batches in self.waiting.values() for b in batches)
+
+
+NOTHING_RECOVERED: Final = Recovered(None, {}, {}, 0, {}, {}, fresh=True)

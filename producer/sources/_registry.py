@@ -13,13 +13,8 @@ from pydantic import Field, create_model, field_validator, model_validator
 
 from sequitur.base.json_field import parse_key
 from sequitur.errors import SourceSpecError
-from sequitur.producer.sources._source import (
-    CommonSettings,
-    EventParser,
-    SourceKind,
-    TextParser,
-    parse_header,
-)
+from sequitur.producer.sources._lines import EventParser, TextParser, parse_header
+from sequitur.producer.sources._source import CommonSettings, SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

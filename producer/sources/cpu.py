@@ -25,7 +25,8 @@ from sequitur.producer.sources._source import CommonSettings, SourceKind, Source
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from sequitur.producer.sources._source import EventParser, Intake, Pause
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake, Pause
 
 
 class CpuSettings(CommonSettings):

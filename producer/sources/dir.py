@@ -35,8 +35,8 @@ import msgspec
 from sequitur.base.log import Logger
 from sequitur.base.process import sync
 from sequitur.errors import SourceError
+from sequitur.producer.sources._head import CHUNK_BYTES, why_no_lines
 from sequitur.producer.sources._line_file import (
-    CHUNK_BYTES,
     FileOptions,
     FilePosition,
     LineFile,
@@ -45,21 +45,16 @@ from sequitur.producer.sources._line_file import (
     ReadEnd,
     file_options,
     read_lines,
-    why_no_lines,
 )
-from sequitur.producer.sources._source import (
-    SourceKind,
-    UnjournaledWindow,
-    check_readable,
-    path_of,
-)
+from sequitur.producer.sources._source import SourceKind, UnjournaledWindow, check_readable, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Unpack
 
-    from sequitur.producer.sources._source import EventParser, Intake
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake
 
 _log: Final = Logger(__name__)
 _DONE: Final = ".done"

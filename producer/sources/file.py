@@ -35,39 +35,39 @@ from pydantic import Field
 from sequitur.base.log import Logger
 from sequitur.base.settings import Duration
 from sequitur.errors import LostFileError, SourceError
-from sequitur.producer.sources._line_file import (
-    FileOptions,
-    FilePosition,
-    Following,
-    Generation,
-    LineFile,
-    LineFileSettings,
-    LineFileSource,
-    OlderGenerations,
-    ReadEnd,
-    Rotation,
+from sequitur.producer.sources._head import (
     digest,
-    file_options,
-    files_between,
     head_at,
     head_of,
-    read_lines,
     require_lines,
     require_uncompressed,
 )
-from sequitur.producer.sources._source import (
-    SourceKind,
-    WaitLog,
-    check_readable,
-    path_of,
+from sequitur.producer.sources._line_file import (
+    FileOptions,
+    FilePosition,
+    LineFile,
+    LineFileSettings,
+    LineFileSource,
+    ReadEnd,
+    file_options,
+    read_lines,
 )
+from sequitur.producer.sources._rotation import (
+    Following,
+    Generation,
+    OlderGenerations,
+    Rotation,
+    files_between,
+)
+from sequitur.producer.sources._source import SourceKind, WaitLog, check_readable, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO, Unpack
 
-    from sequitur.producer.sources._line_file import RotatedNumbers
-    from sequitur.producer.sources._source import EventParser, Intake, IntakeTicket, LineBatch
+    from sequitur.producer.sources._lines import EventParser, LineBatch
+    from sequitur.producer.sources._rotation import RotatedNumbers
+    from sequitur.producer.sources._source import Intake, IntakeTicket
 
 _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
     ".gz": cast("Callable[[Path], IO[bytes]]", gzip.open),

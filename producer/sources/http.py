@@ -15,7 +15,8 @@ from sequitur.errors import SourceError
 from sequitur.producer.sources._source import CommonSettings, SourceKind
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._source import EventParser, Source
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Source
 
 
 class HttpSettings(CommonSettings):
@@ -93,7 +94,8 @@ def _check(settings: HttpSettings) -> None:
 
 
 def _make(settings: HttpSettings, parser: EventParser) -> Source:
-    from sequitur.producer.sources._http_server import HttpLimits, HttpSource  # noqa: PLC0415
+    from sequitur.producer.sources._http_body import HttpLimits  # noqa: PLC0415
+    from sequitur.producer.sources._http_server import HttpSource  # noqa: PLC0415
 
     limits = HttpLimits(
         body_bytes=settings.http_max_body,

@@ -15,19 +15,18 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import SourceError, StoppingError
-from sequitur.producer.sources._line_file import HEAD_BYTES, why_no_lines
+from sequitur.producer.sources._head import HEAD_BYTES, why_no_lines
+from sequitur.producer.sources._lines import LineBatch, LineSplitter, tell_holes
 from sequitur.producer.sources._source import (
     CommonSettings,
-    LineBatch,
-    LineSplitter,
     SourceKind,
     SourceStatistics,
     UnjournaledWindow,
-    tell_holes,
 )
 
 if TYPE_CHECKING:
-    from sequitur.producer.sources._source import EventParser, Intake
+    from sequitur.producer.sources._lines import EventParser
+    from sequitur.producer.sources._source import Intake
 
 _READ_BYTES: Final = 64 << 10
 

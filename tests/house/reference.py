@@ -20,8 +20,8 @@ from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.partitions import PartitionCursor
 from sequitur.pipelines.ordering.job_metrics import JobMetrics
 from sequitur.pipelines.run_options import ProcessJob, ReorderJob
-from sequitur.producer.daemon.daemon import ProduceJob
 from sequitur.producer.daemon.health import COUNTERS, GAUGES, DaemonCollector, HealthSnapshot
+from sequitur.producer.daemon.settings import ProduceJob
 from tests.house.public_names import reference_pages
 from tests.support.done_step import A, done_step
 from tests.support.tree import ROOT

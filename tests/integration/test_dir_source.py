@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from sequitur.errors import LostFileError, PositionError, SourceError
 from sequitur.producer.sources._line_file import LineFile
-from sequitur.producer.sources._source import EventParser, TextParser
+from sequitur.producer.sources._lines import EventParser, TextParser
 from sequitur.producer.sources.dir import DirectorySource, WatchedFolder
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sequitur.errors import LostFileError, PositionError, SourceError, StoppingError
-from sequitur.producer.sources._source import EventParser, TextParser
+from sequitur.producer.sources._lines import EventParser, TextParser
 from sequitur.producer.sources.file import FileSource
 from tests.support.fake_intake import (
     CrashedError,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sequitur.producer.sources._line_file import RotatedNumbers
+    from sequitur.producer.sources._rotation import RotatedNumbers
 
 
 @pytest.fixture(params=[False, True], ids=["appends", "keeps its offset"])

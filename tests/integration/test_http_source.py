@@ -17,8 +17,9 @@ from aiohttp import ClientSession
 from sequitur.base.json_field import parse_key
 from sequitur.errors import JournalError, ProducerClosedError, RetriableError, SourceError
 from sequitur.producer._outcome import NotPersisted, Persisted, PossiblyPersisted
-from sequitur.producer.sources._http_server import MAX_KEPT, BodyEvents, HttpLimits, HttpSource
-from sequitur.producer.sources._source import EventParser, TextParser
+from sequitur.producer.sources._http_body import MAX_KEPT, BodyEvents, HttpLimits
+from sequitur.producer.sources._http_server import HttpSource
+from sequitur.producer.sources._lines import EventParser, TextParser
 from tests.support.fake_intake import FakeIntake
 from tests.support.waiting import PATIENCE_S
 

@@ -12,8 +12,9 @@ import pytest
 
 from sequitur.base.json_field import JsonField
 from sequitur.errors import PositionError, SourceError
-from sequitur.producer.sources._source import EventParser
-from sequitur.producer.sources.replay import Disorder, ReplaySource, time_of
+from sequitur.producer.sources._lines import EventParser
+from sequitur.producer.sources._replay_schedule import Disorder
+from sequitur.producer.sources.replay import ReplaySource, time_of
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal
 
 if TYPE_CHECKING:

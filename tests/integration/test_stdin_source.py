@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import SourceError, StoppingError
-from sequitur.producer.sources._source import EventParser
+from sequitur.producer.sources._lines import EventParser
 from sequitur.producer.sources.stdin import StdinSource
 from tests.support.fake_intake import FakeIntake
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequitur.producer.sources._source import EventParser, LineSplitter
+from sequitur.producer.sources._lines import EventParser, LineSplitter
 from sequitur.producer.sources.file import FileSource
 from tests.support.examples import examples
 from tests.support.fake_intake import CrashedError, FakeIntake, FakeJournal, scripted_pause

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.producer.sources.replay import NO_TIME, Disorder, astray, replay_schedule
+from sequitur.producer.sources._replay_schedule import NO_TIME, Disorder, astray, replay_schedule
 
 _TIMES = st.lists(st.one_of(st.integers(-10_000, 10_000), st.just(NO_TIME)), max_size=80)
 _DISORDERS = st.builds(
@@ -108,7 +108,7 @@ def test_times_far_from_all_others_are_not_believed(times: list[int], strays: li
 
 @given(times=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30))
 def test_a_time_is_astray_or_a_time(times: list[int]) -> None:
-    """Never one that is none, and never all of them."""
+    """Never one that is none, and never all of them, unless one is beyond any clock."""
     found = astray(times)
     assert not any(one for one, time in zip(found, times, strict=True) if time == NO_TIME)
-    assert not times or not all(found)
+    assert not times or not all(found) or any(abs(time) > 2**61 for time in times)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequitur.producer.sources._source import EventParser
+from sequitur.producer.sources._lines import EventParser
 from sequitur.producer.sources.file import FileSource
 from tests.support.fake_intake import FakeIntake, FakeJournal, scripted_pause
 

@@ -22,7 +22,7 @@ from sequitur.base.settings import (
     load_settings,
 )
 from sequitur.kafka.settings import KafkaSettings
-from sequitur.producer.daemon.daemon import ProduceJob
+from sequitur.producer.daemon.settings import ProduceJob
 from tests.support.tree import ROOT
 
 

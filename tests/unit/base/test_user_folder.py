@@ -15,7 +15,7 @@ from sequitur.cli.broker import default_directory
 from sequitur.errors import PipelineError
 from sequitur.pipelines.jars import cache_directory
 from sequitur.pipelines.launch import require_user_name
-from sequitur.producer.daemon.daemon import ProduceJob, dead_letter_file, default_journal
+from sequitur.producer.daemon.settings import ProduceJob, dead_letter_file, default_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

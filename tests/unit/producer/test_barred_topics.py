@@ -17,8 +17,10 @@ from sequitur.producer import (
     ProducerSettings,
     Record,
 )
-from sequitur.producer.batching.batch import Batch, BufferBudget, Outstanding
-from sequitur.producer.delivery.routes import BarredTopics, SendQueues
+from sequitur.producer.batching.batch import Batch
+from sequitur.producer.batching.budget import BufferBudget, Outstanding
+from sequitur.producer.delivery.barred import BarredTopics
+from sequitur.producer.delivery.send_queues import SendQueues
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, let_pass, make_producer, scripted, values_of

@@ -19,7 +19,8 @@ from sequitur.producer import (
     ProducerSettings,
     Record,
 )
-from sequitur.producer._outcome import GivenUp, Unheard
+from sequitur.producer._outcome import GivenUp
+from sequitur.producer._unheard import Unheard
 from sequitur.producer.journal.frames import SourcePosition
 from sequitur.producer.journal.report import inspect_journal
 from tests.support.fake_wire import DROPPED, FakeWire

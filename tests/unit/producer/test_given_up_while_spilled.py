@@ -26,9 +26,9 @@ from sequitur.producer import (
 from sequitur.producer.batching.batch import InMemory
 from sequitur.producer.delivery.recovery import Recovery
 from sequitur.producer.delivery.settlement import Settlement
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import WaitingKey
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import FAST, kill, values_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sequitur.kafka.record_batch import StoredRecord
     from sequitur.producer._outcome import GivenUp, Ticket
     from sequitur.producer.batching.batch import Batch
-    from sequitur.producer.delivery.routes import SendQueue
+    from sequitur.producer.delivery.send_queues import SendQueue
 
 _BUFFER = 1 << 20
 _SPILLING: dict[str, Any] = {

@@ -347,7 +347,7 @@ async def test_a_start_that_is_cancelled_lets_the_journal_go(
         return really_open(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sequitur.producer._running.Journal.open", open_late)
+        patch.setattr("sequitur.producer._opening.Journal.open", open_late)
         producer = make()
         starting = asyncio.create_task(producer.start())
         await asyncio.to_thread(opening.wait)
@@ -441,7 +441,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That senders wait for room on the disk is said once, and that there is some again, too."""
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._FULL_WARNING_S", 0.0)
+    monkeypatch.setattr("sequitur.producer.delivery.round_writer._FULL_WARNING_S", 0.0)
     said: list[tuple[str, str]] = []
 
     class Listener:
@@ -451,7 +451,7 @@ async def test_a_full_disk_is_told_to_who_runs_it(
         def warning(self, event: str, **fields: Any) -> None:
             said.append(("warning", f"{event} {fields}"))
 
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._log", Listener())
+    monkeypatch.setattr("sequitur.producer.delivery.round_writer._log", Listener())
     async with make() as producer:
         await (await producer.send("t", b"0"))
         journal = producer._journal

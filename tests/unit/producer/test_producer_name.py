@@ -10,9 +10,9 @@ import pytest
 from sequitur.errors import JournalError
 from sequitur.kafka.records import check_producer_name
 from sequitur.producer import IdempotentProducer, ProducerSettings
-from sequitur.producer._running import journal_producer, unnamed_producer
+from sequitur.producer._opening import journal_producer, unnamed_producer
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import FakeWire
 from tests.support.producers import use
 

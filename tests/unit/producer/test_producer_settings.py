@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sequitur.consumer.reorder import ReorderSettings
 from sequitur.errors import SubscriptionNameError
 from sequitur.producer import IdempotentProducer, KafkaSettings, ProducerSettings
-from sequitur.producer.daemon.daemon import ProduceSettings
+from sequitur.producer.daemon.settings import ProduceSettings
 from sequitur.spark import ExactlyOnceKafka, reorder
 from sequitur.subscription import Subscription
 

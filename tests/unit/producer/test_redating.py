@@ -17,7 +17,7 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.records import TimestampRange, timestamp_range
 from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, Record, parse_event_id
 from sequitur.producer.batching.batch import Batch
-from sequitur.producer.delivery.sender import Redating
+from sequitur.producer.delivery.redating import Redating
 from sequitur.producer.delivery.sequencer import Doubt, Sequencer, Slot, State
 from sequitur.producer.journal.frames import Numbered
 from tests.support.fake_wire import DELAYED, DROPPED, LOST, FakeWire

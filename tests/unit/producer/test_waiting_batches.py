@@ -17,9 +17,9 @@ import pytest
 from sequitur.base.process import StampClock
 from sequitur.errors import JournalClosedError, JournalError, JournalFullError
 from sequitur.producer import IdempotentProducer, NotPersisted, Persisted, PossiblyPersisted, Record
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import SourcePosition, Waiting
 from sequitur.producer.journal.report import inspect_journal
-from sequitur.producer.journal.segments import RealDisk
 from tests.support.fake_wire import LOST, FakeWire
 from tests.support.outcomes import InLog
 from tests.support.producers import close_without_kafka, kill, scripted, values_of
@@ -144,7 +144,7 @@ async def test_what_waits_is_read_back_once_a_file_can_be_opened(
     log = SimpleNamespace(
         warning=lambda event, reason: told.append(f"{event}: {reason}"), info=told.append
     )
-    monkeypatch.setattr("sequitur.producer.delivery.journaling._log", log)
+    monkeypatch.setattr("sequitur.producer.delivery.spill._log", log)
     with monkeypatch.context() as patch:
         patch.setattr(RealDisk, "read_part", fail)
         wire.reachable = True

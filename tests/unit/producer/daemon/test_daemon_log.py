@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from sequitur.producer.daemon.daemon import configure_logging
+from sequitur.producer.daemon.log import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

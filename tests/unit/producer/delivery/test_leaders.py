@@ -10,7 +10,7 @@ import pytest
 
 from sequitur.base.retry import Backoff
 from sequitur.errors import FatalError, RetriableError
-from sequitur.producer.delivery.sender import LeaderFinder
+from sequitur.producer.delivery.leaders import LeaderFinder
 from tests.support.waiting import PATIENCE_S
 
 _REFUSAL = "here:1 refused user 'alice' by PLAIN"

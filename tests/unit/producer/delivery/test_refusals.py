@@ -18,7 +18,7 @@ from sequitur.errors import FatalError, RetriableError, SettingsError
 from sequitur.kafka.connection_check import translated, why_not_connected
 from sequitur.kafka.wire import Wire
 from sequitur.producer import KafkaSettings
-from sequitur.producer.delivery.sender import LeaderFinder
+from sequitur.producer.delivery.leaders import LeaderFinder
 from tests.support.fake_wire import FakeWire
 
 if TYPE_CHECKING:

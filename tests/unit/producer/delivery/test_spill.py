@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.kafka.record_batch import Stamp, batch_of
-from sequitur.producer.batching.batch import Batch, BufferBudget, InJournal, InMemory
-from sequitur.producer.delivery.journaling import REFERENCE_BYTES, Spill
+from sequitur.producer.batching.batch import Batch, InJournal, InMemory
+from sequitur.producer.batching.budget import BufferBudget
+from sequitur.producer.delivery.spill import REFERENCE_BYTES, Spill
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

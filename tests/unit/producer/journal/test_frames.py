@@ -27,9 +27,7 @@ from sequitur.producer.journal.frames import (
     PlacedFrame,
     Renewal,
     Restamp,
-    Scan,
     SourcePosition,
-    TornTail,
     Waiting,
     decode_frame,
     decode_preamble,
@@ -37,11 +35,11 @@ from sequitur.producer.journal.frames import (
     encode_preamble,
     encode_round,
     find_frame,
-    scan_segment,
     segment_seed,
     stated_frame,
     without_bytes,
 )
+from sequitur.producer.journal.scan import Scan, TornTail, scan_segment
 from tests.property.journal_model import record_batch
 
 _SEGMENT = 3

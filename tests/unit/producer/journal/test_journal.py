@@ -26,6 +26,7 @@ from sequitur.errors import (
 )
 from sequitur.kafka.identity import Identity
 from sequitur.kafka.record_batch import NO_STAMP, Stamp, batch_of, stamped
+from sequitur.producer.journal.disk import RealDisk
 from sequitur.producer.journal.frames import (
     Ack,
     Acks,
@@ -44,14 +45,14 @@ from sequitur.producer.journal.frames import (
     encode_preamble,
 )
 from sequitur.producer.journal.journal import Journal
-from sequitur.producer.journal.segments import MIN_SEGMENT_BYTES, JournalLimits, RealDisk
+from sequitur.producer.journal.segments import MIN_SEGMENT_BYTES, JournalLimits
 from tests.property.journal_model import ModelDisk, ModelFile, PowerCut, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sequitur.producer.journal.segments import DiskFile
+    from sequitur.producer.journal.disk import DiskFile
 
 _SMALL = JournalLimits(segment_bytes=4096, limit_bytes=4 * 4096)
 _FORKING_HOLDER = """

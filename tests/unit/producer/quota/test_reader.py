@@ -41,6 +41,7 @@ class _Wire:
         errors: Raised by the next requests, one by one.
         errors_at: Raised once when this offset is asked for.
         fetched: The offsets that were asked for.
+        attempts: How often a reader has begun to read.
     """
 
     def __init__(self) -> None:
@@ -53,9 +54,11 @@ class _Wire:
         self.unauthorized = False
         self.version: type[Any] = FetchResponse_v11
         self.fetched: list[int] = []
+        self.attempts = 0
 
     async def refresh(self, topics: Any) -> bool:
         assert topics == [_TOPIC]
+        self.attempts += 1
         await asyncio.sleep(0)
         return True
 
@@ -139,7 +142,7 @@ async def test_without_the_right_to_read_it_says_so_once(rig: _Rig) -> None:
     rig.wire.unauthorized = True
     with capture_logs() as logs:
         rig.reader.start()
-        await rig.until(lambda: rig.reader._failures >= 3)
+        await rig.until(lambda: rig.wire.attempts > 3)
         rig.wire.unauthorized = False
         await rig.until(lambda: rig.gate.limits("t"))
     told = [(line["log_level"], line["event"]) for line in logs]
@@ -172,7 +175,7 @@ async def test_a_damaged_batch_is_told_and_read_again(rig: _Rig) -> None:
     whole = rig.wire.log[0]
     rig.wire.log[0] = whole[:-1] + bytes([whole[-1] ^ 1])
     rig.reader.start()
-    await rig.until(lambda: rig.reader._failures >= 2)
+    await rig.until(lambda: rig.wire.attempts > 2)
     assert not rig.gate.limits("t")
     rig.wire.log[0] = whole
     await rig.until(lambda: rig.gate.limits("t"))

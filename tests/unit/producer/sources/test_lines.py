@@ -8,7 +8,7 @@ from sequitur.base.json_field import JsonField, parse_key
 from sequitur.errors import KeySpecError
 from sequitur.kafka.records import EVENT_ID_HEADER
 from sequitur.producer._record import Record
-from sequitur.producer.sources._source import EventParser, LineSplitter, TextParser, parse_header
+from sequitur.producer.sources._lines import EventParser, LineSplitter, TextParser, parse_header
 
 
 def test_a_line_waits_for_its_newline() -> None:

@@ -13,7 +13,8 @@ from sequitur.base.time_format import MILLISECONDS, iso_ms
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.reorder.event_time import read_event_time
 from sequitur.errors import EventTimeSpecError, KeySpecError
-from sequitur.producer.sources.replay import NO_TIME, recorded_time_ms, time_of
+from sequitur.producer.sources._replay_schedule import NO_TIME
+from sequitur.producer.sources.replay import recorded_time_ms, time_of
 from tests.support.event_time_cases import FORMAT_CASES, TEXT_CASES
 
 

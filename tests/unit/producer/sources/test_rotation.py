@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from sequitur.producer.sources._line_file import (
-    HEAD_BYTES,
+from sequitur.producer.sources._head import HEAD_BYTES
+from sequitur.producer.sources._rotation import (
     MAX_LISTED,
     Generation,
     OlderGenerations,
@@ -23,7 +23,7 @@ from sequitur.producer.sources._line_file import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sequitur.producer.sources._line_file import RotatedNumbers
+    from sequitur.producer.sources._rotation import RotatedNumbers
 
 
 def _generation(name: str, modified_ns: int = 0, head: bytes | None = None) -> Generation:

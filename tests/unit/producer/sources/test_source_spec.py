@@ -17,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from sequitur.errors import SourceError, SourceSpecError
+from sequitur.producer.sources._lines import EventParser
 from sequitur.producer.sources._registry import (
     KINDS,
     SourceSettings,
@@ -24,7 +25,6 @@ from sequitur.producer.sources._registry import (
     kind_of,
     make_source,
 )
-from sequitur.producer.sources._source import EventParser
 from sequitur.producer.sources.file import FileSource
 from sequitur.producer.sources.http import is_loopback
 from tests.support.fake_intake import FakeIntake
@@ -258,9 +258,9 @@ from sequitur.producer.sources import _registry
 registry = importlib.reload(_registry)
 given = registry.SourceSettings(source="tape:x", tape_speed=3)
 print(registry.make_source(given, max_event_bytes=9))
-sys.modules.pop("sequitur.producer.daemon.daemon", None)
+sys.modules.pop("sequitur.producer.daemon.settings", None)
 from sequitur.base.settings import panel_of
-from sequitur.producer.daemon.daemon import ProduceJob
+from sequitur.producer.daemon.settings import ProduceJob
 print(panel_of(ProduceJob, "produce", "tape_speed"), registry.NAMES)
 """
 
