@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder.clock import EventClock, PartitionClock
     from sequitur.consumer.reorder.step_log import StepDone, StepEntry
-    from sequitur.consumer.subscription.cursor import PartitionCursor
+    from sequitur.consumer.subscription.partitions import PartitionCursor
     from sequitur.kafka.partition import SourcePartition
 
 
