@@ -76,7 +76,8 @@ def test_a_topic_that_was_just_created_is_waited_for(
         created.set_result(None)
     else:
         created.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
-    found = SimpleNamespace(partitions={0: None, 1: None}, error=None)
+    led = SimpleNamespace(leader=1)
+    found = SimpleNamespace(partitions={0: led, 1: led}, error=None)
     answers = [{}, {}, {"t": found}]
     admin = SimpleNamespace(
         list_topics=lambda **_: SimpleNamespace(topics=answers.pop(0)),
