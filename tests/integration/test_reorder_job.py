@@ -12,10 +12,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
+from sequitur.base.ports import choose_free
 from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer.reorder.event_time import EVENT_TIME_HEADER, REASON_HEADER
 from sequitur.consumer.reorder.step_log import StepKind
-from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint

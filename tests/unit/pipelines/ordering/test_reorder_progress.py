@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from sequitur.base.ports import choose_free
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity, PartitionCursor
-from sequitur.embedded import choose_free
 from sequitur.errors import ReorderError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.progress import (
