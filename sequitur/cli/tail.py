@@ -1,4 +1,4 @@
-"""What `sequitur tail` shows: which records of a topic, and each of them as text or as JSON."""
+"""`sequitur tail`: shows the records of a topic, each as text or as JSON."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.position import ResetTarget
     from sequitur.producer import KafkaSettings
 
-
 _FURTHER_BACK: Final = 8
 _EVENT_TIME_HEADERS: Final = (EVENT_TIME_HEADER, DEAD_EVENT_TIME_HEADER)
 _REASON_HEADERS: Final = (REASON_HEADER, DEAD_REASON_HEADER)
 _TOLD: Final = frozenset((EVENT_ID_HEADER, *_REASON_HEADERS, *_EVENT_TIME_HEADERS))
 """Headers whose values are shown by name."""
+
+_NEWEST: Final = 10
 
 
 class ValueStyle(enum.Enum):
@@ -52,6 +53,88 @@ class ValueStyle(enum.Enum):
     TEXT = "text"
     JSON = "json"
     HEX = "hex"
+
+
+@with_flags(KafkaJob)
+def show_tail(
+    settings: KafkaJob,
+    topic: Annotated[str, typer.Argument(help="The topic")],
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            help=f"How many of the newest records to show, over all partitions ({_NEWEST})",
+            min=1,
+        ),
+    ] = None,
+    from_earliest: Annotated[
+        bool, typer.Option("--from-earliest", help="Start at the first record that is there")
+    ] = False,
+    from_latest: Annotated[
+        bool, typer.Option("--from-latest", help="Show only records that arrive from now on")
+    ] = False,
+    from_time: Annotated[
+        str | None,
+        typer.Option(help="Start at a timestamp: ISO 8601, or milliseconds since 1970"),
+    ] = None,
+    from_offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="P:O",
+            help="Start at an offset of a partition. Only partitions that are named are shown. "
+            "May be repeated",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Show records that arrive, until Ctrl-C")
+    ] = True,
+    value: Annotated[
+        ValueStyle,
+        typer.Option(
+            help="Show values as text, json or hex. Values that are not JSON are shown as text"
+        ),
+    ] = ValueStyle.TEXT,
+    event_time: Annotated[
+        str | None,
+        typer.Option(
+            help="json:PATH, header:NAME or kafka-timestamp. Default: the header in which jobs "
+            "store an event time, else the timestamp"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line")] = False,
+) -> None:
+    """Show the records of a topic: the newest, then those that arrive.
+
+    A record has a line with its place (PARTITION:OFFSET), timestamp, key and value. The lines below
+    have its event time, its event id, the reason why it is in a side topic, and its headers.
+
+    Records of a partition are shown in offset order. Without a --from option, the command begins
+    with the newest records by timestamp. Bytes that are not text are shown in base64. Partitions
+    that are added while the command runs are not shown.
+    """
+    starts: list[ResetTarget | int] = []
+    if count is not None:
+        starts.append(count)
+    if from_earliest:
+        starts.append(Edge.EARLIEST)
+    if from_latest:
+        starts.append(Edge.LATEST)
+    if from_time is not None:
+        starts.append(ToTime(parse_time_ms(from_time)))
+    if from_offset:
+        starts.append(ToPositions(tuple(map(Position.parse, from_offset))))
+    if len(starts) > 1:
+        raise typer.BadParameter(
+            "give one of -n, --from-earliest, --from-latest, --from-time and --from-offset"
+        )
+    spec = None if event_time is None else parse_event_time_spec(event_time)
+    console = Console(highlight=False)
+    for record in tail(settings.kafka, topic, [*starts, _NEWEST][0], follows=follow):
+        found = ShownRecord.of(topic, record, spec, value)
+        if as_json:
+            typer.echo(json.dumps(found.as_json()))
+        else:
+            console.print(found.as_text(), soft_wrap=True)
 
 
 def tail(
@@ -202,91 +285,3 @@ def _header(record: TopicRecord, names: Sequence[str]) -> str | None:
     found = (record.header(name) for name in names)
     raw = next((one for one in found if one is not None), None)
     return None if raw is None else raw.decode(errors="backslashreplace")
-
-
-# `sequitur tail`: shows the records of a topic.
-
-
-_NEWEST: Final = 10
-
-
-@with_flags(KafkaJob)
-def show_tail(
-    settings: KafkaJob,
-    topic: Annotated[str, typer.Argument(help="The topic")],
-    count: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            help=f"How many of the newest records to show, over all partitions ({_NEWEST})",
-            min=1,
-        ),
-    ] = None,
-    from_earliest: Annotated[
-        bool, typer.Option("--from-earliest", help="Start at the first record that is there")
-    ] = False,
-    from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Show only records that arrive from now on")
-    ] = False,
-    from_time: Annotated[
-        str | None,
-        typer.Option(help="Start at a timestamp: ISO 8601, or milliseconds since 1970"),
-    ] = None,
-    from_offset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="P:O",
-            help="Start at an offset of a partition. Only partitions that are named are shown. "
-            "May be repeated",
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Show records that arrive, until Ctrl-C")
-    ] = True,
-    value: Annotated[
-        ValueStyle,
-        typer.Option(
-            help="Show values as text, json or hex. Values that are not JSON are shown as text"
-        ),
-    ] = ValueStyle.TEXT,
-    event_time: Annotated[
-        str | None,
-        typer.Option(
-            help="json:PATH, header:NAME or kafka-timestamp. Default: the header in which jobs "
-            "store an event time, else the timestamp"
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line")] = False,
-) -> None:
-    """Show the records of a topic: the newest, then those that arrive.
-
-    A record has a line with its place (PARTITION:OFFSET), timestamp, key and value. The lines below
-    have its event time, its event id, the reason why it is in a side topic, and its headers.
-
-    Records of a partition are shown in offset order. Without a --from option, the command begins
-    with the newest records by timestamp. Bytes that are not text are shown in base64. Partitions
-    that are added while the command runs are not shown.
-    """
-    starts: list[ResetTarget | int] = []
-    if count is not None:
-        starts.append(count)
-    if from_earliest:
-        starts.append(Edge.EARLIEST)
-    if from_latest:
-        starts.append(Edge.LATEST)
-    if from_time is not None:
-        starts.append(ToTime(parse_time_ms(from_time)))
-    if from_offset:
-        starts.append(ToPositions(tuple(map(Position.parse, from_offset))))
-    if len(starts) > 1:
-        raise typer.BadParameter(
-            "give one of -n, --from-earliest, --from-latest, --from-time and --from-offset"
-        )
-    spec = None if event_time is None else parse_event_time_spec(event_time)
-    console = Console(highlight=False)
-    for record in tail(settings.kafka, topic, [*starts, _NEWEST][0], follows=follow):
-        found = ShownRecord.of(topic, record, spec, value)
-        if as_json:
-            typer.echo(json.dumps(found.as_json()))
-        else:
-            console.print(found.as_text(), soft_wrap=True)
