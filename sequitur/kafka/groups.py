@@ -337,14 +337,9 @@ class ConsumerGroups:
 
         def ask_all() -> list[T]:
             brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
-            try:
-                connections = kept_connections(self._kafka)
-                asks = [partial(connections.wire.ask, node) for node in brokers]
-                return [connections.run(ask(one)) for one in asks]
-            except RetriableError as error:
-                raise TimeoutError from error
-            except FatalError as error:
-                raise TopicError(f"{message}: {error}") from error
+            connections = kept_connections(self._kafka)
+            asks = [partial(connections.wire.ask, node) for node in brokers]
+            return [connections.run(ask(one)) for one in asks]
 
         return self._told(message, ask_all)
 
