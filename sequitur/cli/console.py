@@ -28,7 +28,7 @@ class KafkaJob(Settings):
 def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor:
     """Return what asks Kafka."""
     from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
-    from sequitur.kafka.connections import require_broker  # noqa: PLC0415
+    from sequitur.kafka.broker_check import require_broker  # noqa: PLC0415
 
     require_broker(settings.kafka)
     return Surveyor(settings.kafka, replication_factor=replication_factor)

@@ -50,7 +50,7 @@ from sequitur.consumer.subscription.registry import (
     group_of_new,
 )
 from sequitur.consumer.subscription.survey import FindingKind
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.pipelines.ordering.progress import instant
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.kafka.settings import check_topic
 
 if TYPE_CHECKING:

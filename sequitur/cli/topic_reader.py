@@ -21,7 +21,7 @@ from sequitur.errors import (
     UnknownTopicError,
 )
 from sequitur.kafka.arrivals import Arrivals, headers_of
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import is_topic_name
 from sequitur.kafka.settings import system_name

@@ -3,7 +3,7 @@
 `KafkaTopics` asks from any thread. Two others know of leaders, for what runs in an event loop:
 
 - `kafka.wire.Wire` has the cluster's metadata for one producer or one thread.
-- `kafka.connections.Leaders` asks the leaders of partitions, and sends batches to them, by a wire.
+- `kafka.leaders.Leaders` asks the leaders of partitions, and sends batches to them, by a wire.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
     from typing import TypeVar
 
     from sequitur.base.retry import Outages
-
-    T = TypeVar("T")
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
     from sequitur.kafka.connections import Connections
     from sequitur.kafka.settings import KafkaSettings
+
+    T = TypeVar("T")
 
 _CREATION_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
