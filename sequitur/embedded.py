@@ -84,12 +84,10 @@ class EmbeddedBroker:
 
     @property
     def directory(self) -> Path:
-        """The broker's folder."""
         return self._files.directory
 
     @property
     def log_path(self) -> Path:
-        """What Kafka logs."""
         return self._files.log
 
     @property
@@ -170,11 +168,9 @@ class EmbeddedBroker:
             time.sleep(_STOP_POLL_S)
 
     def resume(self) -> None:
-        """Resume a paused broker."""
         self._signal(signal.SIGCONT)
 
     def status(self) -> BrokerStatus:
-        """Check whether it runs and answers."""
         record = read_record(self._files.record)
         process = self._process()
         return BrokerStatus(

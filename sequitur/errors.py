@@ -804,4 +804,4 @@ class DemoError(SequiturError):
 
 
 NOT_THE_USERS: Final = (KeyboardInterrupt, BoltTimeoutError)
-"""What passes through a call of a user's code, and is none of the errors it may raise."""
+"""What may come out of a call of a user's code and is not an error of that code."""

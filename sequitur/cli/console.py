@@ -43,7 +43,6 @@ def table_console(narrowest: int, *, stderr: bool = False) -> Console:
 
 
 def echo_json(document: object) -> None:
-    """Print a document."""
     typer.echo(json.dumps(document, indent=2))
 
 

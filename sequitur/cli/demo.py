@@ -127,7 +127,6 @@ class DemoReport:
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         return {
             "sent": self.sent,
             "before": self.before.as_json(),
@@ -153,7 +152,6 @@ class RunnerReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not hold, each as words."""
         out = self.released + self.late + self.quarantined + self.held
         claims = {
             f"{self.lost} events lost on the way out": self.lost == 0,
@@ -164,7 +162,6 @@ class RunnerReport:
         return tuple(problem for problem, holds in claims.items() if not holds)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         return {
             "seconds": round(self.seconds, 2),
             **{name: getattr(self, name) for name in _COUNTS},
@@ -377,7 +374,6 @@ class _Contents:
 
     @classmethod
     def read(cls, kafka: KafkaSettings, topic: str) -> Self:
-        """Read the whole topic."""
         event_time = parse_event_time_spec(_EVENT_TIME)
 
         def time_of(record: TopicRecord) -> int | None:

@@ -72,7 +72,6 @@ class SparkOptions:
     )
 
     def settings(self) -> dict[str, str]:
-        """Return the Spark settings by name."""
         found: dict[str, str] = {}
         for given in self.conf or ():
             key, separator, value = given.partition("=")

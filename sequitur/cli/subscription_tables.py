@@ -21,7 +21,6 @@ _DONE: Final = {"reset": "reset", "skip": "skipped", "expire": "expired"}
 
 
 def print_list(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print all subscriptions."""
     table = _table(
         f"Subscriptions: {len(found):,}",
         ("subscription", "type", "topics"),
@@ -48,7 +47,6 @@ def print_list(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print topics and their subscriptions."""
     for topic, document in found.items():
         size = f"{document['backlogSize']:,} bytes"
         about = " (an estimate)" if document["backlogSizeIsEstimate"] else ""
@@ -68,7 +66,6 @@ def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the cursors of each partition."""
     for topic, document in found.items():
         table = _table(
             f"Cursors on {topic} (positions are partition:offset)",
@@ -177,7 +174,6 @@ def _whole(value: object) -> str:
 
 
 def _short(ranges: str, most: int = 120) -> str:
-    """Return the first of many ranges: JSON has all."""
     return ranges if len(ranges) <= most else f"{ranges[:most].rpartition(',')[0]}, ...]"
 
 

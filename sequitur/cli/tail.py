@@ -48,8 +48,6 @@ _NEWEST: Final = 10
 
 
 class ValueStyle(enum.Enum):
-    """How a value is shown."""
-
     TEXT = "text"
     JSON = "json"
     HEX = "hex"
@@ -204,8 +202,6 @@ def _starts(opened: OpenTopic, start: ResetTarget) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record as `sequitur tail` shows it."""
-
     topic: str
     record: TopicRecord
     # its event time, where it has one: found as the user says, else in a header that the jobs add
@@ -216,7 +212,6 @@ class ShownRecord:
     def of(
         cls, topic: str, record: TopicRecord, event_time: EventTimeSpec | None, style: ValueStyle
     ) -> ShownRecord:
-        """Return what is shown of a record."""
         if event_time is None:
             time_ms = None
             with contextlib.suppress(ValueError):
@@ -226,7 +221,6 @@ class ShownRecord:
         return cls(topic, record, time_ms, style)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
         record = self.record
         return {
             "topic": self.topic,

@@ -60,7 +60,7 @@ _KNOWN_FOR_S: Final = 60.0
 _REFUSED_BY_FOR_S: Final = 1.0
 """How long rows are refused by a topic's settings, before these are asked for again."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Internal topics: Spark subscribes to none of them by a pattern."""
+"""Internal topics, to which Spark does not subscribe by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
 """What brokers before 3.6 have instead of the two others."""
 _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
@@ -271,7 +271,6 @@ class KafkaTopics:
         return policy.split(",") == ["compact"]
 
     def timestamps(self, topic: str) -> TopicTimestamps:
-        """Return what a topic does with timestamps."""
         return TopicTimestamps.of(self._configuration(topic))
 
     def producer_expiry_ms(self) -> int:
@@ -418,7 +417,6 @@ class KafkaTopics:
         return self._told(Request.TOPICS, "records cannot be deleted", ask, learns=True)
 
     def own_retention(self, topic: str) -> OwnRetention:
-        """Return what the brokers delete of a topic by themselves."""
         return OwnRetention.of(self._configuration(topic))
 
     def known_retentions(self, topics: Collection[str]) -> dict[str, OwnRetention]:
@@ -579,7 +577,7 @@ class Extents(NamedTuple):
 
     # the first offset that is there, and the one behind the last
     logs: dict[SourcePartition, tuple[int, int]]
-    # partitions that have no leader now; they are none of `logs`
+    # partitions that have no leader now; `logs` does not have them
     leaderless: frozenset[SourcePartition]
     # the first offset whose timestamp is not before a time, by partition and time; the end where
     # there is none
@@ -606,10 +604,10 @@ class TopicTimestamps:
     # whether records keep those they are sent with. Not so with `message.timestamp.type =
     # LogAppendTime`; taken as not so without the right to ask
     are_kept: bool
-    # so far behind now they may be: records further behind are refused, or soon deleted by
-    # retention. None without a limit, or without the right to ask
+    # how far they may be before now: older records are refused, or soon deleted by retention.
+    # None without a limit, or without the right to ask
     oldest_ms: int | None
-    newest_ms: int | None = None  # so far ahead of now they may be; None as above
+    newest_ms: int | None = None  # how far they may be after now; None as above
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
@@ -634,7 +632,7 @@ def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class OwnRetention:
-    """What the brokers delete of a topic by themselves, whoever has not read it."""
+    """What the brokers delete of a topic by themselves, read or not."""
 
     time_ms: int | None = None  # records that are older; None if time does not matter
     # what is beyond so many bytes of a partition; None if size does not matter

@@ -166,7 +166,6 @@ class Bound:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left."""
         return max(0.0, self.until_s - time.monotonic())
 
     async def hold(self, work: Coroutine[Any, Any, T]) -> T:
@@ -210,7 +209,6 @@ class GivesWay:
 
     @property
     def bound(self) -> Bound:
-        """What the work is bound by."""
         return Bound(math.inf, self)
 
 

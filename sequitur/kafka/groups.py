@@ -1,15 +1,12 @@
-"""Consumer groups and share groups.
+"""Consumer groups and share groups: who is connected, and what they need of a topic.
 
-ListGroups (API 16): the groups of all kinds that a broker coordinates.
+`ConsumerGroups` asks by librdkafka's admin client, and about share groups by requests that neither
+aiokafka nor librdkafka has. They are put together here from aiokafka's protocol classes:
 
-librdkafka's admin client lists consumer groups alone; share groups need records, too.
-
-DescribeShareGroupOffsets (API 90, KIP-932): from which offsets on share groups need records.
-ShareGroupDescribe (API 77): which topics their members have subscribed to.
-
-Neither aiokafka nor librdkafka has these requests; they are put together from aiokafka's classes.
-
-The driver's requests about consumer groups: who is connected, and what is committed.
+- ListGroups (API 16): the groups of all kinds that a broker coordinates. librdkafka lists consumer
+  groups alone, and share groups need records, too.
+- DescribeShareGroupOffsets (API 90, KIP-932): the offsets from which share groups need records.
+- ShareGroupDescribe (API 77): the topics to which members of share groups have subscribed.
 """
 
 from __future__ import annotations
@@ -51,221 +48,6 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
 
     T = TypeVar("T")
-
-
-async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
-    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
-    answer = await ask(ListGroupsRequest())
-    match action_of(Asked.GROUPS, answer.error_code):
-        case Action.DONE:
-            return dict(answer.groups)
-        case Action.RETRY:
-            raise RetriableError(f"groups: {meaning_of(answer.error_code).name}")
-    raise FatalError(f"groups: {meaning_of(answer.error_code).name}")
-
-
-class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The first offset of each partition that a group has not done with."""
-
-    API_KEY = 90
-    API_VERSION = 0
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "groups",
-            CompactArray(
-                ("group_id", CompactString("utf-8")),
-                (
-                    "topics",
-                    CompactArray(
-                        ("name", CompactString("utf-8")),
-                        ("topic_id_high", Int64),
-                        ("topic_id_low", Int64),
-                        (
-                            "partitions",
-                            CompactArray(
-                                ("partition_index", Int32),
-                                ("start_offset", Int64),
-                                ("leader_epoch", Int32),
-                                ("error_code", Int16),
-                                ("error_message", CompactString("utf-8")),
-                                ("tags", TaggedFields),
-                            ),
-                        ),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("error_code", Int16),
-                ("error_message", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class DescribeShareGroupOffsetsRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The groups whose offsets are asked for; of all their topics where none are named."""
-
-    FLEXIBLE_VERSION = True
-    API_KEY = 90
-    API_VERSION = 0
-    RESPONSE_TYPE = DescribeShareGroupOffsetsResponseV0
-    SCHEMA = Schema(
-        (
-            "groups",
-            CompactArray(
-                ("group_id", CompactString("utf-8")),
-                (
-                    "topics",
-                    CompactArray(
-                        ("name", CompactString("utf-8")),
-                        ("partitions", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class DescribeShareGroupOffsetsRequest(
-    Request[DescribeShareGroupOffsetsRequestV0]  # type: ignore[misc]  # aiokafka is untyped
-):
-    """Ask for the offsets of a share group; to be sent to the broker that coordinates it."""
-
-    API_KEY = 90
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    def build(self, request_struct_class: type[DescribeShareGroupOffsetsRequestV0]) -> Any:
-        """Return the request in the version that the broker knows."""
-        return request_struct_class([(self._group, None, {})], {})
-
-
-async def share_offsets(
-    ask: Callable[[Any], Awaitable[Any]], group: str
-) -> dict[tuple[str, int], int]:
-    """Return the first offset that a share group needs of each partition that it has begun to read.
-
-    Where that is not told it is 0. A group of which nothing is told has none.
-    """
-    try:
-        answer = await ask(DescribeShareGroupOffsetsRequest(group))
-    except RequestUnknownError:
-        return {}
-    found: dict[tuple[str, int], int] = {}
-    for _group, topics, code, _message, _tags in answer.groups:
-        match action_of(Asked.GROUPS, code):
-            case Action.DONE:
-                for topic, _high, _low, partitions, _more in topics:
-                    for partition, offset, _epoch, refused, _why, _rest in partitions:
-                        found[topic, partition] = 0 if refused else max(offset, 0)
-            case Action.RETRY:
-                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
-            case _:
-                return {}
-    return found
-
-
-class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The members of share groups, and the topics that each has subscribed to."""
-
-    API_KEY = 77
-    API_VERSION = 1
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "groups",
-            CompactArray(
-                ("error_code", Int16),
-                ("error_message", CompactString("utf-8")),
-                ("group_id", CompactString("utf-8")),
-                ("group_state", CompactString("utf-8")),
-                ("group_epoch", Int32),
-                ("assignment_epoch", Int32),
-                ("assignor_name", CompactString("utf-8")),
-                (
-                    "members",
-                    CompactArray(
-                        ("member_id", CompactString("utf-8")),
-                        ("rack_id", CompactString("utf-8")),
-                        ("member_epoch", Int32),
-                        ("client_id", CompactString("utf-8")),
-                        ("client_host", CompactString("utf-8")),
-                        ("subscribed_topic_names", CompactArray(CompactString("utf-8"))),
-                        (
-                            "assigned",
-                            CompactArray(
-                                ("topic_id_high", Int64),
-                                ("topic_id_low", Int64),
-                                ("topic_name", CompactString("utf-8")),
-                                ("partitions", CompactArray(Int32)),
-                                ("tags", TaggedFields),
-                            ),
-                        ),
-                        ("assignment_tags", TaggedFields),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class DescribeShareGroupRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The groups that are described."""
-
-    FLEXIBLE_VERSION = True
-    API_KEY = 77
-    API_VERSION = 1
-    RESPONSE_TYPE = DescribeShareGroupResponseV1
-    SCHEMA = Schema(
-        ("group_ids", CompactArray(CompactString("utf-8"))),
-        ("include_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class DescribeShareGroupRequest(
-    Request[DescribeShareGroupRequestV1]  # type: ignore[misc]  # aiokafka is untyped
-):
-    """Describe a share group; to be sent to the broker that coordinates it."""
-
-    API_KEY = 77
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    def build(self, request_struct_class: type[DescribeShareGroupRequestV1]) -> Any:
-        """Return the request in the version that the broker knows."""
-        return request_struct_class([self._group], False, {})
-
-
-async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
-    """Return the topics that members of a share group have subscribed to; none where not told."""
-    try:
-        answer = await ask(DescribeShareGroupRequest(group))
-    except RequestUnknownError:
-        return set()
-    found: set[str] = set()
-    for code, _message, _id, _state, _epoch, _assigned, _assignor, members, *_rest in answer.groups:
-        match action_of(Asked.GROUPS, code):
-            case Action.DONE:
-                for _member, _rack, _at, _client, _host, topics, *_more in members:
-                    found.update(topics)
-            case Action.RETRY:
-                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
-            case _:
-                return set()
-    return found
-
 
 _TIMEOUT_S: Final = 30.0
 SHARE: Final = "share"
@@ -382,7 +164,6 @@ class ConsumerGroups:
         return self._told("the brokers do not describe consumer groups", ask)
 
     def committed(self, group: str) -> dict[SourcePartition, int]:
-        """Return the offsets that a group has committed."""
         return {where: offset for where, (offset, _) in self._committed(group).items()}
 
     def committed_by_others(self, group: str) -> dict[SourcePartition, int]:
@@ -426,3 +207,215 @@ class ConsumerGroups:
 def _is_unknown(error: KafkaException) -> bool:
     """Tell whether a group is one that the brokers do not know."""
     return action_to(Asked.GROUPS, error) is Action.GO_WITHOUT
+
+
+async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
+    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
+    answer = await ask(ListGroupsRequest())
+    match action_of(Asked.GROUPS, answer.error_code):
+        case Action.DONE:
+            return dict(answer.groups)
+        case Action.RETRY:
+            raise RetriableError(f"groups: {meaning_of(answer.error_code).name}")
+    raise FatalError(f"groups: {meaning_of(answer.error_code).name}")
+
+
+async def share_offsets(
+    ask: Callable[[Any], Awaitable[Any]], group: str
+) -> dict[tuple[str, int], int]:
+    """Return the first offset that a share group needs of each partition that it has begun to read.
+
+    Where that is not told it is 0. A group of which nothing is told has none.
+    """
+    try:
+        answer = await ask(DescribeShareGroupOffsetsRequest(group))
+    except RequestUnknownError:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for _group, topics, code, _message, _tags in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for topic, _high, _low, partitions, _more in topics:
+                    for partition, offset, _epoch, refused, _why, _rest in partitions:
+                        found[topic, partition] = 0 if refused else max(offset, 0)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return {}
+    return found
+
+
+async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
+    """Return the topics that members of a share group have subscribed to; none where not told."""
+    try:
+        answer = await ask(DescribeShareGroupRequest(group))
+    except RequestUnknownError:
+        return set()
+    found: set[str] = set()
+    for code, _message, _id, _state, _epoch, _assigned, _assignor, members, *_rest in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for _member, _rack, _at, _client, _host, topics, *_more in members:
+                    found.update(topics)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return set()
+    return found
+
+
+class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The first offset of each partition that a group has not done with."""
+
+    API_KEY = 90
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("group_id", CompactString("utf-8")),
+                (
+                    "topics",
+                    CompactArray(
+                        ("name", CompactString("utf-8")),
+                        ("topic_id_high", Int64),
+                        ("topic_id_low", Int64),
+                        (
+                            "partitions",
+                            CompactArray(
+                                ("partition_index", Int32),
+                                ("start_offset", Int64),
+                                ("leader_epoch", Int32),
+                                ("error_code", Int16),
+                                ("error_message", CompactString("utf-8")),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupOffsetsRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The groups whose offsets are asked for; of all their topics where none are named."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 90
+    API_VERSION = 0
+    RESPONSE_TYPE = DescribeShareGroupOffsetsResponseV0
+    SCHEMA = Schema(
+        (
+            "groups",
+            CompactArray(
+                ("group_id", CompactString("utf-8")),
+                (
+                    "topics",
+                    CompactArray(
+                        ("name", CompactString("utf-8")),
+                        ("partitions", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupOffsetsRequest(
+    Request[DescribeShareGroupOffsetsRequestV0]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Ask for the offsets of a share group; to be sent to the broker that coordinates it."""
+
+    API_KEY = 90
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[DescribeShareGroupOffsetsRequestV0]) -> Any:
+        return request_struct_class([(self._group, None, {})], {})
+
+
+class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The members of share groups, and the topics that each has subscribed to."""
+
+    API_KEY = 77
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("group_id", CompactString("utf-8")),
+                ("group_state", CompactString("utf-8")),
+                ("group_epoch", Int32),
+                ("assignment_epoch", Int32),
+                ("assignor_name", CompactString("utf-8")),
+                (
+                    "members",
+                    CompactArray(
+                        ("member_id", CompactString("utf-8")),
+                        ("rack_id", CompactString("utf-8")),
+                        ("member_epoch", Int32),
+                        ("client_id", CompactString("utf-8")),
+                        ("client_host", CompactString("utf-8")),
+                        ("subscribed_topic_names", CompactArray(CompactString("utf-8"))),
+                        (
+                            "assigned",
+                            CompactArray(
+                                ("topic_id_high", Int64),
+                                ("topic_id_low", Int64),
+                                ("topic_name", CompactString("utf-8")),
+                                ("partitions", CompactArray(Int32)),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("assignment_tags", TaggedFields),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    """The groups that are described."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = 77
+    API_VERSION = 1
+    RESPONSE_TYPE = DescribeShareGroupResponseV1
+    SCHEMA = Schema(
+        ("group_ids", CompactArray(CompactString("utf-8"))),
+        ("include_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeShareGroupRequest(
+    Request[DescribeShareGroupRequestV1]  # type: ignore[misc]  # aiokafka is untyped
+):
+    """Describe a share group; to be sent to the broker that coordinates it."""
+
+    API_KEY = 77
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[DescribeShareGroupRequestV1]) -> Any:
+        return request_struct_class([self._group], False, {})

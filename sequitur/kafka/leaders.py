@@ -304,7 +304,7 @@ async def _hand_out(
 ) -> None:
     try:
         found = await answered
-    except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets it
+    except Exception as error:  # noqa: BLE001 - those who wait for an answer get it
         _fail(answers.values(), error)
         return
     for where, answer in answers.items():

@@ -62,8 +62,6 @@ class DescribeLogDirsResponseV1(Response):  # type: ignore[misc]  # aiokafka is 
 
 
 class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The partitions whose logs are asked for."""
-
     API_KEY = 35
     API_VERSION = 1
     RESPONSE_TYPE = DescribeLogDirsResponseV1
@@ -83,5 +81,4 @@ class DescribeLogDirsRequest(
         self._partitions = partitions
 
     def build(self, request_struct_class: type[DescribeLogDirsRequestV1]) -> Any:
-        """Return the request in the version that the broker knows."""
         return request_struct_class([(topic, list(one)) for topic, one in self._partitions.items()])

@@ -224,12 +224,10 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:
-        """As they are."""
         return value
 
     @classmethod
     def decode(cls, data: BytesIO) -> bytes:
-        """As they are."""
         return data.read(16)
 
 
@@ -282,8 +280,6 @@ class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untype
 
 
 class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """Which topics to tell of."""
-
     FLEXIBLE_VERSION = True
     API_KEY = 3
     API_VERSION = 10
@@ -311,6 +307,5 @@ class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aio
         self._topics = topics
 
     def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
-        """Return the request in the version that the broker knows."""
         topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
         return request_struct_class(topics, False, False, False, {})

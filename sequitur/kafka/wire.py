@@ -121,7 +121,6 @@ class Wire:
         self._bootstrapped = True
 
     async def close(self) -> None:
-        """Close the connections."""
         bootstrapping = self._bootstrapping
         if bootstrapping is not None:
             await asyncio.wait([bootstrapping], timeout=_BOOTSTRAP_END_S)
@@ -224,7 +223,7 @@ class Wire:
     def connected_since(self, node: int) -> float | None:
         """Return when the connection was made that `produce` takes, epoch seconds; None without.
 
-        Whoever was told something before that may have been told by a broker that has restarted.
+        A broker may have restarted since an answer that came before that.
         """
         connection = self._connection(node)
         return None if connection is None else time.time() - self._client.age_s(connection)
@@ -315,7 +314,7 @@ class Wire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """Return the event ids of `wanted` that a partition holds; see `kafka.event_search`."""
+        """Return the event ids of `wanted` that a partition holds; see `log_reading`."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -341,7 +340,6 @@ class Wire:
         return int(answer.coordinator_id)
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Send a request to a broker, and return its answer."""
         return await self._ask(node, request)
 
     async def _ask_any(self, request: Any) -> Any:
