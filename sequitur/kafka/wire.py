@@ -211,7 +211,10 @@ class Wire:
         self._client._topics.discard(topic)  # noqa: SLF001 - see the module
 
     async def create_topic(self, topic: str) -> None:
-        """Create a topic with the brokers' defaults, unless it is there."""
+        """Create a topic with the brokers' defaults, unless it is there.
+
+        librdkafka asks: aiokafka's request ends at version 3, which knows no defaults.
+        """
         from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         await create_topic(self._kafka, topic, partitions=-1, replication_factor=-1)
