@@ -7,11 +7,7 @@ only a command or the daemon raises, since no program gets them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from sequitur.kafka.control import BacklogState
-    from sequitur.producer._outcome import Ticket, TicketResult
+from typing import Any, Final
 
 __all__ = [
     "AckBeyondEndError",
@@ -173,10 +169,10 @@ class SendManyError(ProducerError):
     When `send_many` was cancelled, this error is itself the cause of the `CancelledError`.
 
     Attributes:
-        ticket: The events that were accepted before; await it for their outcomes.
+        ticket: The `Ticket` of the events that were accepted before. Await it for their outcomes.
     """
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Any) -> None:
         super().__init__(f"send_many ended early, after {ticket.accepted} events were accepted")
         self.ticket = ticket
 
@@ -197,10 +193,10 @@ class NotAllPersistedError(DeliveryError):
     """Some events of a ticket, or of `send_nowait`, are not surely in the log.
 
     Attributes:
-        result: How many are, and which are not.
+        result: The `TicketResult`: how many are, and which are not.
     """
 
-    def __init__(self, result: TicketResult) -> None:
+    def __init__(self, result: Any) -> None:
         first = f", the first: {result.failures[0].outcome}" if result.failures else ""
         super().__init__(
             f"of {result.accepted} events {result.not_persisted} are not persisted and "
@@ -226,10 +222,11 @@ class BacklogQuotaError(RetriableError):
 
     Attributes:
         topic: The topic.
-        state: The figures: policy, subscription, backlog and limits.
+        state: The figures: `policy`, `subscription`, `backlog_bytes`, `limit_bytes`, `age_s` and
+            `limit_s`.
     """
 
-    def __init__(self, topic: str, state: BacklogState, *, held: bool) -> None:
+    def __init__(self, topic: str, state: Any, *, held: bool) -> None:
         self.topic = topic
         self.state = state
         waited = ", also after a wait of delivery_timeout" if held else ""
@@ -807,4 +804,4 @@ class DemoError(SequiturError):
 
 
 NOT_THE_USERS: Final = (KeyboardInterrupt, BoltTimeoutError)
-"""What passes through a call of a user's code, and is none of the errors it may raise."""
+"""What may come out of a call of a user's code and is not an error of that code."""

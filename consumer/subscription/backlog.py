@@ -24,7 +24,6 @@ from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredEr
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.groups import ConsumerGroups
-from sequitur.kafka.leader_topics import LeaderTopics
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.shared_admin import SharedAdmin
 
@@ -69,8 +68,7 @@ class Surveyor:
         """Take one; `by_thread`: what is asked again and again goes by the thread's connections."""
         self.kafka = kafka
         self.admin = SharedAdmin(kafka)
-        kind = LeaderTopics if by_thread else KafkaTopics
-        self.topics: KafkaTopics = kind(kafka, outages, self.admin)
+        self.topics = KafkaTopics(kafka, outages, self.admin, by_thread=by_thread)
         self.registry = RegistryStore(
             kafka, replication_factor=replication_factor, outages=outages, topics=self.topics
         )

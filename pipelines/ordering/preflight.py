@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.settings import parse_address
 from sequitur.errors import CheckpointError, ReorderError, TopicError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.pipelines.store.ownership import refuse_if_owned
 from sequitur.pipelines.store.storage import LocalStorage, local_path
 

@@ -10,7 +10,7 @@ from sequitur.base.retry import Outages
 from sequitur.consumer.reorder.key_state import FOLD_LIMITS
 from sequitur.errors import BrokerError, FatalError, TopicError
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.context import JobContext
 from sequitur.pipelines.ordering.job_checks import checks_of

@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from sequitur.base.retry import Outages
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.reorder.step_log import StepDone
-    from sequitur.kafka.connections import Connections, Leaders
+    from sequitur.kafka.connections import Connections
     from sequitur.kafka.identity import Identity
+    from sequitur.kafka.leaders import Leaders
     from sequitur.kafka.producer_ids import PartitionAnswer
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.rows.record_layout import KafkaBatch

@@ -207,7 +207,7 @@ class _Daemon:
 
     async def _complain(self) -> None:
         """Log what the daemon waits for: soon after its start, and then now and then."""
-        from sequitur.kafka.connections import why_no_broker  # noqa: PLC0415 - rarely needed
+        from sequitur.kafka.broker_check import why_no_broker  # noqa: PLC0415 - rarely needed
 
         wait_s = _LOOK_AFTER_S
         while True:

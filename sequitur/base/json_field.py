@@ -1,4 +1,4 @@
-"""Fields of JSON values: how settings name them, how they are found and listed; names there twice.
+"""Fields of JSON values: how settings name them, and what values have instead of a field.
 
 A setting names a field by `json:` and one of two forms:
 
@@ -236,9 +236,6 @@ def parse_key(text: str) -> JsonField:
     raise KeySpecError(
         f"{text!r}: expected json:<path>, such as json:host, json:meta.id or json:/host.name{why}"
     )
-
-
-# What values have instead of a field that a setting names.
 
 
 _MOST_NAMED: Final = 20

@@ -30,8 +30,6 @@ _ENDED: Final = frozenset("ZXx")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process."""
-
     host: str  # the name of its machine or container
     process: int
     # within what such an id is one process's: this start of the machine, this container; None where
@@ -42,7 +40,6 @@ class ProcessIdentity:
 
     @classmethod
     def own(cls) -> Self:
-        """Return this process."""
         process = os.getpid()
         found = _status(process)
         return cls(socket.gethostname(), process, _space(), None if found is None else found[1])
@@ -132,7 +129,6 @@ class StampClock:
         return self._ahead_ms
 
     def now_ms(self) -> int:
-        """Return the time, epoch milliseconds."""
         now_ms = self._wall_ms()
         if self._ahead_ms and abs(self._set_ms(now_ms) - self._set_at_ms) > _SET_MS:
             self._ahead_ms = 0

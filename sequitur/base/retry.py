@@ -149,7 +149,7 @@ class Attempts:
         self._told_s: float | None = None
 
     def succeed(self) -> None:
-        """Take note of a success: patience begins anew."""
+        """Take note of a success: patience begins again."""
         if self._told_s is not None and self._begun_s is not None:
             self._retry.tell_over(self._clock() - self._begun_s)
         self._failures, self._begun_s, self._told_s = 0, None, None

@@ -1,4 +1,4 @@
-"""Descriptors 0 to 2 of a program, which whoever starts it may have closed.
+"""Descriptors 0 to 2 of a program: what starts the program may have closed them.
 
 A system gives the next file that is opened the lowest free descriptor. A journal or a dead-letter
 file that becomes descriptor 0 would be read as standard input, and what the program or its

@@ -16,7 +16,7 @@ from sequitur.base.process import user_folder
 from sequitur.base.settings import Settings, load_settings
 from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import BrokerError
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.producer import KafkaSettings
 
 ADDRESS_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"

@@ -1,4 +1,4 @@
-"""Where tables are printed to."""
+"""What the commands share: their settings, consoles for tables, JSON, and others' text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ from sequitur.producer import KafkaSettings
 if TYPE_CHECKING:
     from sequitur.consumer.subscription.backlog import Surveyor
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not a table")]
+
+
+class KafkaJob(Settings):
+    """What these commands need."""
+
+    kafka: KafkaSettings
+
+
+def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor:
+    """Return what asks Kafka."""
+    from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
+    from sequitur.kafka.broker_check import require_broker  # noqa: PLC0415
+
+    require_broker(settings.kafka)
+    return Surveyor(settings.kafka, replication_factor=replication_factor)
+
 
 def table_console(narrowest: int, *, stderr: bool = False) -> Console:
     """Return a console that is wide enough for a table."""
@@ -25,7 +42,8 @@ def table_console(narrowest: int, *, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=max(console.width, narrowest))
 
 
-# Keys, values and headers that others wrote, as JSON and on a terminal.
+def echo_json(document: object) -> None:
+    typer.echo(json.dumps(document, indent=2))
 
 
 def plain(raw: bytes | None) -> str | dict[str, str] | None:
@@ -46,29 +64,3 @@ def shown(value: str | dict[str, str] | None) -> Text:
     return Text(
         "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
     )
-
-
-# What the commands about subscriptions, topics and retention share.
-
-
-class KafkaJob(Settings):
-    """What these commands need."""
-
-    kafka: KafkaSettings
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not a table")]
-
-
-def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor:
-    """Return what asks Kafka."""
-    from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
-    from sequitur.kafka.connections import require_broker  # noqa: PLC0415
-
-    require_broker(settings.kafka)
-    return Surveyor(settings.kafka, replication_factor=replication_factor)
-
-
-def echo_json(document: object) -> None:
-    """Print a document."""
-    typer.echo(json.dumps(document, indent=2))

@@ -78,7 +78,6 @@ class DeadLetter:
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
-        """Return the dead letter that a record is."""
         reason, path = _text(record, DEAD_REASON_HEADER), _text(record, DEAD_PATH_HEADER, "")
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
         is_made = "/" in topic  # no topic is called so

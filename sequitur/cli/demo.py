@@ -1,4 +1,12 @@
-"""The demo: the main job on this machine's own CPU readings, and a picture of what it did."""
+"""The demo: the reorder job on this machine's own CPU readings, and a picture of what it did.
+
+Three daemons sample the CPU usage of this machine and send it with different delays. So the topic's
+arrival order differs from event-time order, as in the article this project starts from. The reorder
+job restores event-time order: once by the local runner, once on Spark, each into a topic of its
+own. A reader that shares no code with them then compares each output with the input, event by
+event, and the two outputs row by row. The demo fails if an event is lost, duplicated or out of
+order, or if the outputs differ.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
+from sequitur.base.child_processes import holding_signals, leaving_on_signals, run_with_children
 from sequitur.base.extras import load
 from sequitur.base.settings import Duration, milliseconds
 from sequitur.cli.topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.cli.verify import TopicCheck, TopicReport
 from sequitur.consumer.reorder import parse_event_time_spec
-from sequitur.embedded import EmbeddedBroker, holding_signals, leaving_on_signals, run_with_children
+from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import DemoError
 from sequitur.pipelines.ordering.progress import ProgressStyle
 from sequitur.pipelines.run_options import RunOptions
@@ -37,123 +46,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-
 _PICTURE: Final = "the demo's picture"
 _COLOURS: Final = ("#3b6fb6", "#d1702a", "#3a9a6b", "#8a5cb0", "#b0413e")
 _LIMIT: Final = "#777777"
 _NARROWEST: Final = 2.2
 _WIDER: Final = 3.5
 """Points that a producer is drawn wider than the next, where one hides the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One event as it was found in a topic."""
-
-    key: bytes
-    producer: str
-    offset: int  # its place in its partition
-    event_time_ms: int  # when it happened, epoch milliseconds
-
-
-def plot_arrivals(
-    before: Sequence[Arrival],
-    after: Sequence[Arrival],
-    *,
-    inversions: tuple[int, int],
-    delay_ms: int | None,
-) -> Figure:
-    """Draw one key's events, event time over place, as they arrived and as they were released.
-
-    The key is the one with the most events, so that the picture shows one order and not several.
-    """
-    # Loaded here, as the command line must not wait for a plotting library it rarely needs.
-    agg = load("matplotlib.backends.backend_agg", _PICTURE)
-
-    figure: Figure = load("matplotlib.figure", _PICTURE).Figure(
-        figsize=(11, 5), dpi=110, layout="constrained"
-    )
-    agg.FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, sharey=True)
-    key = _busiest_key(before)
-    start_ms = min((arrival.event_time_ms for arrival in before), default=0)
-    producers = sorted({arrival.producer for arrival in before})
-    arrived = _of_key(before, key)
-    if delay_ms is not None:
-        _draw_delay(left, arrived, start_ms, delay_ms)
-    _draw(left, arrived, producers, start_ms)
-    _draw(right, _of_key(after, key), producers, start_ms, wider=_WIDER)
-    left.set_title(f"before: as it arrived in Kafka\n{inversions[0]:,} inversions in all keys")
-    right.set_title(f"after: as the reorder job released it\n{inversions[1]:,} inversions")
-    left.set_xlabel("place in the order of arrival")
-    right.set_xlabel("place in the order of release")
-    left.set_ylabel("event time, s since the first")
-    drawn, labels = left.get_legend_handles_labels()
-    figure.legend(
-        drawn, labels, loc="outside lower center", ncols=len(drawn), frameon=False, markerscale=3
-    )
-    figure.suptitle(
-        f"Events of key {key.decode(errors='replace')}. An inversion: an event after a newer one "
-        "of its key"
-    )
-    return figure
-
-
-def _busiest_key(arrivals: Sequence[Arrival]) -> bytes:
-    counts: dict[bytes, int] = {}
-    for arrival in arrivals:
-        counts[arrival.key] = counts.get(arrival.key, 0) + 1
-    return max(sorted(counts), key=counts.__getitem__, default=b"")
-
-
-def _of_key(arrivals: Sequence[Arrival], key: bytes) -> list[Arrival]:
-    return sorted((a for a in arrivals if a.key == key), key=lambda arrival: arrival.offset)
-
-
-def _draw(
-    axes: Axes,
-    arrivals: Sequence[Arrival],
-    producers: Sequence[str],
-    start_ms: int,
-    *,
-    wider: float = 0.0,
-) -> None:
-    """Draw each producer's events in a colour of its own, over their place.
-
-    Each may be drawn wider than the next, over it: where all have the same event times, too, each
-    is then seen.
-    """
-    for number, producer in enumerate(producers):
-        places = [place for place, a in enumerate(arrivals) if a.producer == producer]
-        times = [(arrivals[place].event_time_ms - start_ms) / 1000 for place in places]
-        colour = _COLOURS[number % len(_COLOURS)]
-        label = producer.partition("~")[0]
-        width = _NARROWEST + wider * (len(producers) - 1 - number)
-        axes.scatter(places, times, s=width**2, color=colour, label=label, linewidths=0)
-    axes.grid(visible=True, alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms: int) -> None:
-    """Draw how far behind the newest event of the order one may be without being late."""
-    times = (arrival.event_time_ms - start_ms for arrival in arrivals)
-    newest = [time_ms / 1000 for time_ms in accumulate(times, max)]
-    limits = [max(0.0, time_s - delay_ms / 1000) for time_s in newest]
-    label = f"the delay, {delay_ms / 1000:g} s before the newest event: an event below it is late"
-    axes.plot(limits, color=_LIMIT, linestyle="--", linewidth=1.2, label=label)
-    axes.fill_between(range(len(limits)), 0, limits, color=_LIMIT, alpha=0.12, linewidth=0)
-
-
-# The main job from end to end, on this machine's own CPU readings.
-#
-# Three daemons sample the CPU usage of this machine and send it with different delays, so that the
-# topic's arrival order differs from event-time order, as in the article this project starts from.
-# The reorder job restores event-time order: once by the local runner, once on Spark, each into a
-# topic of its own. Then a reader that shares no code with them compares each output with the input,
-# event by event, and both outputs row by row. The demo fails if an event is lost, duplicated or out
-# of order, or if the outputs differ.
-
 
 Runner = Literal["spark", "local"]
 INPUT_TOPIC: Final = "cpu-readings"
@@ -177,62 +75,6 @@ _JOB_TIMEOUT_S: Final = 600.0
 _LOG_LINES: Final = 5
 _SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
 """Spark has its JVM use one, and no option has the JVM keep it to itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerReport:
-    """What the job did on one runner. All counts are of events."""
-
-    seconds: float  # from the command to its end
-    read: int
-    released: int  # events in the ordered topic, as the independent reader counts them
-    late: int  # events in the late topic
-    quarantined: int  # events in the quarantine topic
-    held: int  # events the job still held when it ended
-    lost: int  # events of the input topic that are in none of the three
-    duplicates: int  # records beyond the first of their event id, over the three
-    after: TopicReport  # the check of the ordered topic
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What does not hold, each as words."""
-        out = self.released + self.late + self.quarantined + self.held
-        claims = {
-            f"{self.lost} events lost on the way out": self.lost == 0,
-            f"{self.duplicates} duplicates on the way out": self.duplicates == 0,
-            f"{self.read} events read, but {out} accounted for": self.read == out,
-            f"{self.after.event_inversions} inversions left": self.after.event_inversions == 0,
-        }
-        return tuple(problem for problem, holds in claims.items() if not holds)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
-        return {
-            "seconds": round(self.seconds, 2),
-            **{name: getattr(self, name) for name in _COUNTS},
-            "after": self.after.as_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class DemoReport:
-    """The result of the demo. All counts are of events."""
-
-    sent: int  # events the daemons report as persisted
-    before: TopicReport  # the check of the input topic
-    runners: Mapping[Runner, RunnerReport]  # what the job did, by the name of its runner
-    differing: int  # rows of one ordered topic that the other does not have at the same place
-    problems: tuple[str, ...] = field(default=())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
-        return {
-            "sent": self.sent,
-            "before": self.before.as_json(),
-            "runners": {name: one.as_json() for name, one in self.runners.items()},
-            "differing": self.differing,
-            "problems": list(self.problems),
-        }
 
 
 def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoReport:
@@ -274,18 +116,57 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
         return _compare(kafka, sent, jobs, plot, delay_ms)
 
 
-def _say(line: str) -> None:
-    print(f"demo: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the demo's progress
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """The result of the demo. All counts are of events."""
+
+    sent: int  # events the daemons report as persisted
+    before: TopicReport  # the check of the input topic
+    runners: Mapping[Runner, RunnerReport]  # what the job did, by the name of its runner
+    differing: int  # rows of one ordered topic that the other does not have at the same place
+    problems: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sent": self.sent,
+            "before": self.before.as_json(),
+            "runners": {name: one.as_json() for name, one in self.runners.items()},
+            "differing": self.differing,
+            "problems": list(self.problems),
+        }
 
 
-def _milliseconds(delay: str) -> int | None:
-    """Return a delay; None for one that is learned."""
-    if delay == "auto":
-        return None
-    try:
-        return milliseconds(TypeAdapter(Duration).validate_python(delay))
-    except ValidationError as error:
-        raise DemoError(f"--delay {delay!r}: {error.errors()[0]['msg']}") from error
+@dataclass(frozen=True, slots=True)
+class RunnerReport:
+    """What the job did on one runner. All counts are of events."""
+
+    seconds: float  # from the command to its end
+    read: int
+    released: int  # events in the ordered topic, as the independent reader counts them
+    late: int  # events in the late topic
+    quarantined: int  # events in the quarantine topic
+    held: int  # events the job still held when it ended
+    lost: int  # events of the input topic that are in none of the three
+    duplicates: int  # records beyond the first of their event id, over the three
+    after: TopicReport  # the check of the ordered topic
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        out = self.released + self.late + self.quarantined + self.held
+        claims = {
+            f"{self.lost} events lost on the way out": self.lost == 0,
+            f"{self.duplicates} duplicates on the way out": self.duplicates == 0,
+            f"{self.read} events read, but {out} accounted for": self.read == out,
+            f"{self.after.event_inversions} inversions left": self.after.event_inversions == 0,
+        }
+        return tuple(problem for problem, holds in claims.items() if not holds)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seconds": round(self.seconds, 2),
+            **{name: getattr(self, name) for name in _COUNTS},
+            "after": self.after.as_json(),
+        }
 
 
 def print_report(report: DemoReport, console: Console) -> None:
@@ -493,7 +374,6 @@ class _Contents:
 
     @classmethod
     def read(cls, kafka: KafkaSettings, topic: str) -> Self:
-        """Read the whole topic."""
         event_time = parse_event_time_spec(_EVENT_TIME)
 
         def time_of(record: TopicRecord) -> int | None:
@@ -519,3 +399,116 @@ class _Contents:
                     )
                 )
         return cls(check.report(), ids, arrivals, rows)
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the demo's progress
+
+
+def _milliseconds(delay: str) -> int | None:
+    """Return a delay; None for one that is learned."""
+    if delay == "auto":
+        return None
+    try:
+        return milliseconds(TypeAdapter(Duration).validate_python(delay))
+    except ValidationError as error:
+        raise DemoError(f"--delay {delay!r}: {error.errors()[0]['msg']}") from error
+
+
+def plot_arrivals(
+    before: Sequence[Arrival],
+    after: Sequence[Arrival],
+    *,
+    inversions: tuple[int, int],
+    delay_ms: int | None,
+) -> Figure:
+    """Draw one key's events, event time over place, as they arrived and as they were released.
+
+    The key is the one with the most events, so that the picture shows one order and not several.
+    """
+    # Loaded here, as the command line must not wait for a plotting library it rarely needs.
+    agg = load("matplotlib.backends.backend_agg", _PICTURE)
+
+    figure: Figure = load("matplotlib.figure", _PICTURE).Figure(
+        figsize=(11, 5), dpi=110, layout="constrained"
+    )
+    agg.FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    key = _busiest_key(before)
+    start_ms = min((arrival.event_time_ms for arrival in before), default=0)
+    producers = sorted({arrival.producer for arrival in before})
+    arrived = _of_key(before, key)
+    if delay_ms is not None:
+        _draw_delay(left, arrived, start_ms, delay_ms)
+    _draw(left, arrived, producers, start_ms)
+    _draw(right, _of_key(after, key), producers, start_ms, wider=_WIDER)
+    left.set_title(f"before: as it arrived in Kafka\n{inversions[0]:,} inversions in all keys")
+    right.set_title(f"after: as the reorder job released it\n{inversions[1]:,} inversions")
+    left.set_xlabel("place in the order of arrival")
+    right.set_xlabel("place in the order of release")
+    left.set_ylabel("event time, s since the first")
+    drawn, labels = left.get_legend_handles_labels()
+    figure.legend(
+        drawn, labels, loc="outside lower center", ncols=len(drawn), frameon=False, markerscale=3
+    )
+    figure.suptitle(
+        f"Events of key {key.decode(errors='replace')}. An inversion: an event after a newer one "
+        "of its key"
+    )
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One event as it was found in a topic."""
+
+    key: bytes
+    producer: str
+    offset: int  # its place in its partition
+    event_time_ms: int  # when it happened, epoch milliseconds
+
+
+def _busiest_key(arrivals: Sequence[Arrival]) -> bytes:
+    counts: dict[bytes, int] = {}
+    for arrival in arrivals:
+        counts[arrival.key] = counts.get(arrival.key, 0) + 1
+    return max(sorted(counts), key=counts.__getitem__, default=b"")
+
+
+def _of_key(arrivals: Sequence[Arrival], key: bytes) -> list[Arrival]:
+    return sorted((a for a in arrivals if a.key == key), key=lambda arrival: arrival.offset)
+
+
+def _draw(
+    axes: Axes,
+    arrivals: Sequence[Arrival],
+    producers: Sequence[str],
+    start_ms: int,
+    *,
+    wider: float = 0.0,
+) -> None:
+    """Draw each producer's events in a colour of its own, over their place.
+
+    Each may be drawn wider than the next, over it: where all have the same event times, too, each
+    is then seen.
+    """
+    for number, producer in enumerate(producers):
+        places = [place for place, a in enumerate(arrivals) if a.producer == producer]
+        times = [(arrivals[place].event_time_ms - start_ms) / 1000 for place in places]
+        colour = _COLOURS[number % len(_COLOURS)]
+        label = producer.partition("~")[0]
+        width = _NARROWEST + wider * (len(producers) - 1 - number)
+        axes.scatter(places, times, s=width**2, color=colour, label=label, linewidths=0)
+    axes.grid(visible=True, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms: int) -> None:
+    """Draw how far behind the newest event of the order one may be without being late."""
+    times = (arrival.event_time_ms - start_ms for arrival in arrivals)
+    newest = [time_ms / 1000 for time_ms in accumulate(times, max)]
+    limits = [max(0.0, time_s - delay_ms / 1000) for time_s in newest]
+    label = f"the delay, {delay_ms / 1000:g} s before the newest event: an event below it is late"
+    axes.plot(limits, color=_LIMIT, linestyle="--", linewidth=1.2, label=label)
+    axes.fill_between(range(len(limits)), 0, limits, color=_LIMIT, alpha=0.12, linewidth=0)

@@ -104,7 +104,6 @@ class DisorderReport:
         return self.records - sum(self.quarantined.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         return {
             **asdict(self),
             "usable": self.usable,
@@ -139,7 +138,6 @@ class KeyTimes:
         return self._count
 
     def is_followed(self, key: bytes) -> bool:
-        """Return whether the times of a key are known."""
         return self.followed == 1 or crc32(key) % self.followed == 0
 
     def of(self, key: bytes) -> array[int] | None:
@@ -252,7 +250,6 @@ class Disorder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
-        """Take the next record."""
         seen = self._seen[where]
         seen.records += 1
         self._pass_time(timestamp_ms)
@@ -283,7 +280,6 @@ class Disorder:
         seen.is_told = False
 
     def report(self) -> DisorderReport:
-        """Return what was found so far."""
         every = self._seen.values()
         usable = sum(one.usable for one in every)
         proposed = None

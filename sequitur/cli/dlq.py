@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Storage
 
 
-# What reads dead letters, such as pyarrow, is loaded by the commands: `sequitur` has others.
-
 NOTHING_SELECTED_EXIT_CODE: Final = 1
 _NARROWEST: Final = 160
 """The list needs this many columns; a pipe has none, and rich would take 80."""

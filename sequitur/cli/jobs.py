@@ -1,4 +1,8 @@
-"""The commands that run a job: through spark-submit, or in this process without Spark."""
+"""The commands that run a job: through spark-submit, or in this process without Spark.
+
+`sequitur reorder` runs the reorder job, and `reorder inspect` shows its checkpoint. `sequitur
+process` runs a user's topology behind the reorder stage.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.inspection import CheckpointReport
     from sequitur.pipelines.ordering.opening import ProcessStage
 
+_NARROWEST: Final = 110
+"""The tables need this many columns; a pipe has none, and rich would take 80."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
@@ -65,7 +72,6 @@ class SparkOptions:
     )
 
     def settings(self) -> dict[str, str]:
-        """Return the Spark settings by name."""
         found: dict[str, str] = {}
         for given in self.conf or ():
             key, separator, value = given.partition("=")
@@ -156,13 +162,6 @@ def secrets_of(settings: ReorderJob | ProcessJob) -> dict[str, str]:
     return found
 
 
-# `sequitur reorder`: the reorder job; `reorder inspect`: its checkpoint.
-
-
-_NARROWEST: Final = 110
-"""The tables need this many columns; a pipe has none, and rich would take 80."""
-
-
 class _JobUnlessNamed(TyperGroup):
     """`sequitur reorder FLAGS` is the job; a name in the first place is another command."""
 
@@ -172,6 +171,13 @@ class _JobUnlessNamed(TyperGroup):
         if named not in self.commands:
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+
+reorder_app = typer.Typer(
+    cls=_JobUnlessNamed,
+    help="Restore event-time order: run the reorder job.",
+    pretty_exceptions_enable=False,
+)
 
 
 class _JobBesideCommands(TyperCommand):
@@ -187,19 +193,36 @@ class _JobBesideCommands(TyperCommand):
         Console().print(Panel(table, title="Commands", title_align="left", border_style="dim"))
 
 
-reorder_app = typer.Typer(
-    cls=_JobUnlessNamed,
-    help="Restore event-time order: run the reorder job.",
-    pretty_exceptions_enable=False,
-)
-
-
 @reorder_app.command(cls=_JobBesideCommands)
 @with_flags(ReorderJob)
 @with_options
 def run(settings: ReorderJob, options: RunOptions, spark: SparkOptions) -> None:
     """Restore event-time order: run the reorder job, on Spark or on this machine alone."""
     run_job(REORDER_JOB, settings, options, spark)
+
+
+@with_flags(ProcessJob)
+@with_options
+def run_topology(
+    settings: ProcessJob,
+    topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
+    options: RunOptions,
+    spark: SparkOptions,
+) -> None:
+    """Run a topology on events in event-time order, and track each until its tree is done."""
+    from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
+
+    # Errors in the file are reported at once, and not after Spark's start.
+    with printing_to_stderr():
+        loaded = load_topology(topology)
+    run_job(
+        PROCESS_JOB,
+        settings,
+        options,
+        spark,
+        arguments=[str(topology)],
+        process=ProcessStage(loaded, settings.process),
+    )
 
 
 @reorder_app.command()
@@ -316,30 +339,3 @@ def _table(title: str, *columns: str) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if place == 0 and column == "topic" else "right")
     return table
-
-
-# `sequitur process`: a user's topology behind the reorder stage.
-
-
-@with_flags(ProcessJob)
-@with_options
-def run_topology(
-    settings: ProcessJob,
-    topology: Annotated[Path, typer.Argument(help="Python file that says `topology = ...`")],
-    options: RunOptions,
-    spark: SparkOptions,
-) -> None:
-    """Run a topology on events in event-time order, and track each until its tree is done."""
-    from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
-
-    # Errors in the file are reported at once, and not after Spark's start.
-    with printing_to_stderr():
-        loaded = load_topology(topology)
-    run_job(
-        PROCESS_JOB,
-        settings,
-        options,
-        spark,
-        arguments=[str(topology)],
-        process=ProcessStage(loaded, settings.process),
-    )

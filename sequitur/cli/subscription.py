@@ -1,4 +1,9 @@
-"""Tables of subscriptions, for people."""
+"""`sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, maintain.
+
+A command that changes cursors says first what that means, and asks; `--yes` answers. It is refused
+while the subscription has an owner, unless `--fence` takes the subscription from the owner. Each
+command imports what it asks brokers with, since `sequitur` has commands that ask none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from sequitur.base.flags import with_flags
 from sequitur.base.process import wall_clock_ms
@@ -20,9 +24,14 @@ from sequitur.cli.console import (
     AsJson,
     KafkaJob,
     echo_json,
-    shown,
     surveyor_of,
-    table_console,
+)
+from sequitur.cli.subscription_tables import (
+    print_cursors,
+    print_list,
+    print_messages,
+    print_moves,
+    print_stats,
 )
 from sequitur.consumer.reorder import parse_event_time_spec
 from sequitur.consumer.subscription.detection import FindingKind
@@ -41,13 +50,11 @@ from sequitur.consumer.subscription.registry import (
     SubscriptionType,
     group_of_new,
 )
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.pipelines.ordering.progress import instant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Callable, Iterator
 
     from sequitur.consumer.subscription.backlog import Surveyor
     from sequitur.consumer.subscription.checks import CheckRound
@@ -55,183 +62,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.inspection import Sight
     from sequitur.consumer.subscription.position import ResetTarget
     from sequitur.kafka.partition import SourcePartition
-
-
-_NARROWEST: Final = 150
-"""The tables need this many columns; a pipe has none, and rich would take 80."""
-_DONE: Final = {"reset": "reset", "skip": "skipped", "expire": "expired"}
-
-
-def print_list(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print all subscriptions."""
-    table = _table(
-        f"Subscriptions: {len(found):,}",
-        ("subscription", "type", "topics"),
-        ("owner seen,\ns ago", "epoch", "msgBacklog", "backlogSize", "oldest, s"),
-    )
-    for one in found:
-        table.add_row(
-            one["name"],
-            one["type"],
-            ", ".join(one["topics"]),
-            *_numbers(
-                one,
-                "ownerSeenSecondsAgo",
-                "epoch",
-                "msgBacklog",
-                "backlogSize",
-                "oldestBacklogMessageAgeSeconds",
-            ),
-        )
-    _print(table)
-    for one in found:
-        if "damaged" in one:
-            typer.echo(f"damaged: {one['damaged']}")
-
-
-def print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print topics and their subscriptions."""
-    for topic, document in found.items():
-        size = f"{document['backlogSize']:,} bytes"
-        about = " (an estimate)" if document["backlogSizeIsEstimate"] else ""
-        stored = f", storageSize {document['storageSize']:,}" if "storageSize" in document else ""
-        producers = len({one["producerId"] for one in document.get("publishers", ())})
-        rates = any("msgRateOut" in one for one in document["subscriptions"].values())
-        names = ("msgRateOut", "msgThroughputOut", "msgRateRedeliver") if rates else ()
-        columns = ("epoch", "msgBacklog", "backlogSize", "unackedMessages", *names)
-        table = _table(
-            f"Topic {topic}: backlogSize {size}{about}{stored}, {producers:,} producers",
-            ("subscription", "type"),
-            ("owner seen,\ns ago", *columns),
-        )
-        for name, one in document["subscriptions"].items():
-            table.add_row(name, one["type"], *_numbers(one, "ownerSeenSecondsAgo", *columns))
-        _print(table)
-
-
-def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the cursors of each partition."""
-    for topic, document in found.items():
-        table = _table(
-            f"Cursors on {topic} (positions are partition:offset)",
-            ("subscription",),
-            (
-                "lastConfirmedEntry",
-                "markDelete",
-                "readPosition",
-                "msgBacklog",
-                "consumed",
-                "since first\nnot acked",
-                "ranges",
-            ),
-            ("individuallyDeletedMessages", "state"),
-        )
-        for partition in document["partitions"].values():
-            for name, cursor in partition["cursors"].items():
-                table.add_row(
-                    name,
-                    partition["lastConfirmedEntry"],
-                    cursor.get("markDeletePosition", "-"),
-                    cursor.get("readPosition", "-"),
-                    *_numbers(
-                        cursor,
-                        "msgBacklog",
-                        "messagesConsumedCounter",
-                        "numberOfEntriesSinceFirstNotAckedMessage",
-                        "totalNonContiguousDeletedMessagesRange",
-                    ),
-                    _short(cursor.get("individuallyDeletedMessages", "-")),
-                    cursor["state"],
-                )
-            table.add_section()
-        _print(table)
-
-
-def print_moves(document: Mapping[str, Any], *, beside: bool = False) -> None:
-    """Print what a reset, a skip or an expiry means, or what it meant."""
-    kind, name = document["kind"], document["subscription"]
-    title = f"What it means to {kind} {name}" if document["dryRun"] else f"{name}: {_DONE[kind]}"
-    counts = ("messages", "acked", "skipped") if kind == "reset" else ("skipped", "messages")
-    heads = {
-        "messages": "replayed" if kind == "reset" else "not acked then",
-        "acked": "of these acked",
-        "skipped": "skipped, not acked",
-    }
-    table = _table(
-        f"{title} (epoch {document['epoch']})",
-        ("topic",),
-        ("partition", "from", "to", *(heads[one] for one in counts)),
-    )
-    for one in document["moves"]:
-        table.add_row(
-            one["topic"], str(one["partition"]), one["from"], one["to"], *_numbers(one, *counts)
-        )
-    table.add_section()
-    table.add_row("all", "", "", "", *_numbers(document, *counts))
-    _print(table, beside=beside)
-    if document["gone"]:
-        gone = f"Kafka does not have {document['gone']:,} of the offsets any more"
-        typer.echo(gone, err=beside)
-
-
-def print_messages(name: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Print messages that are not acked."""
-    table = _table(
-        f"The first messages that {name} has not acked",
-        ("position", "event time", "key", "value", "headers"),
-    )
-    for one in messages:
-        headers = [f"{header}={shown(value)}" for header, value in one["headers"]]
-        table.add_row(
-            one["position"],
-            instant(one["eventTimeMs"]),
-            shown(one["key"]),
-            shown(one["value"]),
-            shown(", ".join(headers)),
-        )
-    _print(table)
-
-
-def _table(
-    title: str,
-    left: Sequence[str],
-    right: Sequence[str] = (),
-    behind: Sequence[str] = (),
-) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right")
-    for name in behind:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _numbers(document: Mapping[str, Any], *names: str) -> list[str]:
-    told = (document.get(name) for name in names)
-    found = ("-" if one is None else one for one in told)
-    return [f"{one:,.1f}" if isinstance(one, float) else _whole(one) for one in found]
-
-
-def _whole(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _short(ranges: str, most: int = 120) -> str:
-    """Return the first of many ranges: JSON has all."""
-    return ranges if len(ranges) <= most else f"{ranges[:most].rpartition(',')[0]}, ...]"
-
-
-def _print(table: RenderableType, *, beside: bool = False) -> None:
-    table_console(_NARROWEST, stderr=beside).print(table)
-
-
-# `sequitur subscription`: list, create, delete, look at, reset, skip, expire, peek, maintain.
-#
-# What changes cursors tells first what it means, and asks; `--yes` answers. It is refused while the
-# subscription has an owner, unless `--fence` takes it away from that one.
-
 
 Name = Annotated[str, typer.Argument(help="The subscription", show_default=False)]
 OneName = Annotated[
@@ -243,17 +73,6 @@ OnlyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic"
 OnlyPartition = Annotated[
     int | None, typer.Option("--partition", help="Only this partition", min=0)
 ]
-
-
-def ask(question: str) -> None:
-    """Ask, and end the program unless the answer is yes."""
-    typer.confirm(question, abort=True, err=True)
-
-
-def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartition], bool]:
-    """Return what says whether a partition is wanted."""
-    return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
-
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")
@@ -267,135 +86,6 @@ Fence = Annotated[
     ),
 ]
 
-
-@with_flags(KafkaJob)
-def reset(
-    settings: KafkaJob,
-    name: Name,
-    ago: Annotated[
-        str | None, typer.Option("--time", "-t", help="To this long ago: 30s, 90m, 4h, 3d, 2w")
-    ] = None,
-    to_time: Annotated[
-        str | None, typer.Option(help="To a time: ISO 8601, or milliseconds since 1970")
-    ] = None,
-    to_offset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET. May be repeated"
-        ),
-    ] = None,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the first message that is there")
-    ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the last message")] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    fence: Fence = False,
-    as_json: AsJson = False,
-) -> None:
-    """Move the cursors to other messages, and begin a new epoch.
-
-    All messages from there on are unacked.
-
-    The job begins with a new frontier, without its memory of keys, and with a new identity of its
-    output. Acks of an earlier epoch are refused. Partitions that --to-offset does not name stay
-    where they are.
-    """
-    targets: list[ResetTarget] = []
-    if ago is not None:
-        targets.append(ToTime(parse_ago_ms(ago, now_ms=wall_clock_ms())))
-    if to_time is not None:
-        targets.append(ToTime(parse_time_ms(to_time)))
-    if to_offset:
-        targets.append(ToPositions(tuple(map(Position.parse, to_offset))))
-    if to_earliest:
-        targets.append(Edge.EARLIEST)
-    if to_latest:
-        targets.append(Edge.LATEST)
-    if len(targets) != 1:
-        raise typer.BadParameter(
-            "give one of --time, --to-time, --to-offset, --to-earliest and --to-latest"
-        )
-    moves = _moves(settings)
-    plan = moves.plan_reset(name, targets[0])
-    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
-
-
-@with_flags(KafkaJob)
-def skip(
-    settings: KafkaJob,
-    name: Name,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", help="How many messages of each partition", min=1)
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All messages: this clears the backlog")
-    ] = False,
-    topic: OnlyTopic = None,
-    partition: OnlyPartition = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    fence: Fence = False,
-    as_json: AsJson = False,
-) -> None:
-    """Ack the oldest unacked messages of each partition, without processing them."""
-    if (count is None) is not everything:
-        raise typer.BadParameter("give either --count or --all")
-    moves = _moves(settings)
-    plan = moves.plan_skip(name, count, only=only_of(topic, partition))
-    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
-
-
-@with_flags(KafkaJob)
-def expire(
-    settings: KafkaJob,
-    name: Name,
-    older_than: Annotated[
-        str, typer.Option("--expireTime", "-t", help="Seconds, or 90m, 4h, 3d, 2w")
-    ],
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    fence: Fence = False,
-    as_json: AsJson = False,
-) -> None:
-    """Ack messages that are older than a time, without processing them.
-
-    In each partition it stops at the first message that is younger.
-    """
-    older_than_s = parse_time_s(older_than)
-    if older_than_s is None:
-        raise typer.BadParameter(f"{older_than}: a negative time has not passed")
-    moves = _moves(settings)
-    plan = moves.plan_expire(name, older_than_s)
-    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
-
-
-def _carry_out(
-    moves: CursorMoves, plan: Plan, *, dry_run: bool, yes: bool, fence: bool, as_json: bool
-) -> None:
-    """Tell what a plan means, ask, and do it."""
-    preview = {**plan.to_document(), "dryRun": True}
-    if dry_run and as_json:
-        echo_json(preview)
-    elif dry_run or not yes:
-        print_moves(preview, beside=as_json)
-    if dry_run:
-        return
-    if not yes:
-        ask(f"{plan.kind.value} subscription {plan.name}?")
-    done = {**moves.carry_out(plan, fence=fence).to_document(), "dryRun": False}
-    if as_json:
-        echo_json(done)
-    else:
-        print_moves(done)
-
-
-def _moves(settings: KafkaJob) -> CursorMoves:
-    from sequitur.consumer.subscription.cursor_moves import CursorMoves  # noqa: PLC0415
-
-    return CursorMoves(surveyor_of(settings))
-
-
 _ACTS = frozenset(
     {
         FindingKind.EVICTED,
@@ -404,84 +94,6 @@ _ACTS = frozenset(
     }
 )
 """Each of these is told; of what lasts only the beginning."""
-
-
-@with_flags(KafkaJob)
-def maintain(
-    settings: KafkaJob,
-    interval: Annotated[
-        float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
-    ] = 1.0,
-    copy_to: Annotated[
-        str | None,
-        typer.Option(
-            help="Topic that messages are copied to before they are evicted, for subscriptions "
-            "that name none"
-        ),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="End after this many rounds. Default: run until stopped", min=1),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Apply policies: evict and expire messages, make producers wait, delete unused subscriptions.
-
-    A job does so while it runs. This program does so when no job runs: it checks quotas, times to
-    live, expirations and thresholds, again and again, and acts on what it finds. If several
-    programs check, one of them acts, and another takes over when that one ends. It prints what it
-    finds, when that begins, and what it has done. With --dry-run it prints, and does not act.
-    """
-    from sequitur.consumer.subscription.led_checks import watch as run_checks  # noqa: PLC0415
-
-    require_broker(settings.kafka)
-    told: set[tuple[str, str | None, str | None]] = set()
-    done = 0
-
-    def tell(found: CheckRound) -> None:
-        nonlocal told, done
-        done += 1
-        if as_json:
-            typer.echo(json.dumps(found.to_document()))
-            return
-        lasting = {(one.kind.value, one.topic, one.subscription) for one in found.findings}
-        for one in found.findings:
-            if one.kind in _ACTS or (one.kind.value, one.topic, one.subscription) not in told:
-                where = " ".join(name for name in (one.topic, one.subscription) if name)
-                typer.echo(f"{instant(found.now_ms)} {one.kind.value}: {where}: {one.sentence}")
-        told = lasting
-
-    with _stop_on_signals() as stop:
-        run_checks(
-            settings.kafka,
-            tell=tell,
-            stop=lambda: stop.is_set() or (rounds is not None and done >= rounds),
-            interval_s=interval,
-            copy_to=copy_to,
-            dry_run=dry_run,
-            warn=lambda line: typer.echo(line, err=True),
-        )
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """Give what SIGINT and SIGTERM set, for as long as the block runs."""
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-# What asks brokers is loaded by the commands: `sequitur` has others.
 
 _LONGEST_RATES_S: Final = 3_600.0
 _MOST_PEEKED: Final = 1_000_000
@@ -691,8 +303,206 @@ def peek(
         print_messages(name, messages[:count])
 
 
-for _command in (reset, skip, expire, maintain):
-    subscription_app.command()(_command)
+@subscription_app.command()
+@with_flags(KafkaJob)
+def reset(
+    settings: KafkaJob,
+    name: Name,
+    ago: Annotated[
+        str | None, typer.Option("--time", "-t", help="To this long ago: 30s, 90m, 4h, 3d, 2w")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(help="To a time: ISO 8601, or milliseconds since 1970")
+    ] = None,
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-offset", "-m", help="PARTITION:OFFSET or TOPIC:PARTITION:OFFSET. May be repeated"
+        ),
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the first message that is there")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the last message")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move the cursors to other messages, and begin a new epoch.
+
+    All messages from there on are unacked.
+
+    The job begins with a new frontier, without its memory of keys, and with a new identity of its
+    output. Acks of an earlier epoch are refused. Partitions that --to-offset does not name stay
+    where they are.
+    """
+    targets: list[ResetTarget] = []
+    if ago is not None:
+        targets.append(ToTime(parse_ago_ms(ago, now_ms=wall_clock_ms())))
+    if to_time is not None:
+        targets.append(ToTime(parse_time_ms(to_time)))
+    if to_offset:
+        targets.append(ToPositions(tuple(map(Position.parse, to_offset))))
+    if to_earliest:
+        targets.append(Edge.EARLIEST)
+    if to_latest:
+        targets.append(Edge.LATEST)
+    if len(targets) != 1:
+        raise typer.BadParameter(
+            "give one of --time, --to-time, --to-offset, --to-earliest and --to-latest"
+        )
+    moves = _moves(settings)
+    plan = moves.plan_reset(name, targets[0])
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def skip(
+    settings: KafkaJob,
+    name: Name,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="How many messages of each partition", min=1)
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All messages: this clears the backlog")
+    ] = False,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack the oldest unacked messages of each partition, without processing them."""
+    if (count is None) is not everything:
+        raise typer.BadParameter("give either --count or --all")
+    moves = _moves(settings)
+    plan = moves.plan_skip(name, count, only=only_of(topic, partition))
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def expire(
+    settings: KafkaJob,
+    name: Name,
+    older_than: Annotated[
+        str, typer.Option("--expireTime", "-t", help="Seconds, or 90m, 4h, 3d, 2w")
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    fence: Fence = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ack messages that are older than a time, without processing them.
+
+    In each partition it stops at the first message that is younger.
+    """
+    older_than_s = parse_time_s(older_than)
+    if older_than_s is None:
+        raise typer.BadParameter(f"{older_than}: a negative time has not passed")
+    moves = _moves(settings)
+    plan = moves.plan_expire(name, older_than_s)
+    _carry_out(moves, plan, dry_run=dry_run, yes=yes, fence=fence, as_json=as_json)
+
+
+@subscription_app.command()
+@with_flags(KafkaJob)
+def maintain(
+    settings: KafkaJob,
+    interval: Annotated[
+        float, typer.Option(help="Seconds from one round to the next", min=0.1, max=3600)
+    ] = 1.0,
+    copy_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Topic that messages are copied to before they are evicted, for subscriptions "
+            "that name none"
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="End after this many rounds. Default: run until stopped", min=1),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Apply policies: evict and expire messages, make producers wait, delete unused subscriptions.
+
+    A job does so while it runs. This program does so when no job runs: it checks quotas, times to
+    live, expirations and thresholds, again and again, and acts on what it finds. If several
+    programs check, one of them acts, and another takes over when that one ends. It prints what it
+    finds, when that begins, and what it has done. With --dry-run it prints, and does not act.
+    """
+    from sequitur.consumer.subscription.led_checks import watch as run_checks  # noqa: PLC0415
+
+    require_broker(settings.kafka)
+    told: set[tuple[str, str | None, str | None]] = set()
+    done = 0
+
+    def tell(found: CheckRound) -> None:
+        nonlocal told, done
+        done += 1
+        if as_json:
+            typer.echo(json.dumps(found.to_document()))
+            return
+        lasting = {(one.kind.value, one.topic, one.subscription) for one in found.findings}
+        for one in found.findings:
+            if one.kind in _ACTS or (one.kind.value, one.topic, one.subscription) not in told:
+                where = " ".join(name for name in (one.topic, one.subscription) if name)
+                typer.echo(f"{instant(found.now_ms)} {one.kind.value}: {where}: {one.sentence}")
+        told = lasting
+
+    with _stop_on_signals() as stop:
+        run_checks(
+            settings.kafka,
+            tell=tell,
+            stop=lambda: stop.is_set() or (rounds is not None and done >= rounds),
+            interval_s=interval,
+            copy_to=copy_to,
+            dry_run=dry_run,
+            warn=lambda line: typer.echo(line, err=True),
+        )
+
+
+def _carry_out(
+    moves: CursorMoves, plan: Plan, *, dry_run: bool, yes: bool, fence: bool, as_json: bool
+) -> None:
+    """Tell what a plan means, ask, and do it."""
+    preview = {**plan.to_document(), "dryRun": True}
+    if dry_run and as_json:
+        echo_json(preview)
+    elif dry_run or not yes:
+        print_moves(preview, beside=as_json)
+    if dry_run:
+        return
+    if not yes:
+        ask(f"{plan.kind.value} subscription {plan.name}?")
+    done = {**moves.carry_out(plan, fence=fence).to_document(), "dryRun": False}
+    if as_json:
+        echo_json(done)
+    else:
+        print_moves(done)
+
+
+def _moves(settings: KafkaJob) -> CursorMoves:
+    from sequitur.consumer.subscription.cursor_moves import CursorMoves  # noqa: PLC0415
+
+    return CursorMoves(surveyor_of(settings))
+
+
+def ask(question: str) -> None:
+    """Ask, and end the program unless the answer is yes."""
+    typer.confirm(question, abort=True, err=True)
+
+
+def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartition], bool]:
+    """Return what says whether a partition is wanted."""
+    return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
 
 
 def _topics(surveyor: Surveyor, name: str | None, topic: str | None) -> list[str]:
@@ -709,3 +519,18 @@ def _sight(surveyor: Surveyor, topics: list[str], **options: bool) -> Sight:
     from sequitur.consumer.subscription.inspection import take_sight  # noqa: PLC0415
 
     return take_sight(surveyor, topics, **options)
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Give what SIGINT and SIGTERM set, for as long as the block runs."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,7 +1,8 @@
 """`sequitur topic`: policies of a topic, in the shape of pulsar-admin's commands.
 
-Without a topic a command is about the namespace: the default for all topics that have no policy of
+Without a topic a command is about the namespace: the default for all topics without a policy of
 their own. `sequitur retention` deletes what all subscriptions have acked and no retention keeps.
+Each command imports what it asks brokers with, since `sequitur` has commands that ask none.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from sequitur.consumer.subscription.policies import (
     parse_size,
     parse_time_s,
 )
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.kafka.settings import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sequitur.consumer.subscription.retention_run import RetentionRun
-
 
 REFUSED_EXIT_CODE: Final = 1
 """Something that is acked was not deleted."""
@@ -43,91 +43,6 @@ retention_app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-@retention_app.callback()
-def _is_a_group() -> None:
-    """With a callback a single command keeps its name."""
-
-
-@retention_app.command()
-@with_flags(KafkaJob)
-def run(
-    settings: KafkaJob,
-    *,
-    topic: Annotated[
-        list[str] | None, typer.Argument(help="Topics. Default: all that have subscriptions")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing")
-    ] = False,
-    despite_topic_retention: Annotated[
-        bool,
-        typer.Option(
-            "--despite-topic-retention",
-            help="Include topics whose own retention deletes messages that are not acked",
-        ),
-    ] = False,
-    despite_other_groups: Annotated[
-        bool,
-        typer.Option(
-            "--despite-other-groups",
-            help="Delete messages even if consumer groups that are not subscriptions have not "
-            "committed them",
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete the messages of each partition before the smallest mark-delete position.
-
-    The retention of the topic may keep some of them: see `sequitur topic set-retention`. Status 1:
-    something was refused.
-    """
-    from sequitur.consumer.subscription.retention_run import run_retention  # noqa: PLC0415
-
-    surveyor = surveyor_of(settings)
-    for one in topic or ():
-        surveyor.topics.require(one)
-    found = run_retention(
-        surveyor,
-        topic or None,
-        dry_run=dry_run,
-        despite_topic_retention=despite_topic_retention,
-        despite_other_groups=despite_other_groups,
-    )
-    if as_json:
-        echo_json(found.to_document())
-    else:
-        _print(found)
-    if found.refusals:
-        raise typer.Exit(REFUSED_EXIT_CODE)
-
-
-def _print(found: RetentionRun) -> None:
-    console = table_console(_NARROWEST_TOPICS)
-    verb = "To be deleted" if found.is_dry else "Deleted"
-    table = Table(title=f"{verb}: {found.records:,} messages", title_justify="left")
-    table.add_column("topic", overflow="fold")
-    for column in ("partition", "from", "to before", "messages", "bytes, about"):
-        table.add_column(column, justify="right")
-    table.add_column("the next is kept by", overflow="fold")
-    for one in found.plans:
-        held = "-" if one.held_by is None else one.held_by.value
-        table.add_row(
-            one.topic,
-            str(one.partition),
-            str(one.before),
-            str(one.after),
-            f"{one.records:,}",
-            f"{one.size_bytes:,}",
-            held if one.holder is None else f"{held} {one.holder}",
-        )
-    console.print(table)
-    for refusal in found.refusals:
-        console.print(f"refused: {refusal.sentence}", markup=False, soft_wrap=True)
-
-
-# What asks brokers is loaded by the commands: `sequitur` has others.
 
 _NARROWEST: Final = 100
 """The tables need this many columns; a pipe has none, and rich would take 80."""
@@ -438,3 +353,85 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
     return _NO_LIMIT if value == -1 else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@retention_app.callback()
+def _is_a_group() -> None:
+    """With a callback a single command keeps its name."""
+
+
+@retention_app.command()
+@with_flags(KafkaJob)
+def run(
+    settings: KafkaJob,
+    *,
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="Topics. Default: all that have subscriptions")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing")
+    ] = False,
+    despite_topic_retention: Annotated[
+        bool,
+        typer.Option(
+            "--despite-topic-retention",
+            help="Include topics whose own retention deletes messages that are not acked",
+        ),
+    ] = False,
+    despite_other_groups: Annotated[
+        bool,
+        typer.Option(
+            "--despite-other-groups",
+            help="Delete messages even if consumer groups that are not subscriptions have not "
+            "committed them",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the messages of each partition before the smallest mark-delete position.
+
+    The retention of the topic may keep some of them: see `sequitur topic set-retention`. Status 1:
+    something was refused.
+    """
+    from sequitur.consumer.subscription.retention_run import run_retention  # noqa: PLC0415
+
+    surveyor = surveyor_of(settings)
+    for one in topic or ():
+        surveyor.topics.require(one)
+    found = run_retention(
+        surveyor,
+        topic or None,
+        dry_run=dry_run,
+        despite_topic_retention=despite_topic_retention,
+        despite_other_groups=despite_other_groups,
+    )
+    if as_json:
+        echo_json(found.to_document())
+    else:
+        _print(found)
+    if found.refusals:
+        raise typer.Exit(REFUSED_EXIT_CODE)
+
+
+def _print(found: RetentionRun) -> None:
+    console = table_console(_NARROWEST_TOPICS)
+    verb = "To be deleted" if found.is_dry else "Deleted"
+    table = Table(title=f"{verb}: {found.records:,} messages", title_justify="left")
+    table.add_column("topic", overflow="fold")
+    for column in ("partition", "from", "to before", "messages", "bytes, about"):
+        table.add_column(column, justify="right")
+    table.add_column("the next is kept by", overflow="fold")
+    for one in found.plans:
+        held = "-" if one.held_by is None else one.held_by.value
+        table.add_row(
+            one.topic,
+            str(one.partition),
+            str(one.before),
+            str(one.after),
+            f"{one.records:,}",
+            f"{one.size_bytes:,}",
+            held if one.holder is None else f"{held} {one.holder}",
+        )
+    console.print(table)
+    for refusal in found.refusals:
+        console.print(f"refused: {refusal.sentence}", markup=False, soft_wrap=True)

@@ -21,7 +21,7 @@ from sequitur.errors import (
     UnknownTopicError,
 )
 from sequitur.kafka.arrivals import Arrivals, headers_of
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.kafka.error_codes import Action, Request, action_of
 from sequitur.kafka.partition import is_topic_name
 from sequitur.kafka.settings import system_name
@@ -66,7 +66,6 @@ class TopicRecord:
 
 
 def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
-    """Return whether the brokers know `topic`."""
     with _consumer(kafka) as consumer:
         return bool(_partitions(consumer, topic))
 
@@ -179,7 +178,6 @@ class OpenTopic:
 def open_topic(
     kafka: KafkaSettings, topic: str, *, isolation_level: str = _DEFAULT_ISOLATION
 ) -> Iterator[OpenTopic]:
-    """Open a topic for reading."""
     with _consumer(kafka, isolation_level) as consumer:
         yield OpenTopic(consumer, kafka, topic)
 

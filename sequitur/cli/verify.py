@@ -101,7 +101,6 @@ class TopicReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not hold, a sentence each."""
         found = []
         if not self.records:
             found.append("the topic is empty: there is nothing to check")
@@ -124,7 +123,6 @@ class TopicReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         return {
             **asdict(self),
             "order": self.order.value,
@@ -171,13 +169,11 @@ class TopicCheck:
         )
 
     def observe_all(self, records: Iterable[TopicRecord]) -> TopicCheck:
-        """Take each record in turn."""
         for record in records:
             self.observe(record)
         return self
 
     def observe(self, record: TopicRecord) -> None:
-        """Take the next record of its partition."""
         self._records += 1
         self._partitions.add(record.partition)
         key = (record.partition, record.key)
@@ -192,7 +188,6 @@ class TopicCheck:
             self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
 
     def report(self) -> TopicReport:
-        """Return what was found so far."""
         return TopicReport(
             topic=self._topic,
             records=self._records,

@@ -1,14 +1,19 @@
-"""Requests about topics, by librdkafka's admin client: their creation, partitions and offsets.
+"""What brokers say of topics, their partitions and leaders; the creation of topics.
 
-Where no answer comes it is said what is wrong.
+`KafkaTopics` asks from any thread. Two others know of leaders, for what runs in an event loop:
+
+- `kafka.wire.Wire` has the cluster's metadata for one producer or one thread.
+- `kafka.leaders.Leaders` asks the leaders of partitions, and sends batches to them, by a wire.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import math
 import time
+from collections import Counter
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -33,124 +38,18 @@ from sequitur.kafka.record_format import RecordLimit
 from sequitur.kafka.shared_admin import SharedAdmin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
     from typing import TypeVar
 
     from sequitur.base.retry import Outages
-
-    T = TypeVar("T")
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
+    from sequitur.kafka.connections import Connections
     from sequitur.kafka.settings import KafkaSettings
 
-
-def answered(
-    outages: Outages,
-    request: Request,
-    message: str,
-    ask: Callable[[], T],
-    *,
-    timeout_s: float,
-    before_next: Callable[[], object] = bool,
-) -> T:
-    """Wait for the brokers' answer, and return it."""
-    briefly_until_s = time.monotonic() + timeout_s
-
-    def sentence(error: Exception) -> str:
-        is_kafkas = isinstance(error, KafkaException)
-        return f"{message}: {error if is_kafkas else f'no answer in {timeout_s:g} s'}"
-
-    def may_pass(error: Exception) -> bool:
-        is_brief = time.monotonic() < briefly_until_s
-        return _passes(request, error, *[Action.RETRY_BRIEFLY] * is_brief)
-
-    def passes(error: Exception) -> str | None:
-        if not may_pass(error):
-            return None
-        before_next()
-        return sentence(error)
-
-    try:
-        return outages.outlast(ask, passes)
-    except (KafkaException, TimeoutError) as error:
-        kind = UnansweredError if may_pass(error) else TopicError
-        raise kind(sentence(error)) from error
-
-
-def action_to(request: Request, error: KafkaException) -> Action:
-    """Return what is to be done about an error."""
-    return action_of(request, error.args[0].code())
-
-
-def _passes(request: Request, error: Exception, *briefly: Action) -> bool:
-    if not isinstance(error, KafkaException):
-        return isinstance(error, TimeoutError)
-    return action_to(request, error) in (Action.RETRY, *briefly)
-
+    T = TypeVar("T")
 
 _CREATION_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
-
-
-async def create_topic(
-    kafka: KafkaSettings, topic: str, *, partitions: int, replication_factor: int
-) -> bool:
-    """Create a topic, unless it is there."""
-    admin = AdminClient(kafka.librdkafka())
-    creation = TopicCreation(
-        admin, topic, partitions=partitions, replication_factor=replication_factor
-    )
-    while not creation.is_answered:
-        await asyncio.to_thread(admin.poll, _POLL_S)  # it asks for tokens only while it is polled
-    try:
-        return creation.is_new(Request.TOPIC_OF_DAEMON)
-    except KafkaException as error:
-        reason = error.args[0]
-        passes = action_of(Request.TOPIC_OF_DAEMON, reason.code()) is Action.RETRY
-        sentence = f"topic {topic} could not be created: {reason.str()}"
-        raise (RetriableError if passes else FatalError)(sentence) from error
-
-
-class TopicCreation:
-    """A request for a topic, which is on its way."""
-
-    def __init__(
-        self,
-        admin: AdminClient | SharedAdmin,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        wanted = NewTopic(
-            topic,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            config=dict(config or {}),
-        )
-        created = admin.create_topics(
-            [wanted], operation_timeout=_CREATION_TIMEOUT_S, request_timeout=_CREATION_TIMEOUT_S
-        )
-        self._created: Future[None] = created[topic]
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether `is_new` need not wait."""
-        return self._created.done()
-
-    def is_new(self, request: Request, *, timeout_s: float = _CREATION_TIMEOUT_S) -> bool:
-        """Return whether the topic was not there; the answer is waited for."""
-        try:
-            self._created.result(timeout_s)
-        except KafkaException as error:
-            if action_of(request, error.args[0].code()) is not Action.DONE:
-                raise
-            return False
-        return True
-
-
 _TIMEOUT_S: Final = 10.0
 """A broker that hangs is asked again after that, or another one by what was learned since."""
 _LOOK_S: Final = 0.2
@@ -161,7 +60,7 @@ _KNOWN_FOR_S: Final = 60.0
 _REFUSED_BY_FOR_S: Final = 1.0
 """How long rows are refused by a topic's settings, before these are asked for again."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Internal topics: Spark subscribes to none of them by a pattern."""
+"""Internal topics, to which Spark does not subscribe by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
 """What brokers before 3.6 have instead of the two others."""
 _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
@@ -175,122 +74,36 @@ _SPECS: Final = {
     EARLIEST: OffsetSpec.earliest(),  # type: ignore[no-untyped-call] # has no annotations
     LATEST: OffsetSpec.latest(),  # type: ignore[no-untyped-call] # likewise
 }
+_NO_TOPICS: Final = "the brokers do not list their topics"
 _NO_OFFSETS: Final = "the brokers do not list the topics' offsets"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicTimestamps:
-    """What a topic does with the timestamps of records."""
-
-    # whether records keep those they are sent with. Not so with `message.timestamp.type =
-    # LogAppendTime`; taken as not so without the right to ask
-    are_kept: bool
-    # so far behind now they may be: records further behind are refused, or soon deleted by
-    # retention. None without a limit, or without the right to ask
-    oldest_ms: int | None
-    newest_ms: int | None = None  # so far ahead of now they may be; None as above
-
-    @classmethod
-    def of(cls, config: Mapping[str, str]) -> Self:
-        """That of a topic's configuration.
-
-        Half of each limit is left: as time to read before retention deletes, for the duration of a
-        step until its last batch arrives, and for clocks that differ.
-        """
-        behind = [*_BEHIND, *(_RETENTION if "delete" in config.get("cleanup.policy", "") else ())]
-        return cls(
-            are_kept=config.get("message.timestamp.type") == "CreateTime",
-            oldest_ms=_half_of_least(config, behind),
-            newest_ms=_half_of_least(config, _AHEAD),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OwnRetention:
-    """What the brokers delete of a topic by themselves, whoever has not read it."""
-
-    time_ms: int | None = None  # records that are older; None if time does not matter
-    # what is beyond so many bytes of a partition; None if size does not matter
-    size_bytes: int | None = None
-    is_compacted: bool = False  # records of whose key there is a newer one
-    deletes: bool = True  # whether records may be deleted by offset, too
-    is_known: bool = True  # whether the brokers tell of it; not without the right to ask
-
-    @classmethod
-    def of(cls, config: Mapping[str, str]) -> Self:
-        """That of a topic's configuration."""
-        if not config:
-            return cls(is_known=False)
-        policies = config.get("cleanup.policy", "delete")
-        if "delete" not in policies:
-            return cls(is_compacted="compact" in policies, deletes=False)
-        time_ms, size = (int(config.get(name, _NO_LIMIT)) for name in (*_RETENTION, _RETAINED))
-        return cls(
-            time_ms=None if time_ms <= _NO_LIMIT else time_ms,
-            size_bytes=None if size <= _NO_LIMIT else size,
-            is_compacted="compact" in policies,
-        )
-
-    @property
-    def sentences(self) -> list[str]:
-        """What it is, in the words of the settings."""
-        return self.limits if self.is_known else ["settings that may not be read"]
-
-    @property
-    def limits(self) -> list[str]:
-        """Its limits that are known, in the words of the settings."""
-        told = []
-        if self.time_ms is not None:
-            told.append(f"retention.ms = {self.time_ms}")
-        if self.size_bytes is not None:
-            told.append(f"retention.bytes = {self.size_bytes}")
-        return told
-
-
-class Extents(NamedTuple):
-    """Where the partitions of topics begin and end."""
-
-    # the first offset that is there, and the one behind the last
-    logs: dict[SourcePartition, tuple[int, int]]
-    # partitions that have no leader now; they are none of `logs`
-    leaderless: frozenset[SourcePartition]
-    # the first offset whose timestamp is not before a time, by partition and time; the end where
-    # there is none
-    since: dict[tuple[SourcePartition, int], int]
-
-
-def _one_a_partition(
-    partitions: Iterable[SourcePartition], times: Mapping[str, Iterable[int]]
-) -> list[dict[SourcePartition, int]]:
-    """Return partitions and times so that a request names none twice: brokers refuse that."""
-    found: list[dict[SourcePartition, int]] = []
-    for where in partitions:
-        for number, time_ms in enumerate(sorted(set(times.get(where.topic, ())))):
-            if number == len(found):
-                found.append({})
-            found[number][where] = time_ms
-    return found
-
-
-def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
-    limits = [int(config.get(name, _NO_LIMIT)) for name in names]
-    least = min((limit for limit in limits if limit > _NO_LIMIT), default=None)
-    return None if least is None else least // 2
-
-
 class KafkaTopics:
-    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
+    """What brokers say of topics, of their partitions, and of these partitions' leaders.
+
+    Threads share librdkafka's admin client. With `by_thread`, partitions, ids and offsets are asked
+    for by the connections of the calling thread, if it asks again and again: librdkafka's client
+    would be five threads more.
+
+    Raises:
+        TopicError: The brokers do not answer, or refuse to.
+    """
 
     def __init__(
         self,
         kafka: KafkaSettings,
         outages: Outages | None = None,
         admin: SharedAdmin | None = None,
+        *,
+        by_thread: bool = False,
     ) -> None:
         self._kafka = kafka
         self._is_some_silent = False  # whether not all leaders answered
         self._admin = admin or SharedAdmin(kafka)
         self._outages = outages or brief_outages()
+        self._brokers: _ByAdmin | _ByThread = (
+            _ByThread(kafka) if by_thread else _ByAdmin(self._admin, self._outages)
+        )
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
 
     def partitions(self, topic: str) -> int | None:
@@ -300,8 +113,9 @@ class KafkaTopics:
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Number of partitions of each of some topics; those that are not there are left out."""
-        there = self._all()
-        return {topic: there[topic] for topic in topics if topic in there}
+        wanted = set(topics)
+        found = self._told(Request.TOPICS, _NO_TOPICS, lambda: self._brokers.led(wanted))
+        return dict(Counter(where.topic for where in found))
 
     def extents(
         self, topics: Iterable[str], times: Mapping[str, Iterable[int]] | None = None
@@ -314,14 +128,14 @@ class KafkaTopics:
         wanted = set(topics)
 
         def ask() -> Extents:
-            found = self._led(wanted)
+            found = self._brokers.led(wanted)
             led = sorted(where for where, is_led in found.items() if is_led)
-            starts = self._listed_offsets(dict.fromkeys(led, EARLIEST))
-            ends = self._listed_offsets(dict.fromkeys(led, LATEST))
+            starts = self._brokers.offsets(dict.fromkeys(led, EARLIEST))
+            ends = self._brokers.offsets(dict.fromkeys(led, LATEST))
             since = {}
             for at_once in _one_a_partition(led, times or {}):
                 times_ms = {one: max(ms, 0) for one, ms in at_once.items()}
-                for one, offset in self._listed_offsets(times_ms).items():
+                for one, offset in self._brokers.offsets(times_ms).items():
                     # What is written meanwhile is left out.
                     before_end = min(offset, ends[one]) if offset >= 0 else ends[one]
                     since[one, at_once[one]] = before_end
@@ -332,15 +146,6 @@ class KafkaTopics:
             )
 
         return self._told(Request.TOPICS, _NO_OFFSETS, ask)
-
-    def _led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
-        """Return the partitions of topics that are there, and whether each has a leader."""
-        return {
-            SourcePartition(topic, number): one.leader >= 0
-            for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
-            if topic in topics
-            for number, one in listed.partitions.items()
-        }
 
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
@@ -371,7 +176,7 @@ class KafkaTopics:
     def _all(self) -> dict[str, int]:
         topics = self._told(
             Request.TOPICS,
-            "the brokers do not list their topics",
+            _NO_TOPICS,
             lambda: self._admin.list_topics(timeout=_TIMEOUT_S).topics,
         )
         # For a topic with partitions an error only means that leaders are unknown for now.
@@ -391,22 +196,7 @@ class KafkaTopics:
         if not wanted:
             return {}
         message = "the brokers do not describe the topics"
-        return self._told(Request.TOPIC_IDS, message, lambda: self._listed_ids(wanted))
-
-    def _listed_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        asked = TopicCollection(list(topics))
-        described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
-        found: dict[str, str] = {}
-        for topic, answer in described.items():
-            try:
-                given = answer.result(_TIMEOUT_S).topic_id
-            except KafkaException as error:
-                if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
-                    raise
-                continue
-            if given.get_most_significant_bits() or given.get_least_significant_bits():
-                found[topic] = str(given)
-        return found
+        return self._told(Request.TOPIC_IDS, message, lambda: self._brokers.ids(wanted))
 
     def require(self, topic: str) -> int:
         """Number of partitions of a topic that must be there."""
@@ -481,7 +271,6 @@ class KafkaTopics:
         return policy.split(",") == ["compact"]
 
     def timestamps(self, topic: str) -> TopicTimestamps:
-        """Return what a topic does with timestamps."""
         return TopicTimestamps.of(self._configuration(topic))
 
     def producer_expiry_ms(self) -> int:
@@ -567,7 +356,7 @@ class KafkaTopics:
             _NO_OFFSETS,
             lambda: self._ends_of_some(wanted),
             timeout_s=_TIMEOUT_S,
-            before_next=self._learn,
+            before_next=self._brokers.learn,
         )
 
     def _ends_of_some(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
@@ -578,8 +367,10 @@ class KafkaTopics:
         silence: Exception = TimeoutError()
         if not self._is_some_silent:
             try:
-                return self._asked(lambda: self._listed_offsets(dict.fromkeys(wanted, LATEST)))
-            except (KafkaException, TimeoutError) as error:
+                return self._brokers.run(
+                    lambda: self._brokers.offsets(dict.fromkeys(wanted, LATEST))
+                )
+            except (KafkaException, TimeoutError, RetriableError) as error:
                 if not _passes(Request.TOPICS, error):
                     raise
                 silence = error
@@ -591,16 +382,9 @@ class KafkaTopics:
 
     def _ends_by_leaders(self, wanted: Collection[SourcePartition]) -> dict[SourcePartition, int]:
         bound = Bound(time.monotonic() + 2 * _TIMEOUT_S, lambda: self._outages.is_over)
-        try:
-            connections = kept_connections(self._kafka, bound)
-            leaders = connections.leaders
-            connections.run(leaders.refresh({where.topic for where in wanted}), bound)
-            found = connections.run(leaders.ends([OutputPartition(*one) for one in wanted]), bound)
-        except RetriableError:
-            return {}
-        except FatalError as error:
-            raise TopicError(f"{_NO_OFFSETS}: {error}") from error
-        return {SourcePartition(*where): end for where, end in found.items()}
+        with contextlib.suppress(RetriableError):
+            return _ByThread(self._kafka, bound).some_offsets(dict.fromkeys(wanted, LATEST))
+        return {}
 
     def offsets_since(
         self, partitions: Iterable[SourcePartition], time_ms: int
@@ -633,7 +417,6 @@ class KafkaTopics:
         return self._told(Request.TOPICS, "records cannot be deleted", ask, learns=True)
 
     def own_retention(self, topic: str) -> OwnRetention:
-        """Return what the brokers delete of a topic by themselves."""
         return OwnRetention.of(self._configuration(topic))
 
     def known_retentions(self, topics: Collection[str]) -> dict[str, OwnRetention]:
@@ -652,10 +435,74 @@ class KafkaTopics:
         if not wanted:
             return {}
         return self._told(
-            Request.TOPICS, _NO_OFFSETS, lambda: self._listed_offsets(wanted), learns=True
+            Request.TOPICS, _NO_OFFSETS, lambda: self._brokers.offsets(wanted), learns=True
         )
 
-    def _listed_offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+    def _told(
+        self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
+    ) -> T:
+        """Wait for the brokers' answer; see `answered`."""
+        return answered(
+            self._outages,
+            request,
+            message,
+            lambda: self._brokers.run(ask),
+            timeout_s=_TIMEOUT_S,
+            before_next=self._brokers.learn if learns else bool,
+        )
+
+
+class _ByAdmin:
+    """By librdkafka's admin client, which threads share."""
+
+    def __init__(self, admin: SharedAdmin, outages: Outages) -> None:
+        self._admin = admin
+        self._outages = outages
+
+    def run(self, ask: Callable[[], T]) -> T:
+        """Ask, in a thread: librdkafka's calls hear of no stop, and a broker may hang."""
+        answer, until_s = beside(ask, "asks brokers"), math.inf
+        while not answer.done() and time.monotonic() < until_s:
+            wait([answer], timeout=_LOOK_S)
+            if until_s == math.inf and self._outages.is_over:
+                until_s = time.monotonic() + _STOPPING_S
+        if not answer.done():
+            raise TimeoutError
+        return answer.result()
+
+    def learn(self) -> None:
+        """Ask where partitions are, for the next question."""
+        with contextlib.suppress(KafkaException):
+            self._admin.list_topics(timeout=_LEARNS_IN_S)
+
+    def led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
+        """Return the partitions of topics that are there, and whether each has a leader."""
+        # All topics and not these: asking for one by name may create it.
+        return {
+            SourcePartition(topic, number): one.leader >= 0
+            for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
+            if topic in topics
+            for number, one in listed.partitions.items()
+        }
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return the ids of topics that are there and have one."""
+        asked = TopicCollection(list(topics))
+        described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
+        found: dict[str, str] = {}
+        for topic, answer in described.items():
+            try:
+                given = answer.result(_TIMEOUT_S).topic_id
+            except KafkaException as error:
+                if action_to(Request.TOPIC_IDS, error) is not Action.GO_WITHOUT:
+                    raise
+                continue
+            if given.get_most_significant_bits() or given.get_least_significant_bits():
+                found[topic] = str(given)
+        return found
+
+    def offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Return the offset of each partition at its time. It comes for all of them or for none."""
         if not wanted:
             return {}
         asked = {
@@ -668,30 +515,264 @@ class KafkaTopics:
             for one, answer in found.items()
         }
 
-    def _told(
-        self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
-    ) -> T:
-        """Wait for the brokers' answer; see `answered`."""
-        return answered(
-            self._outages,
-            request,
-            message,
-            lambda: self._asked(ask),
-            timeout_s=_TIMEOUT_S,
-            before_next=self._learn if learns else bool,
+
+class _ByThread:
+    """By the connections of the calling thread: what `_ByAdmin` tells, too."""
+
+    def __init__(self, kafka: KafkaSettings, bound: Bound | None = None) -> None:
+        self._kafka = kafka
+        self._bound = bound
+
+    def run(self, ask: Callable[[], T]) -> T:
+        return ask()
+
+    def learn(self) -> None:
+        """Do nothing: each question begins with that."""
+
+    def led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
+        wire = self._refreshed(topics).wire
+        return {
+            SourcePartition(topic, one): wire.leader(topic, one) is not None
+            for topic in sorted(topics)
+            for one in range(wire.partitions(topic) or 0)
+        }
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        wire = self._refreshed(topics).wire
+        known = {topic: wire.topic_id(topic) for topic in topics}
+        return {
+            topic: base64.b64encode(one).decode().rstrip("=")  # as librdkafka writes it
+            for topic, one in known.items()
+            if one and any(one)
+        }
+
+    def offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        found = self.some_offsets(wanted)
+        if len(found) < len(wanted):
+            raise TimeoutError
+        return found
+
+    def some_offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """Return the offsets of those partitions whose leaders tell them now."""
+        if not wanted:
+            return {}
+        connections = self._refreshed({one.topic for one in wanted})
+        found: dict[SourcePartition, int] = {}
+        for time_ms in sorted(set(wanted.values())):
+            asked = [OutputPartition(*one) for one, at in wanted.items() if at == time_ms]
+            told = connections.run(connections.leaders.offsets(asked, time_ms), self._bound)
+            found |= {SourcePartition(*one): offset for one, offset in told.items()}
+        return found
+
+    def _refreshed(self, topics: Collection[str]) -> Connections:
+        """Return the connections, once brokers have said where topics are."""
+        connections = kept_connections(self._kafka, self._bound)
+        if not connections.run(connections.leaders.refresh(topics), self._bound):
+            raise RetriableError("no broker answers")
+        return connections
+
+
+class Extents(NamedTuple):
+    """Where the partitions of topics begin and end."""
+
+    # the first offset that is there, and the one behind the last
+    logs: dict[SourcePartition, tuple[int, int]]
+    # partitions that have no leader now; `logs` does not have them
+    leaderless: frozenset[SourcePartition]
+    # the first offset whose timestamp is not before a time, by partition and time; the end where
+    # there is none
+    since: dict[tuple[SourcePartition, int], int]
+
+
+def _one_a_partition(
+    partitions: Iterable[SourcePartition], times: Mapping[str, Iterable[int]]
+) -> list[dict[SourcePartition, int]]:
+    """Return partitions and times so that a request names none twice: brokers refuse that."""
+    found: list[dict[SourcePartition, int]] = []
+    for where in partitions:
+        for number, time_ms in enumerate(sorted(set(times.get(where.topic, ())))):
+            if number == len(found):
+                found.append({})
+            found[number][where] = time_ms
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTimestamps:
+    """What a topic does with the timestamps of records."""
+
+    # whether records keep those they are sent with. Not so with `message.timestamp.type =
+    # LogAppendTime`; taken as not so without the right to ask
+    are_kept: bool
+    # how far they may be before now: older records are refused, or soon deleted by retention.
+    # None without a limit, or without the right to ask
+    oldest_ms: int | None
+    newest_ms: int | None = None  # how far they may be after now; None as above
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration.
+
+        Half of each limit is left: as time to read before retention deletes, for the duration of a
+        step until its last batch arrives, and for clocks that differ.
+        """
+        behind = [*_BEHIND, *(_RETENTION if "delete" in config.get("cleanup.policy", "") else ())]
+        return cls(
+            are_kept=config.get("message.timestamp.type") == "CreateTime",
+            oldest_ms=_half_of_least(config, behind),
+            newest_ms=_half_of_least(config, _AHEAD),
         )
 
-    def _asked(self, ask: Callable[[], T]) -> T:
-        """Ask, in a thread: librdkafka's calls hear of no stop, and a broker may hang."""
-        answer, until_s = beside(ask, "asks brokers"), math.inf
-        while not answer.done() and time.monotonic() < until_s:
-            wait([answer], timeout=_LOOK_S)
-            if until_s == math.inf and self._outages.is_over:
-                until_s = time.monotonic() + _STOPPING_S
-        if not answer.done():
-            raise TimeoutError
-        return answer.result()
 
-    def _learn(self) -> None:
-        with contextlib.suppress(KafkaException):
-            self._admin.list_topics(timeout=_LEARNS_IN_S)
+def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | None:
+    limits = [int(config.get(name, _NO_LIMIT)) for name in names]
+    least = min((limit for limit in limits if limit > _NO_LIMIT), default=None)
+    return None if least is None else least // 2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRetention:
+    """What the brokers delete of a topic by themselves, read or not."""
+
+    time_ms: int | None = None  # records that are older; None if time does not matter
+    # what is beyond so many bytes of a partition; None if size does not matter
+    size_bytes: int | None = None
+    is_compacted: bool = False  # records of whose key there is a newer one
+    deletes: bool = True  # whether records may be deleted by offset, too
+    is_known: bool = True  # whether the brokers tell of it; not without the right to ask
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """That of a topic's configuration."""
+        if not config:
+            return cls(is_known=False)
+        policies = config.get("cleanup.policy", "delete")
+        if "delete" not in policies:
+            return cls(is_compacted="compact" in policies, deletes=False)
+        time_ms, size = (int(config.get(name, _NO_LIMIT)) for name in (*_RETENTION, _RETAINED))
+        return cls(
+            time_ms=None if time_ms <= _NO_LIMIT else time_ms,
+            size_bytes=None if size <= _NO_LIMIT else size,
+            is_compacted="compact" in policies,
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """What it is, in the words of the settings."""
+        return self.limits if self.is_known else ["settings that may not be read"]
+
+    @property
+    def limits(self) -> list[str]:
+        """Its limits that are known, in the words of the settings."""
+        told = []
+        if self.time_ms is not None:
+            told.append(f"retention.ms = {self.time_ms}")
+        if self.size_bytes is not None:
+            told.append(f"retention.bytes = {self.size_bytes}")
+        return told
+
+
+async def create_topic(
+    kafka: KafkaSettings, topic: str, *, partitions: int, replication_factor: int
+) -> bool:
+    """Create a topic, unless it is there."""
+    admin = AdminClient(kafka.librdkafka())
+    creation = TopicCreation(
+        admin, topic, partitions=partitions, replication_factor=replication_factor
+    )
+    while not creation.is_answered:
+        await asyncio.to_thread(admin.poll, _POLL_S)  # it asks for tokens only while it is polled
+    try:
+        return creation.is_new(Request.TOPIC_OF_DAEMON)
+    except KafkaException as error:
+        reason = error.args[0]
+        passes = action_of(Request.TOPIC_OF_DAEMON, reason.code()) is Action.RETRY
+        sentence = f"topic {topic} could not be created: {reason.str()}"
+        raise (RetriableError if passes else FatalError)(sentence) from error
+
+
+class TopicCreation:
+    """A request for a topic, which is on its way."""
+
+    def __init__(
+        self,
+        admin: AdminClient | SharedAdmin,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config=dict(config or {}),
+        )
+        created = admin.create_topics(
+            [wanted], operation_timeout=_CREATION_TIMEOUT_S, request_timeout=_CREATION_TIMEOUT_S
+        )
+        self._created: Future[None] = created[topic]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `is_new` need not wait."""
+        return self._created.done()
+
+    def is_new(self, request: Request, *, timeout_s: float = _CREATION_TIMEOUT_S) -> bool:
+        """Return whether the topic was not there; the answer is waited for."""
+        try:
+            self._created.result(timeout_s)
+        except KafkaException as error:
+            if action_of(request, error.args[0].code()) is not Action.DONE:
+                raise
+            return False
+        return True
+
+
+def answered(
+    outages: Outages,
+    request: Request,
+    message: str,
+    ask: Callable[[], T],
+    *,
+    timeout_s: float,
+    before_next: Callable[[], object] = bool,
+) -> T:
+    """Wait for the brokers' answer, and return it.
+
+    Raises:
+        TopicError: The brokers refuse, or no answer came while it was waited for.
+    """
+    briefly_until_s = time.monotonic() + timeout_s
+
+    def sentence(error: Exception) -> str:
+        is_silence = isinstance(error, TimeoutError | RetriableError)
+        return f"{message}: {f'no answer in {timeout_s:g} s' if is_silence else error}"
+
+    def may_pass(error: Exception) -> bool:
+        is_brief = time.monotonic() < briefly_until_s
+        return _passes(request, error, *[Action.RETRY_BRIEFLY] * is_brief)
+
+    def passes(error: Exception) -> str | None:
+        if not may_pass(error):
+            return None
+        before_next()
+        return sentence(error)
+
+    try:
+        return outages.outlast(ask, passes)
+    except (KafkaException, TimeoutError, RetriableError, FatalError) as error:
+        kind = UnansweredError if may_pass(error) else TopicError
+        raise kind(sentence(error)) from error
+
+
+def action_to(request: Request, error: KafkaException) -> Action:
+    """Return what is to be done about an error."""
+    return action_of(request, error.args[0].code())
+
+
+def _passes(request: Request, error: Exception, *briefly: Action) -> bool:
+    if not isinstance(error, KafkaException):
+        return isinstance(error, TimeoutError | RetriableError)
+    return action_to(request, error) in (Action.RETRY, *briefly)

@@ -104,5 +104,4 @@ def sizes_of(messages: Iterable[Message]) -> int:
 
 
 def headers_of(message: Message) -> Headers:
-    """Return a record's headers."""
     return cast("Headers | None", message.headers()) or []

@@ -1,15 +1,15 @@
 """The control record of a topic: what its producers are to do about a backlog, without any I/O.
 
-Whoever checks quotas writes one for each topic into a compacted topic of one partition, again and
-again while it holds; producers read it. Key and value are JSON in UTF-8::
+The program that checks quotas writes a record for each topic into a compacted topic of one
+partition, again and again while the record holds. Producers read it. Key and value are JSON::
 
     ["backlog","orders"]
     {"format":1,"issued_ms":1700000000000,"valid_for_ms":30000,"policy":"producer_request_hold",
      "subscription":"billing","backlog_bytes":12582912,"limit_bytes":10485760}
 
-A record counts for a limited time only, from when a producer reads it: producers of a topic are not
-to stand still for ever since the one who checks has died. The policies have Pulsar's names.
-Pulsar's third policy, `consumer_backlog_eviction`, asks nothing of producers.
+A record counts for a limited time from when a producer reads it. Else producers would stand still
+for ever after the program that checks has died. The policies have Pulsar's names. Pulsar's third
+policy, `consumer_backlog_eviction`, asks nothing of producers.
 """
 
 from __future__ import annotations
@@ -123,8 +123,6 @@ class BacklogState:
 
 
 class _Version(msgspec.Struct):
-    """What each format has."""
-
     format: int
 
 

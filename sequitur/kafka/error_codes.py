@@ -381,7 +381,6 @@ def ends_client(code: int) -> bool:
 
 
 def codes_of(request: Request, action: Action) -> list[int]:
-    """Return the codes from which an action follows."""
     return [code for code in MEANINGS if action_of(request, code) is action]
 
 

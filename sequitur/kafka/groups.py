@@ -1,15 +1,12 @@
-"""Consumer groups and share groups.
+"""Consumer groups and share groups: who is connected, and what they need of a topic.
 
-ListGroups (API 16): the groups of all kinds that a broker coordinates.
+`ConsumerGroups` asks by librdkafka's admin client, and about share groups by requests that neither
+aiokafka nor librdkafka has. They are put together here from aiokafka's protocol classes:
 
-librdkafka's admin client lists consumer groups alone; share groups need records, too.
-
-DescribeShareGroupOffsets (API 90, KIP-932): from which offsets on share groups need records.
-ShareGroupDescribe (API 77): which topics their members have subscribed to.
-
-Neither aiokafka nor librdkafka has these requests; they are put together from aiokafka's classes.
-
-The driver's requests about consumer groups: who is connected, and what is committed.
+- ListGroups (API 16): the groups of all kinds that a broker coordinates. librdkafka lists consumer
+  groups alone, and share groups need records, too.
+- DescribeShareGroupOffsets (API 90, KIP-932): the offsets from which share groups need records.
+- ShareGroupDescribe (API 77): the topics to which members of share groups have subscribed.
 """
 
 from __future__ import annotations
@@ -52,6 +49,165 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_TIMEOUT_S: Final = 30.0
+SHARE: Final = "share"
+"""The kind of groups that need records and commit no offsets (KIP-932)."""
+
+
+class ConsumerGroups:
+    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        outages: Outages | None = None,
+        admin: SharedAdmin | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._admin = admin or SharedAdmin(kafka)
+        self._outages = outages or brief_outages()
+
+    def names(self) -> list[str]:
+        """Return the groups that the brokers know."""
+
+        def ask() -> list[str]:
+            found = self._admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)
+            for error in found.errors:
+                raise error
+            return sorted(one.group_id for one in found.valid)
+
+        return self._told("the brokers do not list consumer groups", ask)
+
+    def kinds(self) -> dict[str, str]:
+        """Return the groups that the brokers list, and the kind of each, such as `share`."""
+        told = self._ask_each("the brokers do not list groups", listed_groups)
+        return dict(sorted((name, kind) for one in told for name, kind in one.items()))
+
+    def share_offsets(self, group: str) -> dict[SourcePartition, int]:
+        """Return the first offset that a share group needs of each partition that it reads.
+
+        Nothing: that is not told, or it has not begun to read.
+        """
+        told = self._ask_of(group, share_offsets)
+        return {SourcePartition(*where): at for one in told for where, at in one.items()}
+
+    def share_topics(self, group: str) -> set[str]:
+        """Return the topics that members of a share group have subscribed to.
+
+        None: that is not told, or it has no members.
+        """
+        return set[str]().union(*self._ask_of(group, share_topics))
+
+    def _ask_of(
+        self,
+        group: str,
+        ask: Callable[[Callable[[Any], Awaitable[Any]], str], Coroutine[Any, Any, T]],
+    ) -> list[T]:
+        """Ask about a group those brokers that coordinate it."""
+
+        async def ask_one(ask_broker: Callable[[Any], Awaitable[Any]]) -> list[T]:
+            is_there = group in await listed_groups(ask_broker)
+            return [await ask(ask_broker, group)] if is_there else []
+
+        told = self._ask_each(f"the brokers do not tell what group {group!r} needs", ask_one)
+        return [one for several in told for one in several]
+
+    def _ask_each(
+        self, message: str, ask: Callable[[Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """Ask each broker, by the connections of this thread."""
+
+        def ask_all() -> list[T]:
+            brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+            connections = kept_connections(self._kafka)
+            asks = [partial(connections.wire.ask, node) for node in brokers]
+            return [connections.run(ask(one)) for one in asks]
+
+        return self._told(message, ask_all)
+
+    def are_all_listed(self) -> bool:
+        """Tell whether brokers list all groups: without Describe on Cluster some are left out."""
+
+        def ask() -> bool:
+            asked = self._admin.describe_cluster(
+                include_authorized_operations=True, request_timeout=_TIMEOUT_S
+            )
+            return AclOperation.DESCRIBE in (asked.result(_TIMEOUT_S).authorized_operations or ())
+
+        return self._told("the brokers do not tell what this user may do", ask)
+
+    def connected(self, groups: Iterable[str], *, but: str | None = None) -> set[str]:
+        """Return which of some groups have a member.
+
+        Raises:
+            TopicError: The brokers do not describe one of them.
+        """
+        wanted = sorted(groups)
+
+        def ask() -> set[str]:
+            asked = self._admin.describe_consumer_groups(wanted, request_timeout=_TIMEOUT_S)
+            found = set()
+            for name, answer in asked.items():
+                try:
+                    members = answer.result(_TIMEOUT_S).members
+                except KafkaException as error:
+                    match action_to(Asked.GROUPS, error):
+                        case Action.GO_WITHOUT:
+                            continue
+                        case Action.FAIL:
+                            raise TopicError(f"group {name!r} is not described: {error}") from error
+                    raise
+                if any(one.group_instance_id != but or but is None for one in members):
+                    found.add(name)
+            return found
+
+        return self._told("the brokers do not describe consumer groups", ask)
+
+    def committed(self, group: str) -> dict[SourcePartition, int]:
+        return {where: offset for where, (offset, _) in self._committed(group).items()}
+
+    def committed_by_others(self, group: str) -> dict[SourcePartition, int]:
+        """Return the offsets that a group has committed and that are no subscription's."""
+        return {
+            where: offset
+            for where, (offset, metadata) in self._committed(group).items()
+            if not metadata.startswith(CURSOR_PREFIX)
+        }
+
+    def _committed(self, group: str) -> dict[SourcePartition, tuple[int, str]]:
+        def ask() -> dict[SourcePartition, tuple[int, str]]:
+            wanted = [ConsumerGroupTopicPartitions(group)]
+            asked = self._admin.list_consumer_group_offsets(wanted, request_timeout=_TIMEOUT_S)
+            found = asked[group].result(_TIMEOUT_S).topic_partitions
+            return {
+                SourcePartition(one.topic, one.partition): (one.offset, one.metadata or "")
+                for one in found
+                if one.offset >= 0
+            }
+
+        return self._told(f"the brokers do not tell what group {group!r} has committed", ask)
+
+    def delete(self, group: str) -> None:
+        """Forget a group and what it has committed, if it has no member."""
+
+        def ask() -> None:
+            asked = self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT_S)
+            try:
+                asked[group].result(_TIMEOUT_S)
+            except KafkaException as error:
+                if not _is_unknown(error):
+                    raise
+
+        self._told(f"group {group!r} cannot be deleted", ask)
+
+    def _told(self, message: str, ask: Callable[[], T]) -> T:
+        return answered(self._outages, Asked.GROUPS, message, ask, timeout_s=_TIMEOUT_S)
+
+
+def _is_unknown(error: KafkaException) -> bool:
+    """Tell whether a group is one that the brokers do not know."""
+    return action_to(Asked.GROUPS, error) is Action.GO_WITHOUT
+
 
 async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
     """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
@@ -62,6 +218,50 @@ async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
         case Action.RETRY:
             raise RetriableError(f"groups: {meaning_of(answer.error_code).name}")
     raise FatalError(f"groups: {meaning_of(answer.error_code).name}")
+
+
+async def share_offsets(
+    ask: Callable[[Any], Awaitable[Any]], group: str
+) -> dict[tuple[str, int], int]:
+    """Return the first offset that a share group needs of each partition that it has begun to read.
+
+    Where that is not told it is 0. A group of which nothing is told has none.
+    """
+    try:
+        answer = await ask(DescribeShareGroupOffsetsRequest(group))
+    except RequestUnknownError:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for _group, topics, code, _message, _tags in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for topic, _high, _low, partitions, _more in topics:
+                    for partition, offset, _epoch, refused, _why, _rest in partitions:
+                        found[topic, partition] = 0 if refused else max(offset, 0)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return {}
+    return found
+
+
+async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
+    """Return the topics that members of a share group have subscribed to; none where not told."""
+    try:
+        answer = await ask(DescribeShareGroupRequest(group))
+    except RequestUnknownError:
+        return set()
+    found: set[str] = set()
+    for code, _message, _id, _state, _epoch, _assigned, _assignor, members, *_rest in answer.groups:
+        match action_of(Asked.GROUPS, code):
+            case Action.DONE:
+                for _member, _rack, _at, _client, _host, topics, *_more in members:
+                    found.update(topics)
+            case Action.RETRY:
+                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
+            case _:
+                return set()
+    return found
 
 
 class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
@@ -142,33 +342,7 @@ class DescribeShareGroupOffsetsRequest(
         self._group = group
 
     def build(self, request_struct_class: type[DescribeShareGroupOffsetsRequestV0]) -> Any:
-        """Return the request in the version that the broker knows."""
         return request_struct_class([(self._group, None, {})], {})
-
-
-async def share_offsets(
-    ask: Callable[[Any], Awaitable[Any]], group: str
-) -> dict[tuple[str, int], int]:
-    """Return the first offset that a share group needs of each partition that it has begun to read.
-
-    Where that is not told it is 0. A group of which nothing is told has none.
-    """
-    try:
-        answer = await ask(DescribeShareGroupOffsetsRequest(group))
-    except RequestUnknownError:
-        return {}
-    found: dict[tuple[str, int], int] = {}
-    for _group, topics, code, _message, _tags in answer.groups:
-        match action_of(Asked.GROUPS, code):
-            case Action.DONE:
-                for topic, _high, _low, partitions, _more in topics:
-                    for partition, offset, _epoch, refused, _why, _rest in partitions:
-                        found[topic, partition] = 0 if refused else max(offset, 0)
-            case Action.RETRY:
-                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
-            case _:
-                return {}
-    return found
 
 
 class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
@@ -244,190 +418,4 @@ class DescribeShareGroupRequest(
         self._group = group
 
     def build(self, request_struct_class: type[DescribeShareGroupRequestV1]) -> Any:
-        """Return the request in the version that the broker knows."""
         return request_struct_class([self._group], False, {})
-
-
-async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
-    """Return the topics that members of a share group have subscribed to; none where not told."""
-    try:
-        answer = await ask(DescribeShareGroupRequest(group))
-    except RequestUnknownError:
-        return set()
-    found: set[str] = set()
-    for code, _message, _id, _state, _epoch, _assigned, _assignor, members, *_rest in answer.groups:
-        match action_of(Asked.GROUPS, code):
-            case Action.DONE:
-                for _member, _rack, _at, _client, _host, topics, *_more in members:
-                    found.update(topics)
-            case Action.RETRY:
-                raise RetriableError(f"group {group!r}: {meaning_of(code).name}")
-            case _:
-                return set()
-    return found
-
-
-_TIMEOUT_S: Final = 30.0
-SHARE: Final = "share"
-"""The kind of groups that need records and commit no offsets (KIP-932)."""
-
-
-class ConsumerGroups:
-    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
-
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        outages: Outages | None = None,
-        admin: SharedAdmin | None = None,
-    ) -> None:
-        self._kafka = kafka
-        self._admin = admin or SharedAdmin(kafka)
-        self._outages = outages or brief_outages()
-
-    def names(self) -> list[str]:
-        """Return the groups that the brokers know."""
-
-        def ask() -> list[str]:
-            found = self._admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)
-            for error in found.errors:
-                raise error
-            return sorted(one.group_id for one in found.valid)
-
-        return self._told("the brokers do not list consumer groups", ask)
-
-    def kinds(self) -> dict[str, str]:
-        """Return the groups that the brokers list, and the kind of each, such as `share`."""
-        told = self._ask_each("the brokers do not list groups", listed_groups)
-        return dict(sorted((name, kind) for one in told for name, kind in one.items()))
-
-    def share_offsets(self, group: str) -> dict[SourcePartition, int]:
-        """Return the first offset that a share group needs of each partition that it reads.
-
-        Nothing: that is not told, or it has not begun to read.
-        """
-        told = self._ask_of(group, share_offsets)
-        return {SourcePartition(*where): at for one in told for where, at in one.items()}
-
-    def share_topics(self, group: str) -> set[str]:
-        """Return the topics that members of a share group have subscribed to.
-
-        None: that is not told, or it has no members.
-        """
-        return set[str]().union(*self._ask_of(group, share_topics))
-
-    def _ask_of(
-        self,
-        group: str,
-        ask: Callable[[Callable[[Any], Awaitable[Any]], str], Coroutine[Any, Any, T]],
-    ) -> list[T]:
-        """Ask about a group those brokers that coordinate it."""
-
-        async def ask_one(ask_broker: Callable[[Any], Awaitable[Any]]) -> list[T]:
-            is_there = group in await listed_groups(ask_broker)
-            return [await ask(ask_broker, group)] if is_there else []
-
-        told = self._ask_each(f"the brokers do not tell what group {group!r} needs", ask_one)
-        return [one for several in told for one in several]
-
-    def _ask_each(
-        self, message: str, ask: Callable[[Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, T]]
-    ) -> list[T]:
-        """Ask each broker, by the connections of this thread."""
-
-        def ask_all() -> list[T]:
-            brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
-            try:
-                connections = kept_connections(self._kafka)
-                asks = [partial(connections.wire.ask, node) for node in brokers]
-                return [connections.run(ask(one)) for one in asks]
-            except RetriableError as error:
-                raise TimeoutError from error
-            except FatalError as error:
-                raise TopicError(f"{message}: {error}") from error
-
-        return self._told(message, ask_all)
-
-    def are_all_listed(self) -> bool:
-        """Tell whether brokers list all groups: without Describe on Cluster some are left out."""
-
-        def ask() -> bool:
-            asked = self._admin.describe_cluster(
-                include_authorized_operations=True, request_timeout=_TIMEOUT_S
-            )
-            return AclOperation.DESCRIBE in (asked.result(_TIMEOUT_S).authorized_operations or ())
-
-        return self._told("the brokers do not tell what this user may do", ask)
-
-    def connected(self, groups: Iterable[str], *, but: str | None = None) -> set[str]:
-        """Return which of some groups have a member.
-
-        Raises:
-            TopicError: The brokers do not describe one of them.
-        """
-        wanted = sorted(groups)
-
-        def ask() -> set[str]:
-            asked = self._admin.describe_consumer_groups(wanted, request_timeout=_TIMEOUT_S)
-            found = set()
-            for name, answer in asked.items():
-                try:
-                    members = answer.result(_TIMEOUT_S).members
-                except KafkaException as error:
-                    match action_to(Asked.GROUPS, error):
-                        case Action.GO_WITHOUT:
-                            continue
-                        case Action.FAIL:
-                            raise TopicError(f"group {name!r} is not described: {error}") from error
-                    raise
-                if any(one.group_instance_id != but or but is None for one in members):
-                    found.add(name)
-            return found
-
-        return self._told("the brokers do not describe consumer groups", ask)
-
-    def committed(self, group: str) -> dict[SourcePartition, int]:
-        """Return the offsets that a group has committed."""
-        return {where: offset for where, (offset, _) in self._committed(group).items()}
-
-    def committed_by_others(self, group: str) -> dict[SourcePartition, int]:
-        """Return the offsets that a group has committed and that are no subscription's."""
-        return {
-            where: offset
-            for where, (offset, metadata) in self._committed(group).items()
-            if not metadata.startswith(CURSOR_PREFIX)
-        }
-
-    def _committed(self, group: str) -> dict[SourcePartition, tuple[int, str]]:
-        def ask() -> dict[SourcePartition, tuple[int, str]]:
-            wanted = [ConsumerGroupTopicPartitions(group)]
-            asked = self._admin.list_consumer_group_offsets(wanted, request_timeout=_TIMEOUT_S)
-            found = asked[group].result(_TIMEOUT_S).topic_partitions
-            return {
-                SourcePartition(one.topic, one.partition): (one.offset, one.metadata or "")
-                for one in found
-                if one.offset >= 0
-            }
-
-        return self._told(f"the brokers do not tell what group {group!r} has committed", ask)
-
-    def delete(self, group: str) -> None:
-        """Forget a group and what it has committed, if it has no member."""
-
-        def ask() -> None:
-            asked = self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT_S)
-            try:
-                asked[group].result(_TIMEOUT_S)
-            except KafkaException as error:
-                if not _is_unknown(error):
-                    raise
-
-        self._told(f"group {group!r} cannot be deleted", ask)
-
-    def _told(self, message: str, ask: Callable[[], T]) -> T:
-        return answered(self._outages, Asked.GROUPS, message, ask, timeout_s=_TIMEOUT_S)
-
-
-def _is_unknown(error: KafkaException) -> bool:
-    """Tell whether a group is one that the brokers do not know."""
-    return action_to(Asked.GROUPS, error) is Action.GO_WITHOUT

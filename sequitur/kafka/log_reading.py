@@ -157,7 +157,6 @@ class Fetched:
             yield some.between(self.offset, self.next_offset)
 
     def rows(self) -> Iterator[Record]:
-        """Yield the records one by one."""
         for batch in self.batches:
             for record in batch.rows():
                 if self.offset <= record.offset < self.next_offset:

@@ -1,7 +1,7 @@
 """Where partitions end, and a wait until there is more, by requests that brokers keep.
 
 A broker that is asked for records at the end of a log answers once there are some, or after a
-second without any. So whoever waits asks once a second, and hears of records at once.
+second without any. So a waiting program asks once a second, and hears of records at once.
 """
 
 from __future__ import annotations

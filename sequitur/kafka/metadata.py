@@ -1,15 +1,8 @@
-"""What brokers say of the cluster and its topics.
-
-What a cluster says of itself: its id, its brokers, and the topics that are asked for.
+"""A cluster's metadata: its id, its brokers, and the topics that are asked for.
 
 aiokafka asks in a version that has neither the cluster's id nor those of topics, and lets brokers
-create the topics that are asked for. This client asks in version 10 (Kafka 2.8): it creates
+create the topics that are asked for. This client asks in version 10 (Kafka 2.8). So it creates
 nothing, and notices a topic that was deleted and recreated.
-
-DescribeLogDirs (API 35): how many bytes the log of a partition has on a broker.
-
-aiokafka does not have this request, and librdkafka's admin client neither; it is put together here
-from aiokafka's protocol classes.
 """
 
 from __future__ import annotations
@@ -27,15 +20,12 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     AbstractType,
-    Array,
     Boolean,
     CompactArray,
     CompactString,
     Int16,
     Int32,
-    Int64,
     Schema,
-    String,
     TaggedFields,
 )
 
@@ -43,7 +33,7 @@ from sequitur.base.log import Logger
 from sequitur.kafka.error_codes import NO_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
     from io import BytesIO
     from typing import TypeVar
 
@@ -54,138 +44,6 @@ _MAY_HANG_S: Final = 1.0
 """After so long without an answer of one broker, another is asked as well."""
 
 _log = Logger(__name__)
-
-NEEDED_VERSIONS: Final = {
-    0: ("Produce", 8),
-    1: ("Fetch", 4),
-    2: ("ListOffsets", 1),
-    3: ("Metadata", 10),
-    10: ("FindCoordinator", 1),
-    22: ("InitProducerId", 4),
-    32: ("DescribeConfigs", 1),
-    61: ("DescribeProducers", 0),
-}
-"""The requests that a producer sends, by Kafka's number, and the version that it needs."""
-
-
-def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
-    """Return what a broker does not know of what a producer needs; None if it knows all."""
-    lacking = [
-        f"{name} version {needed}"
-        for key, (name, needed) in NEEDED_VERSIONS.items()
-        if versions.get(key, (0, -1))[1] < needed
-    ]
-    if not lacking:
-        return None
-    return f"the broker does not know {', '.join(lacking)}: Kafka 3.0 or newer is needed"
-
-
-class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
-    """Sixteen bytes."""
-
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        """As they are."""
-        return value
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> bytes:
-        """As they are."""
-        return data.read(16)
-
-
-class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The cluster, its brokers and the topics that were asked for."""
-
-    API_KEY = 3
-    API_VERSION = 10
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString("utf-8")),
-                ("port", Int32),
-                ("rack", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString("utf-8")),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("name", CompactString("utf-8")),
-                ("topic_id", _Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition_index", Int32),
-                        ("leader_id", Int32),
-                        ("leader_epoch", Int32),
-                        ("replica_nodes", CompactArray(Int32)),
-                        ("isr_nodes", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("topic_authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_authorized_operations", Int32),
-        ("tags", TaggedFields),
-    )
-
-
-class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """Which topics to tell of."""
-
-    FLEXIBLE_VERSION = True
-    API_KEY = 3
-    API_VERSION = 10
-    RESPONSE_TYPE = MetadataResponseV10
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
-            ),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
-    """Ask for topics, and create none of them."""
-
-    API_KEY = 3
-
-    def __init__(self, topics: Collection[str]) -> None:
-        self._topics = topics
-
-    def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
-        """Return the request in the version that the broker knows."""
-        topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
-        return request_struct_class(topics, False, False, False, {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Metadata:
-    """An answer in the form that aiokafka's cluster takes."""
-
-    API_VERSION: ClassVar[int] = 1
-
-    brokers: list[Any]
-    controller_id: int
-    topics: list[Any]
 
 
 class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untyped
@@ -325,73 +183,129 @@ def _nothing() -> None:
     """Nobody wants to know yet."""
 
 
-class DescribeLogDirsResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The logs in each folder of a broker."""
+def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
+    """Return what a broker does not know of what a producer needs; None if it knows all."""
+    lacking = [
+        f"{name} version {needed}"
+        for key, (name, needed) in NEEDED_VERSIONS.items()
+        if versions.get(key, (0, -1))[1] < needed
+    ]
+    if not lacking:
+        return None
+    return f"the broker does not know {', '.join(lacking)}: Kafka 3.0 or newer is needed"
 
-    API_KEY = 35
-    API_VERSION = 1
+
+NEEDED_VERSIONS: Final = {
+    0: ("Produce", 8),
+    1: ("Fetch", 4),
+    2: ("ListOffsets", 1),
+    3: ("Metadata", 10),
+    10: ("FindCoordinator", 1),
+    22: ("InitProducerId", 4),
+    32: ("DescribeConfigs", 1),
+    61: ("DescribeProducers", 0),
+}
+"""The requests that a producer sends, by Kafka's number, and the version that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """An answer in the form that aiokafka's cluster takes."""
+
+    API_VERSION: ClassVar[int] = 1
+
+    brokers: list[Any]
+    controller_id: int
+    topics: list[Any]
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
+    """Sixteen bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(16)
+
+
+class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untyped
+    """The cluster, its brokers and the topics that were asked for."""
+
+    API_KEY = 3
+    API_VERSION = 10
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
         (
-            "results",
-            Array(
-                ("error_code", Int16),
-                ("log_dir", String("utf-8")),
-                (
-                    "topics",
-                    Array(
-                        ("name", String("utf-8")),
-                        (
-                            "partitions",
-                            Array(
-                                ("partition_index", Int32),
-                                ("partition_size", Int64),
-                                ("offset_lag", Int64),
-                                ("is_future_key", Boolean),
-                            ),
-                        ),
-                    ),
-                ),
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
             ),
         ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition_index", Int32),
+                        ("leader_id", Int32),
+                        ("leader_epoch", Int32),
+                        ("replica_nodes", CompactArray(Int32)),
+                        ("isr_nodes", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("topic_authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
     )
 
 
-class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The partitions whose logs are asked for."""
-
-    API_KEY = 35
-    API_VERSION = 1
-    RESPONSE_TYPE = DescribeLogDirsResponseV1
+class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 10
+    RESPONSE_TYPE = MetadataResponseV10
     SCHEMA = Schema(
-        ("topics", Array(("topic", String("utf-8")), ("partitions", Array(Int32)))),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
     )
 
 
-class DescribeLogDirsRequest(
-    Request[DescribeLogDirsRequestV1]  # type: ignore[misc]  # aiokafka is untyped
-):
-    """Ask for the logs of partitions; to be sent to a broker that has them."""
+class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
+    """Ask for topics, and create none of them."""
 
-    API_KEY = 35
+    API_KEY = 3
 
-    def __init__(self, partitions: Mapping[str, Iterable[int]]) -> None:
-        self._partitions = partitions
+    def __init__(self, topics: Collection[str]) -> None:
+        self._topics = topics
 
-    def build(self, request_struct_class: type[DescribeLogDirsRequestV1]) -> Any:
-        """Return the request in the version that the broker knows."""
-        return request_struct_class([(topic, list(one)) for topic, one in self._partitions.items()])
-
-
-async def log_sizes(
-    ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
-) -> dict[tuple[str, int], int]:
-    """Return the bytes of partitions' logs on a broker."""
-    answer = await ask(DescribeLogDirsRequest(partitions))
-    return {
-        (topic, partition): int(size)
-        for code, _folder, topics in answer.results
-        for topic, logs in topics
-        for partition, size, _lag, is_moving_here in logs
-        if not code and not is_moving_here
-    }
+    def build(self, request_struct_class: type[MetadataRequestV10]) -> Any:
+        topics: list[Any] = [(_NO_ID, topic, {}) for topic in self._topics]
+        return request_struct_class(topics, False, False, False, {})

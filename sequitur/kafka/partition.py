@@ -120,12 +120,10 @@ class KeyPartitioner:
         self._cache_left = _CACHE_BYTES
 
     def partition(self, key: bytes) -> int:
-        """Return the partition of `key`."""
         known = self._known.get(key)
         return self.learn((key,))[key] if known is None else known
 
     def each(self, keys: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.signedinteger[Any]]]:
-        """Return the partition of each of `keys`."""
         try:
             return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
         except KeyError:

@@ -1,14 +1,10 @@
-"""Requests about producer ids, and a producer's batches.
+"""Requests of an idempotent producer, put together from aiokafka's protocol classes.
 
-InitProducerId (API 22) in version 4 (KIP-360): a producer id, or the next epoch of one held.
-
-aiokafka has version 0 only, in which the producer cannot say which id and epoch it holds.
-
-What a broker answers to a produce request, batch by batch.
-
-DescribeProducers (API 61, KIP-664): what a partition's leader remembers of its producers.
-
-aiokafka does not have this request; it is put together here from aiokafka's protocol classes.
+- InitProducerId (API 22) in version 4 (KIP-360) gives a producer id, or the next epoch of one that
+  the producer holds. In aiokafka's version 0 the producer cannot say what it holds.
+- Produce, and what a broker answers to it, batch by batch.
+- DescribeProducers (API 61, KIP-664) tells what a partition's leader remembers of its producers.
+  aiokafka does not have it.
 """
 
 from __future__ import annotations
@@ -95,7 +91,6 @@ class InitProducerIdRequest(
         self._held = held
 
     def build(self, request_struct_class: type[InitProducerIdRequestV4]) -> Any:
-        """Return the request in the version that the broker knows."""
         held = (_NONE, _NONE) if self._held is None else (self._held.producer_id, self._held.epoch)
         return request_struct_class(self._transactional_id, _NO_TRANSACTIONS_MS, *held, {})
 
@@ -127,7 +122,6 @@ class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aioka
         self._topics = topics
 
     def build(self, request_struct_class: type[ProduceRequest_v8]) -> Any:
-        """Return the request in the version that the broker knows."""
         return request_struct_class(None, self._acks, self._timeout_ms, self._topics)
 
 
@@ -214,8 +208,6 @@ class DescribeProducersResponseV0(Response):  # type: ignore[misc]  # aiokafka i
 
 
 class DescribeProducersRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The partitions whose producers are asked for."""
-
     FLEXIBLE_VERSION = True
     API_KEY = 61
     API_VERSION = 0
@@ -244,7 +236,6 @@ class DescribeProducersRequest(
         self._partitions = partitions
 
     def build(self, request_struct_class: type[DescribeProducersRequestV0]) -> Any:
-        """Return the request in the version that the broker knows."""
         topics: list[Any] = [
             (topic, list(wanted), {}) for topic, wanted in self._partitions.items()
         ]

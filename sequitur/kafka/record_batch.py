@@ -178,13 +178,11 @@ def idempotent_batch(
 
 
 def count_of(batch: bytes) -> int:
-    """Return how many records a batch holds."""
     (count,) = COUNT.unpack_from(batch, COUNT_OFFSET)
     return int(count)
 
 
 def records_of(batch: bytes) -> list[StoredRecord]:
-    """Return the records of a batch."""
     return [
         StoredRecord(
             timestamp_ms=record.timestamp,

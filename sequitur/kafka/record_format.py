@@ -1,6 +1,4 @@
-"""The bytes of records: their format, what compresses them, how large they may be, their numbers.
-
-Kafka's record batch and record, version 2: what stands where. The one place that says so.
+"""The bytes of Kafka's record batch and record, version 2: what stands where.
 
 The header of a batch, big-endian (https://kafka.apache.org/documentation/#recordbatch):
 
@@ -16,23 +14,11 @@ A record (https://kafka.apache.org/documentation/#record), each number a zigzag 
 A null key or value has length -1 and no bytes. The offset delta counts from 0 in each batch, and
 the timestamp delta from the batch's first timestamp.
 
-No Kafka client is loaded for this: batches are laid out in Spark's tasks, too.
+Sequence numbers are on the circle from 0 to 2^31 - 1.
 
-How batches are compressed.
-
-LZ4 is laid out here: aiokafka's has level 9, which takes ten times as long for a batch 2 % smaller,
-and holds the interpreter's lock meanwhile. The others are aiokafka's, loaded when one is used: how
-large records are once they are packed is also asked where there is no Kafka client.
-
-Whether a topic takes a record, checked before it is sent, as its broker will check it.
-
-A broker holds a batch against the topic's `max.message.bytes` as it stands in the request, so
-compressed. Where the topic has a compression of its own the broker compresses the batch again and
-checks it once more; then the record is checked as if it were not compressed at all, which is safe.
-
-A topic that is compacted takes no record without a key.
-
-Sequence numbers of records, on the circle from 0 to 2^31 - 1.
+Spark's tasks lay out batches, too, and load no Kafka client for it. So LZ4 is laid out here, also
+because aiokafka's has level 9: it takes ten times as long for a batch that is 2 % smaller, and
+holds the interpreter's lock meanwhile. The other compressions are aiokafka's, loaded at first use.
 """
 
 from __future__ import annotations
@@ -195,7 +181,13 @@ _SAFETY: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RecordLimit:
-    """What a topic takes."""
+    """What a topic takes of one record, checked before it is sent as its broker will check it.
+
+    A broker compares a batch with the topic's `max.message.bytes` as the request has it, so
+    compressed. If the topic has a compression of its own, the broker compresses the batch again and
+    checks it once more. Then the record is checked as if it were not compressed at all, which is
+    safe. A topic that is compacted takes no record without a key.
+    """
 
     max_bytes: int = _BROKERS_DEFAULT
     is_packed: bool = True  # whether batches are checked with the compression that we send

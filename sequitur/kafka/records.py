@@ -1,6 +1,6 @@
-"""What stands in records: events' ids, timestamps.
+"""Event ids, and the timestamps of records.
 
-The event id: a header that names each event once and for all.
+The event id is a header that names each event once and for all.
 
 The broker's own sequence numbers live in the batch and are gone for a reader; this id stays with
 the event. It is the oracle of every test here, tells `sequitur verify` of gaps and duplicates, and
@@ -16,11 +16,6 @@ random hexadecimal digits, is another in each life: two processes that hold copi
 give the same sequences, and never the same ids. A producer without a journal counts from 0 in each
 life, so each of its lives is a producer of its own, whose name is `<name>~~<random digits>`: two
 tildes, and no generation.
-
-When it is at a broker, by what it says of a record that it refuses for its timestamp.
-
-Kafka's LogValidator names the range that the timestamp should be in: from the broker's time less
-the topic's `message.timestamp.before.max.ms`, to its time and `message.timestamp.after.max.ms`.
 """
 
 from __future__ import annotations
@@ -132,7 +127,11 @@ _JAVA_LONGS: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TimestampRange:
-    """Which timestamps a broker takes."""
+    """The timestamps that a broker takes, as it says of a record that it refuses for its own.
+
+    Kafka's LogValidator names the range: from the broker's time less the topic's
+    `message.timestamp.before.max.ms`, to its time and `message.timestamp.after.max.ms`.
+    """
 
     first_ms: int  # the oldest, epoch milliseconds
     last_ms: int

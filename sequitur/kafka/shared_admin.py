@@ -1,6 +1,6 @@
-"""librdkafka's admin client for several that ask: one handle, and none while nobody asks.
+"""librdkafka's admin client, shared by all who ask, and closed while nobody asks.
 
-A handle is a connection to each broker, and five threads and more.
+A client is a connection to each broker, and five threads or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IDLE_S: Final = 10.0
 
 
 class SharedAdmin:
-    """Calls of an `AdminClient`, which is made for the first one."""
+    """Calls of an `AdminClient`. The first call makes it."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
@@ -32,6 +32,6 @@ class SharedAdmin:
         return getattr(client, name)
 
     def let_go(self, idle_s: float = 0.0) -> None:
-        """Close the client if it was not asked for so long; the next call makes another."""
+        """Close the client if nobody has asked for `idle_s`. The next call makes another."""
         if time.monotonic() - self._used_s >= idle_s:
             self._client = None

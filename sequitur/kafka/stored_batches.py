@@ -149,7 +149,6 @@ class StoredBatch:
         return False  # compaction leaves batches without records
 
     def rows(self) -> Iterator[Record]:
-        """Yield the records one by one."""
         last = -1
         try:
             batch = MemoryRecords(bytes(self.raw)).next_batch()
@@ -257,7 +256,6 @@ class Places:
     lengths: Longs  # -1 of null
 
     def each(self) -> list[bytes | None]:
-        """Return all of them."""
         data = self.data
         return [
             None if length < 0 else data[start : start + length]
@@ -265,7 +263,6 @@ class Places:
         ]
 
     def part(self, which: slice) -> Places:
-        """Return some of them."""
         return Places(self.data, self.starts[which], self.lengths[which])
 
 
@@ -311,7 +308,6 @@ class RecordColumns:
         )
 
     def rows(self) -> Iterator[LogRecord]:
-        """Yield the records one by one."""
         headers = iter(self._headers())
         for offset, ms, key, value, count, kind in zip(
             self.offsets.tolist(),

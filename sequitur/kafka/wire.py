@@ -121,7 +121,6 @@ class Wire:
         self._bootstrapped = True
 
     async def close(self) -> None:
-        """Close the connections."""
         bootstrapping = self._bootstrapping
         if bootstrapping is not None:
             await asyncio.wait([bootstrapping], timeout=_BOOTSTRAP_END_S)
@@ -212,7 +211,10 @@ class Wire:
         self._client._topics.discard(topic)  # noqa: SLF001 - see the module
 
     async def create_topic(self, topic: str) -> None:
-        """Create a topic with the brokers' defaults, unless it is there."""
+        """Create a topic with the brokers' defaults, unless it is there.
+
+        librdkafka asks: aiokafka's request ends at version 3, which knows no defaults.
+        """
         from sequitur.kafka.admin import create_topic  # noqa: PLC0415 - imports a second Kafka client
 
         await create_topic(self._kafka, topic, partitions=-1, replication_factor=-1)
@@ -224,7 +226,7 @@ class Wire:
     def connected_since(self, node: int) -> float | None:
         """Return when the connection was made that `produce` takes, epoch seconds; None without.
 
-        Whoever was told something before that may have been told by a broker that has restarted.
+        A broker may have restarted since an answer that came before that.
         """
         connection = self._connection(node)
         return None if connection is None else time.time() - self._client.age_s(connection)
@@ -315,7 +317,7 @@ class Wire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """Return the event ids of `wanted` that a partition holds; see `kafka.event_search`."""
+        """Return the event ids of `wanted` that a partition holds; see `log_reading`."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -341,7 +343,6 @@ class Wire:
         return int(answer.coordinator_id)
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Send a request to a broker, and return its answer."""
         return await self._ask(node, request)
 
     async def _ask_any(self, request: Any) -> Any:

@@ -11,7 +11,7 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 from testcontainers.core.container import DockerContainer
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.embedded import single_node_properties
 from tests.support.brokers import wait_until_it_answers
 from tests.support.compose_file import default_image

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from tests.containers.kafka_container import container_of
 from tests.support.brokers import wait_until_it_answers
 from tests.support.compose_file import read_compose_file

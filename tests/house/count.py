@@ -1,13 +1,8 @@
-"""How large the house is: `make count`. Ratios are to `tests/golden/before-house/count.json`.
-
-A line of code is one that is neither blank nor within a docstring, a comment or an import.
-"""
+"""How many lines each product has, and which files one row passes: `make count`."""
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import sys
 import threading
 import tokenize
@@ -23,33 +18,41 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-_PRODUCT: Final = ("producer", "consumer", "pipelines", "sequitur")
-_RECORD: Final = ROOT / "tests" / "golden" / "before-house" / "count.json"
-_LONGEST: Final = 8
-BUDGETS: Final = {
-    "code lines": 0.91,
-    "product lines": 0.85,
-    "lines of tests": 0.84,
+_PRODUCTS: Final = {
+    "producer": ("producer/",),
+    "reorder": ("consumer/reorder/", "consumer/__init__.py", "pipelines/"),
+    "topology": ("consumer/topology/", "pipelines/topology/", "pipelines/process.py"),
+    "subscription": ("consumer/subscription/", "pipelines/ordering/job_subscription.py"),
+    "base": ("sequitur/base/", "sequitur/kafka/", "sequitur/errors.py"),
+    "shell": ("sequitur/",),
+    "tests": ("tests/",),
 }
-"""At most so much of what stood before."""
-_LIMITS: Final = {"docstring share": 0.17, "product files": 270}
-MET: Final = {"docstring share", "product files"}
-"""These have been kept once, and `make check` holds the house to them."""
+"""A file belongs to the product with the longest beginning of its path."""
 
 
-def _sources(*folders: str) -> Iterator[Path]:
-    for folder in folders:
+def _sources() -> Iterator[Path]:
+    for folder in ("producer", "consumer", "pipelines", "sequitur", "tests"):
         links = {path for path in (ROOT / folder).iterdir() if path.is_symlink()}
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not links & set(path.parents):
                 yield path
 
 
+def _product_of(path: Path) -> str:
+    name = path.relative_to(ROOT).as_posix()
+    found = {
+        beginning: product
+        for product, beginnings in _PRODUCTS.items()
+        for beginning in beginnings
+        if name.startswith(beginning)
+    }
+    return found[max(found, key=len)]
+
+
 def kinds_of_lines(path: Path) -> Counter[str]:
-    """How many lines of a source are code, docstring, comment, import or blank."""
+    """Count the lines of a source that are code, docstring, comment, import or blank."""
     text = path.read_text()
-    lines = text.splitlines()
-    kinds = ["blank" if not line.strip() else "code" for line in lines]
+    kinds = ["code" if line.strip() else "blank" for line in text.splitlines()]
     for node in ast.walk(ast.parse(text)):
         kind = None
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -70,47 +73,8 @@ def kinds_of_lines(path: Path) -> Counter[str]:
     return Counter(kinds)
 
 
-def _functions(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            size = (node.end_lineno or node.lineno) - node.lineno + 1
-            yield size, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-
-
-def _rooms_imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sequitur."):
-            yield ".".join((node.module or "").split(".")[:3])
-
-
-def count() -> dict[str, float]:
-    product = list(_sources(*_PRODUCT))
-    kinds = sum(map(kinds_of_lines, product), Counter())
-    return {
-        "code lines": kinds["code"],
-        "product lines": kinds.total(),
-        "docstring share": round(kinds["docstring"] / kinds.total(), 3),
-        "product files": len(product),
-        "lines of tests": sum(kinds_of_lines(path).total() for path in _sources("tests")),
-    }
-
-
-def _show_rooms() -> None:
-    importers: dict[str, set[Path]] = {}
-    for path in _sources(*_PRODUCT):
-        for room in _rooms_imported(path):
-            importers.setdefault(room, set()).add(path)
-    print("\nimported by files (of rooms with most)")
-    for room, files in sorted(importers.items(), key=lambda pair: -len(pair[1]))[:12]:
-        print(f"  {len(files):4}  {room}")
-    print("\nlongest functions")
-    functions = [found for path in _sources(*_PRODUCT) for found in _functions(path)]
-    for size, name in sorted(functions, reverse=True)[:_LONGEST]:
-        print(f"  {size:4}  {name}")
-
-
 def _way_of_a_row() -> list[str]:
-    """Files that are entered while one row is staged, released and sent through the seam."""
+    """Return the files that are entered while one row is staged, released and sent."""
     settings = ReorderSettings.model_validate(
         {"input_topics": ["in"], "output_topic": "out", "checkpoint": "none"}
         | {"event_time": "json:at", "delay": "0 s"}
@@ -138,33 +102,22 @@ def _way_of_a_row() -> list[str]:
 
 
 def main() -> None:
-    """Print the figures; `--record` keeps them, `--check` fails where one that was met is not."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    given = parser.parse_args()
-    now = count()
-    if given.record:
-        _RECORD.write_text(json.dumps(now, indent=1) + "\n")
-    before = json.loads(_RECORD.read_text())
-    lost = []
-    for name, figure in now.items():
-        most = before[name] * BUDGETS[name] if name in BUDGETS else _LIMITS[name]
-        state = "met" if figure <= most else "not met yet"
-        if figure <= most and name not in MET:
-            state = "met now: add it to MET in tests/house/count.py"
-        if figure > most and name in MET:
-            state = "was met before"
-            lost.append(name)
-        ratio = figure / before[name]
-        print(f"{name:16} {figure:9,}  {ratio:.3f} of before, budget {most:,.2f}: {state}")
-    if not given.check:
-        _show_rooms()
-        way = _way_of_a_row()
-        print(f"\nfiles entered for one row, outside kafka, base and store: {len(way)}")
-        print("  " + "\n  ".join(way))
-    elif lost:
-        sys.exit("over a budget that had been met: " + ", ".join(lost))
+    """Print the lines of each product, and the way of a row."""
+    lines = {product: Counter[str]() for product in _PRODUCTS}
+    files = Counter[str]()
+    for path in _sources():
+        product = _product_of(path)
+        lines[product] += kinds_of_lines(path)
+        files[product] += 1
+    print(f"{'product':14}{'lines':>8}{'code':>8}{'docstring':>11}{'comment':>9}{'files':>7}")
+    for product, kinds in lines.items():
+        print(
+            f"{product:14}{kinds.total():8,}{kinds['code']:8,}{kinds['docstring']:11,}"
+            f"{kinds['comment']:9,}{files[product]:7,}"
+        )
+    way = _way_of_a_row()
+    print(f"\nfiles that one row passes, outside of kafka, base and store: {len(way)}")
+    print("  " + "\n  ".join(way))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.cli import broker as _broker_cli
 from sequitur.embedded import EmbeddedBroker
 from sequitur.errors import BrokerStartError, JarHashError, JavaError, PortInUseError

@@ -16,10 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.base.retry import Outages
 from sequitur.consumer.reorder import ReorderSettings
+from sequitur.consumer.subscription.backlog import Surveyor
 from sequitur.errors import TopicError, UnansweredError
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.kafka.leader_topics import LeaderTopics
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering import batch_size as row_probe
 from sequitur.pipelines.ordering.batch_size import mean_row_bytes
@@ -111,7 +111,7 @@ def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: M
     for number in range(10):
         client.produce(names[0], b"", partition=0, timestamp=1_000 * (number + 1))
     assert client.flush(PATIENCE_S) == 0
-    told, asked = KafkaTopics(kafka), LeaderTopics(kafka)
+    told, asked = KafkaTopics(kafka), Surveyor(kafka, by_thread=True).topics
     where = [SourcePartition(names[0], one) for one in range(3)]
     assert asked.ids(names) == told.ids(names)
     assert len(asked.ids(names)) == 4
@@ -125,9 +125,10 @@ def test_the_threads_own_connections_tell_the_same(broker: Broker, make_topic: M
 
 def test_without_brokers_the_threads_own_connections_say_so() -> None:
     impatient = Outages(0, 0, wait=lambda _: False, tell=len)
-    topics = LeaderTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), impatient)
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    surveyor = Surveyor(kafka, outages=impatient, by_thread=True)
     with pytest.raises(UnansweredError, match="do not list their topics: no answer"):
-        topics.counts(["t"])
+        surveyor.topics.counts(["t"])
 
 
 @pytest.mark.promise("cli-job-run-broker", "order-output-topic-compacted")

@@ -16,11 +16,11 @@ from uuid import uuid4
 
 import pytest
 
+from sequitur.base.ports import choose_free
 from sequitur.base.process import ProcessIdentity
 from sequitur.cli.main import main
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings
-from sequitur.embedded import choose_free
 from sequitur.errors import StepFunctionError, SubscriptionFencedError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import SourcePartition

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.protocol.fetch import FetchRequest
 
-from sequitur.kafka.connections import Leaders
+from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.producer_ids import ProducerState
 from sequitur.kafka.reader import RACK, Reader

@@ -12,11 +12,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
     NewTopic,
 )
 
+from sequitur.base.ports import choose_free
 from sequitur.cli.topic_reader import read_topic
 from sequitur.consumer.reorder.reasons import REASON_HEADER
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
-from sequitur.embedded import choose_free
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint

@@ -26,7 +26,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.consumer.subscription.cursor_store import CursorStore
 from sequitur.consumer.topology import ProcessSettings
 from sequitur.kafka.partition import SourcePartition

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.consumer.reorder.step_log import StepKind
 from sequitur.errors import SinkUnansweredError, TopicError, UnansweredError
 from sequitur.kafka.admin import KafkaTopics

@@ -12,8 +12,8 @@ from sequitur.errors import (
     OutputMismatchError,
     SendUnansweredError,
 )
-from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.record_layout import KafkaBatch
 from sequitur.pipelines.sink import step_plans

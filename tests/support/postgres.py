@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from sequitur.embedded import HOST, choose_free
+from sequitur.base.ports import HOST, choose_free
 from tests.support.waiting import PATIENCE_S
 
 _UP_TIMEOUT_S = 2 * PATIENCE_S

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import EmbeddedTestBroker
 from tests.support.waiting import PATIENCE_S

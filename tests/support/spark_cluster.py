@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.pipelines.launch import class_archive_options, spark_submit_environment
 from sequitur.pipelines.spark_settings import spark_home
 from tests.spark.submitted_job import SHORT_LIVED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.pipelines.jars import find_java, locked_jars
 from sequitur.pipelines.launch import ClassArchive
 from tests.support.brokers import POLL_S, EmbeddedTestBroker

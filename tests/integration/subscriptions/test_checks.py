@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -34,7 +34,6 @@ from sequitur.consumer.subscription.registry_store import RegistryStore
 from sequitur.consumer.subscription.retention_run import run_retention
 from sequitur.consumer.subscription.subscription_state import SubscriptionState
 from sequitur.errors import SubscriptionExistsError, SubscriptionFencedError, TopicError
-from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.control import ToDo, control_topic, key_of
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.reader import Reader
@@ -470,14 +469,15 @@ def test_each_cursor_has_the_age_of_its_first_message(
     assert {(where.partition, offset): ms for (where, offset), ms in found.items()} == {
         (part, offset): topics.now_ms - 1_000 * (10_000 - 100 * offset) for part, offset in expected
     }
-    all_topics, asked = KafkaTopics._all, list[str]()
-
-    def counted(self: KafkaTopics) -> dict[str, int]:
-        asked.append("all topics")
-        return all_topics(self)
-
-    monkeypatch.setattr(KafkaTopics, "_all", counted)
     other = SubscribedTopics(topics.kafka)
+    admin, asked = other.surveyor.admin, list[str]()
+    list_topics = admin.list_topics
+
+    def counted(**options: Any) -> Any:
+        asked.append("all topics")
+        return list_topics(**options)
+
+    monkeypatch.setattr(admin, "list_topics", counted)
     slow = [one for one in other.check().findings if one.kind is FindingKind.SLOW_SUBSCRIPTION]
     assert sorted(one.subscription or "" for one in slow) == sorted(
         f"sub{number}" for number in range(1, 13)

@@ -20,7 +20,7 @@ import typer
 import sequitur
 from sequitur.base.program import is_debugging, run_program
 from sequitur.errors import BrokerUnreachableError, ProducerError, RetriableError
-from sequitur.kafka.connections import require_broker
+from sequitur.kafka.broker_check import require_broker
 from sequitur.producer import KafkaSettings
 from tests.support.waiting import PATIENCE_S
 

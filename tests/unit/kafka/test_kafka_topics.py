@@ -15,11 +15,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sequitur.base.retry import Outages
 from sequitur.errors import FatalError, RetriableError, TopicError, UnansweredError
-from sequitur.kafka import admin as creation
 from sequitur.kafka import admin as kafka_topics
 from sequitur.kafka import connections
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.partition import OutputPartition, SourcePartition
+from sequitur.kafka.shared_admin import SharedAdmin
 from sequitur.producer import KafkaSettings
 from tests.support.fake_cluster import FakeCluster, FakeWire
 from tests.support.partition_model import PartitionModel
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 def _impatient() -> Outages:
     return Outages(0, 0, wait=lambda _: False)
+
+
+def _topics(admin: Any, outages: Outages) -> KafkaTopics:
+    return KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), outages, admin)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +54,13 @@ def test_no_answer_is_an_error_that_says_so(
 ) -> None:
     """Our patience may end before the client's own: then there is no error of Kafka's to tell."""
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.01)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
     silent: Future[Any] = Future()
     admin = SimpleNamespace(
         list_offsets=lambda wanted, **_: dict.fromkeys(wanted, silent),
         list_topics=lambda **_: SimpleNamespace(topics={}),
         create_topics=lambda _topics, **_: {"t": silent},
     )
-    monkeypatch.setattr(topics, "_admin", admin)
+    topics = _topics(admin, _impatient())
     with pytest.raises(TopicError, match=complaint):
         ask(topics)
 
@@ -68,19 +71,19 @@ def test_a_topic_that_was_just_created_is_waited_for(
 ) -> None:
     """Another broker may answer that it is not there, also where another client has created it."""
     monkeypatch.setattr(kafka_topics, "_LOOK_S", 0)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
     created: Future[None] = Future()
     if is_ours:
         created.set_result(None)
     else:
         created.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
-    found = SimpleNamespace(partitions={0: None, 1: None}, error=None)
+    led = SimpleNamespace(leader=1)
+    found = SimpleNamespace(partitions={0: led, 1: led}, error=None)
     answers = [{}, {}, {"t": found}]
     admin = SimpleNamespace(
         list_topics=lambda **_: SimpleNamespace(topics=answers.pop(0)),
         create_topics=lambda _topics, **_: {"t": created},
     )
-    monkeypatch.setattr(topics, "_admin", admin)
+    topics = _topics(admin, _impatient())
     assert topics.ensure("t", partitions=2, replication_factor=1) == 2
     assert not answers
 
@@ -101,8 +104,9 @@ def test_whoever_is_to_stop_waits_for_no_broker_that_hangs(
     silent: Future[Any] = Future()
 
     def hang(**_options: Any) -> None:
-        stop.set()
-        is_over.wait()
+        if not stop.is_set():
+            stop.set()
+            is_over.wait()
 
     def promise(wanted: Any, **_options: Any) -> dict[Any, Any]:
         stop.set()
@@ -110,12 +114,8 @@ def test_whoever_is_to_stop_waits_for_no_broker_that_hangs(
 
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 3_600.0)
     monkeypatch.setattr(kafka_topics, "_STOPPING_S", 0.1)
-    topics = KafkaTopics(
-        KafkaSettings(bootstrap_servers="127.0.0.1:1"), Outages(3_600, 0, wait=stop.wait, tell=len)
-    )
     admin = SimpleNamespace(list_topics=hang, list_offsets=promise)
-    monkeypatch.setattr(topics, "_admin", admin)
-    monkeypatch.setattr(topics, "_learn", bool)
+    topics = _topics(admin, Outages(3_600, 0, wait=stop.wait, tell=len))
     with pytest.raises(UnansweredError):
         ask(topics)
     is_over.set()
@@ -123,15 +123,17 @@ def test_whoever_is_to_stop_waits_for_no_broker_that_hangs(
 
 
 @pytest.mark.promise("order-broker-hangs")
-def test_a_cluster_that_names_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_names_no_broker_is_asked_again() -> None:
     """As one whose only broker hung for a minute, and answers before it has joined again."""
     answers: list[dict[int, Any]] = [{}, {}, {1: None}]
     patient = Outages(60, 0, wait=lambda _: False, tell=len)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
-    admin = SimpleNamespace(list_topics=lambda **_: SimpleNamespace(brokers=answers.pop(0)))
-    monkeypatch.setattr(topics, "_admin", admin)
-    monkeypatch.setattr(topics, "_configuration", lambda *_: {"producer.id.expiration.ms": "7"})
-    assert topics.producer_expiry_ms() == 7
+    config: Future[Any] = Future()
+    config.set_result({"producer.id.expiration.ms": SimpleNamespace(value="7")})
+    admin = SimpleNamespace(
+        list_topics=lambda **_: SimpleNamespace(brokers=answers.pop(0)),
+        describe_configs=lambda wanted, **_: dict.fromkeys(wanted, config),
+    )
+    assert _topics(admin, patient).producer_expiry_ms() == 7
 
 
 class _Held:
@@ -142,14 +144,14 @@ def test_what_asked_in_vain_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> Non
     """By the real client: its calls that raise keep the error that is handled meanwhile."""
     monkeypatch.setattr(kafka_topics, "_TIMEOUT_S", 0.2)
     monkeypatch.setattr(kafka_topics, "_LEARNS_IN_S", 0.1)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
-    learn, learned = topics._learn, []
+    real, learned = SharedAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1")), []
 
-    def learn_in_vain() -> None:
-        learn()
+    def learn_in_vain(**options: Any) -> Any:
         learned.append(True)
+        return real.list_topics(**options)
 
-    monkeypatch.setattr(topics, "_learn", learn_in_vain)
+    admin = SimpleNamespace(list_offsets=real.list_offsets, list_topics=learn_in_vain)
+    topics = _topics(admin, _impatient())
 
     def ask() -> weakref.ref[_Held]:
         held = _Held()
@@ -174,21 +176,18 @@ def test_what_asked_in_vain_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> Non
         KafkaError.UNKNOWN_LEADER_EPOCH,
     ],
 )
-def test_partitions_without_a_leader_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_partitions_without_a_leader_are_waited_for(code: int) -> None:
     """As long as patience goes; also where our client finds no leader to ask at all."""
     where = SourcePartition("t", 0)
     answers: list[Future[Any]] = [Future(), Future()]
     answers[0].set_exception(KafkaException(KafkaError(code)))
     answers[1].set_result(SimpleNamespace(offset=7))
     patient = Outages(60, 0, wait=lambda _: False, tell=len)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
     admin = SimpleNamespace(
         list_offsets=lambda wanted, **_: dict.fromkeys(wanted, answers.pop(0)),
         list_topics=lambda **_: SimpleNamespace(topics={}),
     )
-    monkeypatch.setattr(topics, "_admin", admin)
+    topics = _topics(admin, patient)
     assert topics.high_watermarks([where]) == {where: 7}
 
 
@@ -230,11 +229,10 @@ def test_who_asks_for_some_waits_for_no_leader_that_does_not_answer(
         asked.append(some)
         return dict.fromkeys(some, answer)
 
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
     admin = SimpleNamespace(
         list_offsets=list_offsets, list_topics=lambda **_: SimpleNamespace(topics={})
     )
-    monkeypatch.setattr(topics, "_admin", admin)
+    topics = _topics(admin, _impatient())
     for _ in range(3):
         assert topics.high_watermarks(wanted, of_some=True) == {wanted[1]: 0}
     assert len(asked) == 1
@@ -266,10 +264,10 @@ async def test_a_topic_is_asked_for_again_if_what_hinders_it_passes(
     answer: Future[Any] = Future()
     answer.set_exception(KafkaException(KafkaError(code)))
     admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
-    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    monkeypatch.setattr(kafka_topics, "AdminClient", lambda _: admin)
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(error, match="topic t could not be created"):
-        await creation.create_topic(kafka, "t", partitions=1, replication_factor=3)
+        await kafka_topics.create_topic(kafka, "t", partitions=1, replication_factor=3)
 
 
 async def test_a_topic_that_is_there_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +275,9 @@ async def test_a_topic_that_is_there_is_not_created(monkeypatch: pytest.MonkeyPa
     answer: Future[Any] = Future()
     answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
     admin = SimpleNamespace(create_topics=lambda _topics, **_: {"t": answer})
-    monkeypatch.setattr(creation, "AdminClient", lambda _: admin)
+    monkeypatch.setattr(kafka_topics, "AdminClient", lambda _: admin)
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    assert not await creation.create_topic(kafka, "t", partitions=1, replication_factor=1)
+    assert not await kafka_topics.create_topic(kafka, "t", partitions=1, replication_factor=1)
 
 
 class _Admin:
@@ -314,13 +312,11 @@ class _Admin:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaTopics, _Admin]:
+def cluster() -> tuple[KafkaTopics, _Admin]:
     """Topics `a` and `b`; the second partition of `a` has no leader."""
     admin = _Admin(a=[True, False], b=[True])
     patient = Outages(60, 0, wait=lambda _: False, tell=len)
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), patient)
-    monkeypatch.setattr(topics, "_admin", admin)
-    return topics, admin
+    return _topics(admin, patient), admin
 
 
 def test_each_leader_is_asked_once_for_all_its_partitions(
@@ -352,7 +348,6 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are quarantined by it; what topics delete by themselves is asked for once a minute."""
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
     config = {"max.message.bytes": "2000", "retention.ms": "-1"}
     asked = []
 
@@ -363,7 +358,7 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
         return dict.fromkeys(wanted, answer)
 
     now_s = 1_000.0
-    monkeypatch.setattr(topics, "_admin", SimpleNamespace(describe_configs=describe))
+    topics = _topics(SimpleNamespace(describe_configs=describe), _impatient())
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     limits = [topics.record_limit("t").max_bytes for _ in range(2)]
     config["max.message.bytes"] = "9000"
@@ -375,9 +370,7 @@ def test_limit_that_is_raised_is_noticed_within_a_second(
     assert asked == [["t"]] * 2
 
 
-def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read() -> None:
     """One that is deleted meanwhile may be among them."""
     told: dict[str, str | int] = {
         "of_a": "compact",
@@ -401,7 +394,6 @@ def test_compacted_topics_are_found_also_where_their_settings_may_not_be_read(
         list_topics=_Admin(another=[True], **{name: [True] for name in told}).list_topics,
         describe_configs=describe,
     )
-    topics = KafkaTopics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), _impatient())
-    monkeypatch.setattr(topics, "_admin", admin)
+    topics = _topics(admin, _impatient())
     found = topics.compacted(lambda name: name.startswith("of_"))
     assert found == ["of_a", "of_b", "of_d", "of_e"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import OutcomeUnknownError, RetriableError
-from sequitur.kafka import connections
-from sequitur.kafka.connections import Leaders
+from sequitur.kafka import leaders
+from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import PartitionAnswer
 
@@ -98,7 +98,7 @@ async def test_a_request_has_one_batch_of_a_partition() -> None:
 
 async def test_a_request_is_not_large_if_need_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch that is larger than the limit goes alone; of a partition the order stays."""
-    monkeypatch.setattr(connections, "_REQUEST_BYTES", 5)
+    monkeypatch.setattr(leaders, "_REQUEST_BYTES", 5)
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [
@@ -116,7 +116,7 @@ async def test_a_request_is_not_large_if_need_not_be(monkeypatch: pytest.MonkeyP
 
 async def test_a_partition_does_not_overtake_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that has to wait for the next request holds up later ones of its partition."""
-    monkeypatch.setattr(connections, "_REQUEST_BYTES", 5)
+    monkeypatch.setattr(leaders, "_REQUEST_BYTES", 5)
     wire = _Wire()
     all_of = _leaders(wire)
     answers = [

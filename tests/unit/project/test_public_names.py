@@ -8,6 +8,8 @@ import pickle
 import pkgutil
 import pydoc
 import re
+from functools import cached_property
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +95,27 @@ def test_types_of_public_signatures_are_public(face: str, name: str) -> None:
     value = getattr(importlib.import_module(face), name)
     named = {word for text in _annotations(value) for word in re.findall(r"[A-Za-z_][\w.]*", text)}
     assert {word for word in named if word in _OWN and word not in public} == set()
+
+
+@pytest.mark.parametrize(("face", "name"), _NAMES)
+def test_public_names_have_docstrings(face: str, name: str) -> None:
+    """The reference leaves out a member without one."""
+    value = getattr(importlib.import_module(face), name)
+    documented = [(name, value)] if inspect.isclass(value) or inspect.isfunction(value) else []
+    for owner in value.__mro__ if inspect.isclass(value) else ():
+        if owner.__module__.startswith("sequitur"):
+            documented += [
+                (f"{owner.__name__}.{key}", getattr(member, "__func__", member))
+                for key, member in vars(owner).items()
+                if not key.startswith("_")
+            ]
+    assert [
+        called
+        for called, one in documented
+        if isinstance(one, type | property | cached_property | FunctionType)
+        and not one.__doc__
+        and called not in NOT_FOR_USERS
+    ] == []
 
 
 def _annotations(value: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ import msgspec
 import psutil
 import pytest
 
-from sequitur import embedded as _ports
+from sequitur.base import ports as _ports
 from sequitur.embedded import (
     BrokerRecord,
     EmbeddedBroker,

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from sequitur.embedded import run_with_children
+from sequitur.base.child_processes import run_with_children
 from tests.support.waiting import PATIENCE_S
 
 _CHILD = """
@@ -21,7 +21,7 @@ grandchild.wait()
 """
 _COMMAND = f"""
 import os, sys
-from sequitur.embedded import leaving_on_signals, run_with_children
+from sequitur.base.child_processes import leaving_on_signals, run_with_children
 with leaving_on_signals():
     try:
         run_with_children([sys.executable, "-c", {_CHILD!r}], os.environ, timeout_s=600)
@@ -74,7 +74,7 @@ _INTERRUPTED = """
 import os, signal, subprocess, sys, tempfile
 from pathlib import Path
 from sequitur.cli import demo
-from sequitur.embedded import leaving_on_signals, run_with_children
+from sequitur.base.child_processes import leaving_on_signals, run_with_children
 
 class Interrupted(subprocess.Popen):
     def __init__(self, command, **options):

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from sequitur.base.ports import choose_free
 from sequitur.consumer.subscription.cursor import Cursor, CursorIdentity
 from sequitur.consumer.subscription.partitions import PartitionCursor
-from sequitur.embedded import choose_free
 from sequitur.errors import ReorderError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_metrics import JobMetrics, serve_metrics

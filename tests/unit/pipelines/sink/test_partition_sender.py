@@ -18,8 +18,8 @@ from sequitur.errors import (
     SinkError,
 )
 from sequitur.kafka.connection_check import translated
-from sequitur.kafka.connections import Leaders
 from sequitur.kafka.identity import Identity
+from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import DescribeProducersRequest
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
