@@ -40,6 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from sequitur.base.retry import Backoff, Retry
+from sequitur.consumer.topology.state.sql.database_errors import naming_failures
 from sequitur.consumer.topology.state.sql.dialects import (
     PAGE_KEYS,
     Dialect,
@@ -51,7 +52,6 @@ from sequitur.consumer.topology.state.sql.dialects import (
 from sequitur.consumer.topology.state.sql.engines import (
     LOCK_TIMEOUT_S,
     engine_of,
-    naming_failures,
     on_connection,
 )
 from sequitur.consumer.topology.state.store import (

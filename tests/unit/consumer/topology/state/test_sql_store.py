@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import shutil
 import sqlite3
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,17 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(StateError, match=r"pip install 'sequitur-kafka\[state\]'"):
             SQLStore(url)
+
+
+def test_sqlite_needs_no_driver_of_postgresql(store: SQLStore) -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from sequitur.consumer.topology.state import SQLStore, TransactionalState\n"
+        f"store = SQLStore({store.url!r})\n"
+        "store.create({'sum': [TransactionalState(store, 'counts')]}, 'counting', 'epoch')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert _sql(store, "SELECT name FROM sequitur_states") == [("counts",)]
 
 
 def test_stores_are_values() -> None:
