@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.errors import StateError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ LOCK_TIMEOUT_S: Final = 30
 _CONNECT_TIMEOUT_S: Final = 10
 _KEPT: Final = 4
 _SQLITE_OLDEST: Final = (3, 35, 0)  # RETURNING
-_WAIT_S: Final = 0.01
+_AT_ONCE: Final = Retry(most=2, backoff=Backoff(initial_ms=0))
+_EACH_10_MS: Final = Backoff(initial_ms=10, jitter=0, factor=1)
 _POSTGRESQL: Final = {
     "connect_timeout": _CONNECT_TIMEOUT_S,
     "application_name": "sequitur",
@@ -62,17 +63,25 @@ def engine_of(store: SQLStore) -> Engine:
 
 
 def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
-    """Do what may be done twice, since a kept connection may turn out to be dead."""
+    """Return what work on a connection gives; it may be done twice, see `outlive_connection`."""
     engine = engine_of(store)
-    try:
+
+    def ask() -> _Result:
         with engine.connect() as connection:
             return work(connection)
-    except DBAPIError as error:
-        if not error.connection_invalidated:
-            raise
-    # The engine has dropped its other connections, too.
-    with engine.connect() as connection:
-        return work(connection)
+
+    return outlive_connection(ask)
+
+
+def outlive_connection(ask: Callable[[], _Result]) -> _Result:
+    """Ask once more if the kept connection was dead: the engine then drops its others, too."""
+    return _AT_ONCE.run(ask, why_lost)
+
+
+def why_lost(error: Exception) -> str | None:
+    """Return why the connection was lost, if the error says that it was."""
+    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return str(error) if is_lost else None
 
 
 def _new_engine(store: SQLStore) -> Engine:
@@ -128,15 +137,21 @@ def _password(name: str) -> str:
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     """Make what is committed outlive the machine, and readers wait for no writer."""
     connection.execute("PRAGMA synchronous = FULL")
-    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+
+    def use_wal() -> None:
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            return
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # SQLite raises nothing then
+            raise StateError(
+                "SQLite cannot keep a write-ahead log in the folder of a state's file: it needs "
+                "shared memory, which some network and container mounts lack. Put the file on a "
+                "local disk, or use PostgreSQL"
+            )
+
     # SQLite does not wait by itself for the lock that this takes.
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(_WAIT_S)
+    retry = Retry(patience_s=LOCK_TIMEOUT_S, backoff=_EACH_10_MS)
+    retry.run(use_wal, any_of(sqlite3.OperationalError))
 
 
 def _forget_in_fork() -> None:

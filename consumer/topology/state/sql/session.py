@@ -53,6 +53,8 @@ from sequitur.consumer.topology.state.sql.engines import (
     LOCK_TIMEOUT_S,
     engine_of,
     on_connection,
+    outlive_connection,
+    why_lost,
 )
 from sequitur.consumer.topology.state.store import (
     Change,
@@ -548,19 +550,19 @@ class SQLSession(StateSession):
         return self._found(connection)
 
     def _begun(self) -> Connection:
-        """Return a connection on which a transaction has begun: a new one if the kept is dead."""
+        """Return a connection on which a transaction has begun."""
         engine = engine_of(self._store)
-        for is_last in (False, True):
+
+        def begun() -> Connection:
             connection = engine.connect()
             try:
                 self._dialect.begin(connection)
-            except DBAPIError as error:
+            except DBAPIError:
                 connection.close()
-                if is_last or not error.connection_invalidated:
-                    raise
-            else:
-                return connection
-        raise AssertionError("unreachable")
+                raise
+            return connection
+
+        return outlive_connection(begun)
 
     def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
         """Write everything, the task's row first; False if the commit that is repeated was done."""
@@ -630,6 +632,5 @@ class _LostAnswerError(Exception):
 
 
 def _passes(error: Exception) -> str | None:
-    # Else the server is there, and does not let it repeat the commit now.
-    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return str(error) if is_lost or isinstance(error, _LostAnswerError) else None
+    # Otherwise the server is there, and does not let the commit be repeated now.
+    return str(error) if isinstance(error, _LostAnswerError) else why_lost(error)

@@ -163,6 +163,20 @@ def test_commits_outlive_the_machine(store: SQLStore) -> None:
     assert said == ["wal", 2, engines.LOCK_TIMEOUT_S * 1000]
 
 
+@pytest.mark.promise("state-sqlite-shared-memory")
+def test_a_folder_without_shared_memory_is_refused(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.dbapi2.connect
+
+    def connect_without(path: str, **options: Any) -> sqlite3.Connection:
+        return connect(f"file:{path}?vfs=unix-none", uri=True, **options)
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", connect_without)
+    with pytest.raises(StateError, match=r"cannot keep a write-ahead log.* local disk"):
+        create(TransactionalState(store, "counts"))
+
+
 def test_many_create_at_once(store: SQLStore) -> None:
     """Whoever is first makes the tables; the others find them."""
     states = [TransactionalState(store, f"state_{number}") for number in range(3)]
