@@ -7,21 +7,17 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.consumer.topology.state.store import (
-    Change,
+from sequitur.consumer.topology.state.fence import check_host
+from sequitur.consumer.topology.state.rows import (
     RowAge,
-    StateKind,
     age_of,
     before_update,
     check_group,
-    check_host,
     conflict,
-    copy_of,
-    fit_keys,
-    fit_value,
     is_others,
-    shown,
 )
+from sequitur.consumer.topology.state.store import Change, StateKind
+from sequitur.consumer.topology.state.values import copy_of, fit_keys, fit_value, shown
 from sequitur.errors import StateError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.store import OTHER_DATABASE
+from sequitur.consumer.topology.state.fence import OTHER_DATABASE
 from sequitur.errors import StateError, StateOwnerError, StateUnavailableError, StateValueError
 
 if TYPE_CHECKING:

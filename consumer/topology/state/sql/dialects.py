@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL are told in words of their own: begin, read and write by the page."""
+"""The statements that SQLite and PostgreSQL need in different forms: begin, read, write pages."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def array_literal(kind: type, items: Iterable[Any]) -> str:
 PAGE_KEYS: Final = 10_000
 """Rows of one round trip, at most."""
 PAGE_BYTES: Final = 4 << 20
-"""And of what they hold: a server that works for long is not told from one that hangs."""
+"""Bytes of one round trip, at most: a server that works for long looks like one that hangs."""
 _LARGE_KEYS: Final = 1_000
 """Rows that are read at a time where values may be large."""
 _COLUMNS: Final = '"key", "value", "previous", "txid", "task"'
-# A row of another task, or of a newer transaction, is not written, and the count tells.
+# A row of another task or of a newer transaction is not written: the count of rows shows it.
 _RULES: Final = {
     StateKind.TRANSACTIONAL: 'WHERE t."txid" < excluded."txid"',
     StateKind.OPAQUE: 'WHERE t."txid" < excluded."txid"'
@@ -79,7 +79,7 @@ def _upsert(state: State, rows: str) -> str:
 
 
 def encoded(state: State, changes: Sequence[Change]) -> Iterator[tuple[Key, Any]]:
-    """Return keys and what columns hold for their values: NULL where they have none any more."""
+    """Return keys, each with what its column holds: None for a key that was removed."""
     if state.value is object:
         return ((key, None if value is None else json.dumps(value)) for key, value in changes)
     return iter(changes)
@@ -91,7 +91,7 @@ def read_keys(state: State) -> int:
 
 
 def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
-    """Return rows in pages of so many at most, and of `PAGE_BYTES`, or of one larger row."""
+    """Return rows in pages of `most` rows and `PAGE_BYTES` at most; a larger row is one page."""
     page: list[tuple[Key, Any]] = []
     size = 0
     for row in rows:
@@ -118,11 +118,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def takes_unicode(self, connection: Connection) -> bool:
-        """Whether all letters have a form in the database's encoding."""
+        """Whether the database's encoding has all of Unicode."""
 
     @abstractmethod
     def share(self, connection: Connection, topology: str) -> None:
-        """Lock a topology's row against who gives its tries up, until the transaction ends."""
+        """Lock a topology's row against `give_up` until the transaction ends."""
 
     @abstractmethod
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
@@ -151,7 +151,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """Delete what has no value since an earlier transaction, of a page of keys."""
+        """Delete those of a page of keys that an earlier transaction left without a value."""
 
     def rollback(self, connection: Connection) -> None:
         """End a transaction without effect."""

@@ -37,7 +37,7 @@ _EACH_10_MS: Final = Backoff(initial_ms=10, jitter=0, factor=1)
 _POSTGRESQL: Final = {
     "connect_timeout": _CONNECT_TIMEOUT_S,
     "application_name": "sequitur",
-    # A server that went away without a word is noticed.
+    # So that a server is missed that went away without a word.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
