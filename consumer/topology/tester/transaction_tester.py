@@ -13,7 +13,8 @@ from sequitur.consumer.topology.step.transaction_run import (
     ProcessingRun,
     TransactionTries,
 )
-from sequitur.consumer.topology.tester.tester import InMemoryInput, TopologyTester
+from sequitur.consumer.topology.tester.in_memory import InMemoryInput
+from sequitur.consumer.topology.tester.tester import TopologyTester
 from sequitur.consumer.topology.transactional.attempt import (
     Phase,
     Transaction,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology._settings import ProcessSettings
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.batch import Handle
-    from sequitur.consumer.topology.tester.tester import Givens, InMemoryBatch
+    from sequitur.consumer.topology.tester.in_memory import Givens, InMemoryBatch
     from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _OFFSET_BITS: Final = 32
