@@ -217,8 +217,6 @@ class _Exchange:
 
 
 class _Records:
-    """The records of a task, by output."""
-
     def __init__(self, emissions: Iterator[int]) -> None:
         self._emissions = emissions
         self._written: dict[str, list[Written]] = {}

@@ -391,7 +391,7 @@ class _Hook(EventHook):
         self._pass_on(failed)
 
     def trees(self, result: StepResult) -> list[TupleTree]:
-        """Return the trees of the batch, now that it is over."""
+        """Return the trees of the batch that has ended, each with its verdict."""
         self._note_made(result)
         for tree in self.batch.trees:
             heard = self._verdicts.get(Place(*tree.event[4:7]), "held")

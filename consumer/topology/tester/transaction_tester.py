@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _OFFSET_BITS: Final = 32
-"""Offsets of a spout's own tuples: the transaction's number comes first."""
+"""A spout's own tuple has the transaction's number above these bits of its offset."""
 
 
 class FailedTry(NamedTuple):
@@ -164,13 +164,13 @@ class TransactionTester(TopologyTester):
         return True
 
     def _emitted(self, attempt: TransactionAttempt) -> list[InMemoryInput]:
-        """Return what the topology's own spout emits for a try, by its tasks."""
+        """Return the input of each task: the tuples of the topology's own spout, for one try."""
         assert self._spout is not None
         if attempt.transaction_id == self._emitted_last:
             self._spout.failed(attempt.transaction_id)
         emitted = self._spout.emit(attempt)
         self._emitted_last = attempt.transaction_id
-        # Those of an earlier batch that wait are others than those with their number in this one.
+        # Waiting tuples of earlier batches keep their offsets: the transaction tells them apart.
         name, first = self._given.spout.id, attempt.transaction_id << _OFFSET_BITS
         return [
             InMemoryInput(
@@ -221,7 +221,7 @@ class TransactionTester(TopologyTester):
         self.advance(seconds)
 
     def _forget(self) -> None:
-        """Forget what a processing phase has told: it counts for nothing."""
+        """Forget the acks and the emitted batch of a processing phase that failed."""
         del self.acked[self._acked_before :]
         if self._spout is not None and self._emitted_last == self.transaction_id + 1:
             self._spout.failed(self._emitted_last)
@@ -279,13 +279,13 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         ).run()
 
     def discard(self, prepared: StepResult, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`; no earlier try is alive in this process."""
+        """Return True: no earlier try is alive in this process."""
         del prepared, attempt
         self._forget()
         return True
 
     def settles_untouched(self, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`; databases are asked in a job alone."""
+        """Return False: only a job asks the databases."""
         del attempt
         return False
 

@@ -236,7 +236,7 @@ def _quoted(text: str) -> str:
 def _draw(
     path: Path, title: str, nodes: Sequence[_Node], links: Sequence[_Link], show: Any
 ) -> None:
-    """Layers from left to right, each node in the next free row of its layer."""
+    """Draw layers from left to right, each node in the next free row of its layer."""
     # Loaded here, as a plotting library takes a second to load and is rarely wanted.
     agg = load("matplotlib.backends.backend_agg", _PICTURE)
 

@@ -170,7 +170,7 @@ class SQLSession(StateSession):
             raise StateValueError(str(error), (self._refused(*self._page),)) from error
 
     def _doubtful(self, changes: Mapping[State, Sequence[Change]]) -> Rows:
-        """Return the rows that the database might refuse, of the states that have some."""
+        """Return the rows that the database might refuse, by state."""
         takes_unicode = on_connection(self._store, self._dialect.takes_unicode)
         found: Rows = {}
         for state in sorted(changes, key=lambda one: one.name):
@@ -196,7 +196,7 @@ class SQLSession(StateSession):
                 self._roll_back(connection)
 
     def _refused(self, state: State, page: Sequence[tuple[Key, Any]]) -> Key:
-        """Find the first row of a page that is refused, by halves."""
+        """Return the key of the first row that the database refuses, found by halves."""
         while len(page) > 1:
             half = page[: len(page) // 2]
             try:
@@ -232,9 +232,9 @@ class SQLSession(StateSession):
                 raise
 
     def _repeat(self, changes: Mapping[State, Sequence[Change]], lost: DBAPIError) -> None:
-        """Repeat a commit that had no answer, which settles whether it was done.
+        """Repeat a commit that had no answer: the repeat settles whether it was done.
 
-        Repeats of one attempt have one batch: whichever of them wrote the row, its rows are there.
+        All repeats of one attempt commit one batch, so it does not matter which of them is done.
         """
         self._given["again"] = 1
         try:
@@ -256,7 +256,6 @@ class SQLSession(StateSession):
         return self._found(connection)
 
     def _begun(self) -> Connection:
-        """Return a connection on which a transaction has begun."""
         engine = engine_of(self._store)
 
         def begun() -> Connection:
