@@ -47,7 +47,7 @@ from tests.support.state_databases import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_commits_outlive_the_machine(store: SQLStore) -> None:
 def test_a_folder_without_shared_memory_is_refused(
     store: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = sqlite3.dbapi2.connect
+    connect: Callable[..., sqlite3.Connection] = sqlite3.dbapi2.connect
 
     def connect_without(path: str, **options: Any) -> sqlite3.Connection:
         return connect(f"file:{path}?vfs=unix-none", uri=True, **options)
