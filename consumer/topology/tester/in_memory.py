@@ -39,39 +39,31 @@ class InMemoryBatch(StepBatch):
 
     @property
     def clock(self) -> Callable[[], float]:
-        """See `StepBatch`."""
         return self.now_s
 
     def time_ms(self) -> int:
-        """See `StepBatch`."""
         return round(self.now_s() * _MS)
 
     def ids(self, stage: int, task: int) -> Callable[[], int]:
-        """See `StepBatch`."""
         del stage, task
         return self.next_edge
 
     @property
     def instances(self) -> Instances:
-        """See `StepBatch`."""
         return self.kept
 
     @property
     def trace(self) -> TreeRecorder:
-        """See `StepBatch`."""
         return self.recorder
 
     def outputs(self, emissions: Iterator[int]) -> _Records:
-        """See `StepBatch`."""
         return _Records(emissions)
 
     def exchange(self, *, is_kept: bool = False) -> _Exchange:
-        """See `StepBatch`."""
         del is_kept
         return _Exchange(self.recorder)
 
     def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
-        """See `StepBatch`."""
         found = [
             (order, component, number, made)
             for _, blobs in sources
@@ -85,38 +77,30 @@ class InMemoryBatch(StepBatch):
             yield component, sent
 
     def write_waiting(self, waiting: Sequence[PendingEvent]) -> list[PendingEvent] | None:
-        """See `StepBatch`."""
         return _as_written(waiting) or None
 
     def write_dead(self, dead: Sequence[PendingEvent]) -> list[PendingEvent]:
-        """See `StepBatch`."""
         return _as_written(dead)
 
     def write_unfinished(self, roots: Sequence[int]) -> list[int]:
-        """See `StepBatch`."""
         return list(roots)
 
     def read_unfinished(self, unfinished: Sequence[Sequence[int]]) -> frozenset[int]:
-        """See `StepBatch`."""
         return frozenset(root for several in unfinished for root in several)
 
     def write_states(
         self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], bytes]
     ) -> Mapping[tuple[str, int], bytes]:
-        """See `StepBatch`."""
         del kept
         return states
 
     def read_state(self, state: bytes) -> bytes:
-        """See `StepBatch`."""
         return state
 
     def write_roots(self, roots: Sequence[Root]) -> list[Root]:
-        """See `StepBatch`."""
         return [root for root in roots if root.is_tracked]
 
     def emitted_roots(self, roots: Sequence[Sequence[Root]]) -> EmittedRoots:
-        """See `StepBatch`."""
         every = [root for own in roots for root in own]
         return EmittedRoots(
             np.array([root.id for root in every], np.uint64),
@@ -126,38 +110,31 @@ class InMemoryBatch(StepBatch):
         )
 
     def attempts_of(self, roots: Sequence[Root]) -> dict[int, int]:
-        """See `StepBatch`."""
         return {root.id: root.attempt for root in roots}
 
     def write_made(
         self, made: Sequence[tuple[int, tuple[Any, ...]]]
     ) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """See `StepBatch`."""
         return made
 
     def read_made(
         self, made: Sequence[tuple[int, tuple[Any, ...]]]
     ) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """See `StepBatch`."""
         return made
 
     def write_acks(self, ids: Any, values: Any, flags: Any) -> list[tuple[Any, Any, Any]]:
-        """See `StepBatch`."""
         which = acker_of(ids, self.ackers)
         own = [which == acker for acker in range(self.ackers)]
         return [(ids[one], values[one], flags[one]) for one in own]
 
     @staticmethod
     def read_acks(acks: Sequence[tuple[Any, Any, Any]], acker: int) -> tuple[Any, Any, Any]:
-        """See `StepBatch`."""
         return acks[acker]
 
     def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> list[EventVerdict]:
-        """See `StepBatch`."""
         return list(verdicts)
 
     def read_verdicts(self, verdicts: list[EventVerdict]) -> list[EventVerdict]:
-        """See `StepBatch`."""
         return verdicts
 
 

@@ -190,14 +190,12 @@ class SQLite(Dialect):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def takes_unicode(self, connection: Connection) -> bool:  # noqa: ARG002 - see `Dialect`
-        """It has no other encodings."""
         return True
 
     def share(self, connection: Connection, topology: str) -> None:
         """There is one writer."""
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """By one query."""
         places = ", ".join("?" * len(keys))
         query = f'SELECT {_COLUMNS} FROM "{state.name}" WHERE "key" IN ({places})'  # noqa: S608
         return _stored_rows(state, connection.exec_driver_sql(query, tuple(keys)).all())
@@ -210,19 +208,16 @@ class SQLite(Dialect):
         txid: int,
         task: int,
     ) -> int:
-        """Row by row, in one call."""
         rows = [(key, value, txid, task) for key, value in page]
         return connection.exec_driver_sql(_upsert(state, "VALUES (?, ?, ?, ?)"), rows).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
-        """The only writer asks."""
         query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = ? AND "task" = ?'  # noqa: S608
         return list(connection.exec_driver_sql(query, (txid, task)).scalars())
 
     def withdraw(
         self, connection: Connection, state: State, keys: Sequence[Key], txid: int
     ) -> None:
-        """Row by row, in two calls."""
         named = f'"{state.name}"'
         rows = [(key, txid) for key in keys]
         connection.exec_driver_sql(
@@ -236,7 +231,6 @@ class SQLite(Dialect):
         )
 
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """Row by row, in one call."""
         connection.exec_driver_sql(
             f'DELETE FROM "{state.name}" WHERE "key" = ? AND "value" IS NULL AND "txid" < ?',  # noqa: S608
             [(key, txid) for key in keys],
@@ -267,12 +261,10 @@ class PostgreSQL(Dialect):
         return bool(info.parameter_status("server_encoding") == "UTF8")
 
     def share(self, connection: Connection, topology: str) -> None:
-        """With other commits."""
         query = "SELECT 1 FROM sequitur_topologies WHERE topology = %s FOR SHARE"
         connection.exec_driver_sql(query, (topology,))
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """By one query."""
         query = (
             f'SELECT {_COLUMNS} FROM "{state.name}" '  # noqa: S608
             f'WHERE "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
@@ -296,14 +288,12 @@ class PostgreSQL(Dialect):
         return connection.exec_driver_sql(_upsert(state, rows), (txid, task, keys, values)).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
-        """Those that are there; another task's are not asked for."""
         query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = %s AND "task" = %s'  # noqa: S608
         return list(connection.exec_driver_sql(query, (txid, task)).scalars())
 
     def withdraw(
         self, connection: Connection, state: State, keys: Sequence[Key], txid: int
     ) -> None:
-        """By two statements."""
         which = f'"txid" = %s AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
         given = (txid, array_literal(state.key, keys))
         connection.exec_driver_sql(
@@ -316,7 +306,6 @@ class PostgreSQL(Dialect):
         )
 
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """By one statement."""
         connection.exec_driver_sql(
             f'DELETE FROM "{state.name}" WHERE "value" IS NULL AND "txid" < %s '  # noqa: S608
             f'AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})',

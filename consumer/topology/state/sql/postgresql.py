@@ -23,7 +23,6 @@ class AnsweredConnection(psycopg.Connection[Any]):
     """Is closed, and says so, when its server has said nothing for `ANSWER_TIMEOUT_S`."""
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """See `psycopg.Connection`."""
         return super().wait(self._within_limit(gen), *args, **options)
 
     def _within_limit(self, gen: Any) -> Generator[Any, Any, Any]:

@@ -121,7 +121,6 @@ class SQLSession(StateSession):
 
     @property
     def is_repeat(self) -> bool:
-        """See `StateSession`."""
         found = self._checked
         return found is not None and found.own is not None and found.own[0] == self._given["txid"]
 
@@ -137,7 +136,6 @@ class SQLSession(StateSession):
         self._checked = found
 
     def read(self, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """See `StateSession.read`."""
 
         def read(connection: Connection) -> dict[Key, Stored]:
             rows: dict[Key, Stored] = {}
@@ -149,7 +147,6 @@ class SQLSession(StateSession):
             return on_connection(self._store, read)
 
     def commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.commit`."""
         with naming_failures(self._store.title):
             try:
                 self._commit(changes)
@@ -157,7 +154,6 @@ class SQLSession(StateSession):
                 self._repeat(changes, lost.error)
 
     def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.try_out`."""
         self._page = None
         try:
             with naming_failures(self._store.title):
