@@ -160,7 +160,7 @@ class InMemoryInput(TaskInput):
         return replace(self, pending=tuple(waiting))
 
 
-Givens: TypeAlias = "Callable[[Any], Sequence[InMemoryInput]]"
+Inputs: TypeAlias = "Callable[[Any], Sequence[InMemoryInput]]"
 """Returns the input of each first-stage task: in a transaction of a try, else it gets None."""
 
 

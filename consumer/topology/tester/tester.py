@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.engine.plan import OutputRecord
     from sequitur.consumer.topology.step.batch import Handle, PendingEvent
     from sequitur.consumer.topology.step.run import StepResult
-    from sequitur.consumer.topology.tester.in_memory import Givens, Written
+    from sequitur.consumer.topology.tester.in_memory import Inputs, Written
     from sequitur.consumer.topology.tester.tuple_trees import TupleTree
 
 _MS = 1000
@@ -213,17 +213,17 @@ class TopologyTester:
             ValueError: An item is not an event.
         """
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
-        self._run(new, lambda _: self._givens(new), watermark_ms)
+        self._run(new, lambda _: self._inputs(new), watermark_ms)
 
     def _run(
-        self, new: Sequence[EventValues], givens: Givens, watermark_ms: int | None = None
+        self, new: Sequence[EventValues], inputs: Inputs, watermark_ms: int | None = None
     ) -> None:
         recorder = TreeRecorder()
         self._hook.batch = recorder
         token = _running.set(self)
         try:
             batch = self._batch(recorder)
-            result = self._carried_out(batch, givens)
+            result = self._carried_out(batch, inputs)
             self._counted.add(self._batches, result.runs)
         finally:
             _running.reset(token)
@@ -254,7 +254,7 @@ class TopologyTester:
     def _pending(self) -> list[PendingEvent]:
         return in_order(some for several in self._waiting.values() for some in several)
 
-    def _givens(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
+    def _inputs(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
         """Return the events of each first-stage task, by key or partition as in the job."""
         partitions = self._partitioner.partitions
         events: list[list[EventValues]] = [[] for _ in range(partitions)]
@@ -268,8 +268,8 @@ class TopologyTester:
             for place, own in enumerate(events)
         ]
 
-    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
-        return StepRun(batch, givens(None), self._states, TasksHere()).run()
+    def _carried_out(self, batch: InMemoryBatch, inputs: Inputs) -> StepResult:
+        return StepRun(batch, inputs(None), self._states, TasksHere()).run()
 
     def _batch(self, recorder: TreeRecorder) -> InMemoryBatch:
         ackers = self._settings.ackers

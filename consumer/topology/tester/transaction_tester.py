@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology._settings import ProcessSettings
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.batch import Handle
-    from sequitur.consumer.topology.tester.in_memory import Givens, InMemoryBatch
+    from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, Inputs
     from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _OFFSET_BITS: Final = 32
@@ -109,7 +109,7 @@ class TransactionTester(TopologyTester):
             topology, settings, parallelism=parallelism, partitions=partitions, seed=seed
         )
         self._epoch = epoch
-        self._given = topology
+        self._transactional = topology
         self._committed = self._committers_tasks() if resumes_after else {}
         self._spout: SpoutBatches | None = None
         self._emitted_last = self._acked_before = 0
@@ -144,7 +144,7 @@ class TransactionTester(TopologyTester):
             super().run(events, watermark_ms=watermark_ms)
             return
         if list(events):
-            spout = self._given.spout.id
+            spout = self._transactional.spout.id
             raise TopologyError(f"spout {spout!r} emits by itself: call run_batch, without events")
         self._run((), self._emitted, watermark_ms)
 
@@ -156,7 +156,7 @@ class TransactionTester(TopologyTester):
             TransactionError: See `run`.
         """
         if self._spout is None:
-            spout = self._given.spout.id
+            spout = self._transactional.spout.id
             raise TopologyError(f"spout {spout!r} is the ordered stream: give `run` its events")
         if not self._spout.is_ready():
             return False
@@ -171,7 +171,7 @@ class TransactionTester(TopologyTester):
         emitted = self._spout.emit(attempt)
         self._emitted_last = attempt.transaction_id
         # Waiting tuples of earlier batches keep their offsets: the transaction tells them apart.
-        name, first = self._given.spout.id, attempt.transaction_id << _OFFSET_BITS
+        name, first = self._transactional.spout.id, attempt.transaction_id << _OFFSET_BITS
         return [
             InMemoryInput(
                 [
@@ -184,10 +184,10 @@ class TransactionTester(TopologyTester):
             for task, own in enumerate(emitted)
         ]
 
-    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
+    def _carried_out(self, batch: InMemoryBatch, inputs: Inputs) -> StepResult:
         tries = _Tries(
             batch,
-            givens,
+            inputs,
             self._states,
             Transaction(
                 TransactionAttempt(self.transaction_id + 1, self._tried),
@@ -211,10 +211,12 @@ class TransactionTester(TopologyTester):
         self._committed = self._committers_tasks()
         if self._spout is not None:
             self._spout.committed(self.transaction_id)
-        return merged(prepared, committed, self._given.commit_phase)
+        return merged(prepared, committed, self._transactional.commit_phase)
 
     def _committers_tasks(self) -> dict[str, int]:
-        return {component: self._plan.tasks[component] for component in self._given.committers}
+        return {
+            component: self._plan.tasks[component] for component in self._transactional.committers
+        }
 
     def _failed(self, attempt: TransactionAttempt, seconds: float, error: BatchFailedError) -> None:
         self.failed_tries.append(FailedTry(attempt, str(error)))
@@ -231,7 +233,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
     def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
         batch: InMemoryBatch,
-        givens: Givens,
+        inputs: Inputs,
         states: Mapping[tuple[str, int], Handle],
         transaction: Transaction,
         policy: RetryPolicy,
@@ -241,7 +243,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         number = transaction.attempt.transaction_id
         super().__init__(f"transaction {number} of {batch.topology.name!r}", policy)
         self._batch = batch
-        self._givens = givens
+        self._inputs = inputs
         self._states = states
         self._transaction = transaction
         self._failed = failed
@@ -259,7 +261,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         batch = self._in_phase(attempt, Phase.PROCESSING)
         return ProcessingRun(
             batch,
-            self._givens(attempt),
+            self._inputs(attempt),
             self._states,
             TasksHere(),
             is_last=is_last,

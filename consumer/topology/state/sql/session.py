@@ -100,7 +100,7 @@ _CLAIM: Final = text(
 class SQLSession(StateSession):
     """Reads and writes of one task's batch."""
 
-    __slots__ = ("_checked", "_dialect", "_given", "_page", "_store", "_writer")
+    __slots__ = ("_checked", "_dialect", "_page", "_parameters", "_store", "_writer")
 
     def __init__(self, store: SQLStore, writer: Writer) -> None:
         self._store = store
@@ -108,7 +108,7 @@ class SQLSession(StateSession):
         self._dialect = dialect_of(is_sqlite=store.is_sqlite)
         self._checked: Found | None = None
         self._page: tuple[State, Sequence[tuple[Key, Any]]] | None = None  # written last
-        self._given: dict[str, Any] = {
+        self._parameters: dict[str, Any] = {
             "topology": writer.topology,
             "epoch": writer.epoch,
             "component": writer.component,
@@ -122,7 +122,9 @@ class SQLSession(StateSession):
     @property
     def is_repeat(self) -> bool:
         found = self._checked
-        return found is not None and found.own is not None and found.own[0] == self._given["txid"]
+        return (
+            found is not None and found.own is not None and found.own[0] == self._parameters["txid"]
+        )
 
     def check(self) -> None:
         """See `StateSession.check`; a topology that never committed is registered."""
@@ -232,7 +234,7 @@ class SQLSession(StateSession):
 
         All repeats of one attempt commit one batch, so it does not matter which of them is done.
         """
-        self._given["again"] = 1
+        self._parameters["again"] = 1
         try:
             _REPEAT.run(lambda: self._commit(changes), _passes)
         except (_LostAnswerError, DBAPIError):
@@ -242,13 +244,13 @@ class SQLSession(StateSession):
             ) from lost
 
     def _found(self, connection: Connection) -> Found:
-        found = connection.execute(_FOUND, self._given).one()
+        found = connection.execute(_FOUND, self._parameters).one()
         epoch, least, newest, txid, attempt, batch = found
         own = None if txid is None else (txid, attempt)
         return Found(epoch, newest, own, least or 0, batch or "")
 
     def _registered(self, connection: Connection) -> Found:
-        connection.execute(_REGISTER, self._given)
+        connection.execute(_REGISTER, self._parameters)
         return self._found(connection)
 
     def _begun(self) -> Connection:
@@ -268,13 +270,13 @@ class SQLSession(StateSession):
     def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
         """Write all rows, the task's first; return False if the repeated commit was done before."""
         self._dialect.share(connection, self._writer.topology)
-        claimed = connection.execute(_CLAIM, self._given).one_or_none()
+        claimed = connection.execute(_CLAIM, self._parameters).one_or_none()
         if claimed is None:
             found = self._found(connection)
-            if self._given["again"] and found.own == tuple(self._writer.transaction):
+            if self._parameters["again"] and found.own == tuple(self._writer.transaction):
                 return False
             raise refusal(self._writer, found, self._store.title)
-        is_repeat = claimed.former_txid == self._given["txid"]
+        is_repeat = claimed.former_txid == self._parameters["txid"]
         if is_repeat and self._checked is not None and not self.is_repeat:
             raise StateUnavailableError(
                 f"{self._writer.title}: an earlier try was committed in {self._store.title} while "
@@ -283,20 +285,20 @@ class SQLSession(StateSession):
         # All in one order, so that no two tasks block each other.
         states = sorted(changes, key=lambda one: one.name)
         if claimed.has_removed and not is_repeat:
-            delete_removed(connection, self._dialect, self._given, states)
+            delete_removed(connection, self._dialect, self._parameters, states)
         for state in states:
             ordered = sorted(changes[state])
             if is_repeat and state.kind is StateKind.OPAQUE:
                 self._withdraw(connection, state, {key for key, _ in ordered})
             for page in pages(encoded(state, ordered), PAGE_KEYS):
                 self._write_page(connection, state, page)
-                note_removed(connection, self._given, state, page)
+                note_removed(connection, self._parameters, state, page)
         return True
 
     def _write_page(
         self, connection: Connection, state: State, page: Sequence[tuple[Key, Any]]
     ) -> None:
-        txid, task = self._given["txid"], self._given["task"]
+        txid, task = self._parameters["txid"], self._parameters["task"]
         self._page = (state, page)
         written = self._dialect.write(connection, state, page, txid, task)
         if written == len(page):
@@ -308,7 +310,7 @@ class SQLSession(StateSession):
 
     def _withdraw(self, connection: Connection, state: State, kept: set[Key]) -> None:
         """Put rows back that an earlier attempt wrote and this one does not: the batch changed."""
-        txid, task = self._given["txid"], self._given["task"]
+        txid, task = self._parameters["txid"], self._parameters["task"]
         written = self._dialect.written_by(connection, state, txid, task)
         for page in pages(((key, 0) for key in sorted(set(written) - kept)), PAGE_KEYS):
             self._dialect.withdraw(connection, state, [key for key, _ in page], txid)
@@ -347,10 +349,13 @@ _OF_TASK: Final = (
 
 
 def note_removed(
-    connection: Connection, given: Mapping[str, Any], state: State, page: Iterable[tuple[Key, Any]]
+    connection: Connection,
+    parameters: Mapping[str, Any],
+    state: State,
+    page: Iterable[tuple[Key, Any]],
 ) -> None:
     """Note which keys of a page a task has removed."""
-    own = {name: given[name] for name in ("topology", "component", "task")}
+    own = {name: parameters[name] for name in ("topology", "component", "task")}
     text = _TEXT[state.key]
     rows = [{**own, "name": state.name, "key": text(key)} for key, value in page if value is None]
     if rows:
@@ -358,13 +363,13 @@ def note_removed(
 
 
 def delete_removed(
-    connection: Connection, dialect: Dialect, given: Mapping[str, Any], states: Sequence[State]
+    connection: Connection, dialect: Dialect, parameters: Mapping[str, Any], states: Sequence[State]
 ) -> None:
     """Delete the rows of the keys that a task removed in its transaction before."""
     for state in states:
         noted = _OF_TASK & (REMOVED.c.name == state.name)
-        texts = set(connection.scalars(select(REMOVED.c.key).where(noted), given))
+        texts = set(connection.scalars(select(REMOVED.c.key).where(noted), parameters))
         keys = sorted(map(_KEY[state.key], texts))
         for page in pages(((key, None) for key in keys), PAGE_KEYS):
-            dialect.delete(connection, state, [key for key, _ in page], given["txid"])
-        connection.execute(REMOVED.delete().where(noted), given)
+            dialect.delete(connection, state, [key for key, _ in page], parameters["txid"])
+        connection.execute(REMOVED.delete().where(noted), parameters)
