@@ -24,7 +24,7 @@ from sequitur.consumer.topology.state import (
     State,
     TransactionalState,
 )
-from sequitur.consumer.topology.state.sql import dialects, engines
+from sequitur.consumer.topology.state.sql import dialects, postgresql
 from sequitur.consumer.topology.state.sql.engines import engine_of
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.errors import StateConflictError, StateError, StateOwnerError, StateUnavailableError
@@ -258,7 +258,7 @@ def test_commit_to_a_server_that_hangs_counts_once(
 
     A repeat that has read the rows before that computes nothing from them.
     """
-    monkeypatch.setattr(engines, "ANSWER_TIMEOUT_S", 1)
+    monkeypatch.setattr(postgresql, "ANSWER_TIMEOUT_S", 1)
     committing = (
         "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' "
         f"AND datname = '{_name(store)}' AND application_name = 'sequitur'"
@@ -282,7 +282,7 @@ def test_commit_to_a_server_that_hangs_counts_once(
             with pytest.raises(StateUnavailableError, match="no answer to the commit"):
                 add(writer(2), state, ["a"], 1)
             assert hanging
-            monkeypatch.setattr(engines, "ANSWER_TIMEOUT_S", PATIENCE_S)  # the lock's ends first
+            monkeypatch.setattr(postgresql, "ANSWER_TIMEOUT_S", PATIENCE_S)  # the lock's ends first
             assert values(near, ["a"], txid=2) == [5]
             late = opened(writer(2, 1), near)
             assert late.state("counts").update("a", adding(1)) == (5, 6)

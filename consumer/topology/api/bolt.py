@@ -1,7 +1,7 @@
-"""When a batch runs: its time, the watermark, and the ticks that are due.
+"""Bolts, which users write, and the moment at which a batch runs them.
 
-All of it follows from what is written down before the batch begins, so a batch that is repeated has
-the same ticks and the same watermark.
+A moment has the batch's time, the watermark and the ticks that are due. All of it follows from what
+is on disk before the batch begins, so a repeated batch has the same ticks and the same watermark.
 """
 
 from __future__ import annotations
@@ -25,93 +25,6 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.api.collector import BasicOutputCollector, OutputCollector
     from sequitur.consumer.topology.api.tuple import Tuple
-
-
-TICK_STREAM: Final = "__tick"
-TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
-"""The stream of tick tuples, by Storm's names."""
-BATCH_TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, (TRANSACTION_FIELD, *TICK.fields))
-"""Likewise in a transactional topology."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a batch runs."""
-
-    number: int = 0
-    now_ms: int = 0  # its time, epoch ms
-    # every event up to this event time is done; None as long as none is known
-    watermark_ms: int | None = None
-    # the bolts that are given a tick, and their intervals in ms
-    ticks: Mapping[str, int] = field(default_factory=dict)
-    # at the end of a run: only what failed is tried again, so bolts that are given nothing rest
-    only_retries: bool = False
-
-
-def ticks_due(
-    intervals_ms: Mapping[str, int], before_ms: int | None, now_ms: int
-) -> dict[str, int]:
-    """Return the bolts that get a tick, with their intervals: one tick each, however late it is.
-
-    Ticks are due at multiples of the interval.
-    """
-    if before_ms is None:
-        return {}
-    return {
-        bolt: interval_ms
-        for bolt, interval_ms in intervals_ms.items()
-        if now_ms // interval_ms > before_ms // interval_ms
-    }
-
-
-def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int | None:
-    """Return when the next tick is due; None if no bolt has ticks, or before the first batch."""
-    if before_ms is None or not intervals_ms:
-        return None
-    return min((before_ms // each + 1) * each for each in intervals_ms.values())
-
-
-def watermark_after(
-    before_ms: int | None, reached_ms: int | None, waiting_ms: int | None
-) -> int | None:
-    """Return the watermark after a batch: every event up to it is done. It never goes back."""
-    if reached_ms is not None and waiting_ms is not None:
-        reached_ms = min(reached_ms, waiting_ms - 1)
-    known = [one for one in (before_ms, reached_ms) if one is not None]
-    return max(known, default=None)
-
-
-# Bolts: what users write.
-
-
-@dataclass(slots=True)
-class TopologyContext:
-    """Where a bolt runs.
-
-    Attributes:
-        topology: Name of the topology.
-        component: The bolt's id.
-        task: Number of this task among the component's, from 0.
-        tasks: How many tasks the component has.
-        config: The topology's configuration.
-        task_counts: How many tasks each component has, this one included.
-        now_ms: The batch's time, epoch ms. This and the watermark are new in each batch.
-        watermark_ms: All events up to this event time are done. None: not known yet.
-    """
-
-    topology: str
-    component: str
-    task: int
-    tasks: int
-    config: Mapping[str, Any]
-    task_counts: Mapping[str, int] = field(default_factory=dict)
-    now_ms: int = 0
-    watermark_ms: int | None = None
-
-    @property
-    def logger(self) -> logging.Logger:
-        """A logger of this task: `sequitur.topology.<topology>.<component>.<task>`."""
-        return logging.getLogger(f"sequitur.topology.{self.topology}.{self.component}.{self.task}")
 
 
 class BaseBolt(ABC):  # noqa: B024 - each kind of bolt has a `process` of its own
@@ -265,21 +178,6 @@ class BasicBolt(BaseBolt):
         """Process a tuple. What it yields, or emits by the collector, is anchored to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class To:
-    """A value that a function yields for a stream other than its default one.
-
-    Attributes:
-        stream: The stream.
-        values: The values.
-        task: The task, for a direct stream.
-    """
-
-    stream: str
-    values: Any
-    task: int | None = None
-
-
 class FunctionBolt(Bolt):
     """A function as a bolt: its yielded values are anchored to its input, which is then acked.
 
@@ -324,6 +222,8 @@ class FunctionBolt(Bolt):
 
 @overload
 def bolt(function: Callable[[Any], Any], /) -> FunctionBolt: ...
+
+
 @overload
 def bolt(
     *,
@@ -364,6 +264,51 @@ def bolt(
     return made if function is None else made(function)
 
 
+@dataclass(frozen=True, slots=True)
+class To:
+    """A value that a function yields for a stream other than its default one.
+
+    Attributes:
+        stream: The stream.
+        values: The values.
+        task: The task, for a direct stream.
+    """
+
+    stream: str
+    values: Any
+    task: int | None = None
+
+
+@dataclass(slots=True)
+class TopologyContext:
+    """Where a bolt runs.
+
+    Attributes:
+        topology: Name of the topology.
+        component: The bolt's id.
+        task: Number of this task among the component's, from 0.
+        tasks: How many tasks the component has.
+        config: The topology's configuration.
+        task_counts: How many tasks each component has, this one included.
+        now_ms: The batch's time, epoch ms. This and the watermark are new in each batch.
+        watermark_ms: All events up to this event time are done. None: not known yet.
+    """
+
+    topology: str
+    component: str
+    task: int
+    tasks: int
+    config: Mapping[str, Any]
+    task_counts: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
+    watermark_ms: int | None = None
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger of this task: `sequitur.topology.<topology>.<component>.<task>`."""
+        return logging.getLogger(f"sequitur.topology.{self.topology}.{self.component}.{self.task}")
+
+
 def is_async(found: BaseBolt) -> bool:
     """Return whether a bolt's calls are coroutines."""
     call: Any = found
@@ -372,14 +317,68 @@ def is_async(found: BaseBolt) -> bool:
 
 
 def keeps_of_batch(found: BaseBolt) -> bool:
-    """Return whether what a bolt comes to at the end of a batch may hold something of it."""
+    """Return whether a bolt may keep something of a batch until its end."""
     kind = type(found)
     return kind.finish_batch is not BaseBolt.finish_batch or kind.snapshot is not BaseBolt.snapshot
 
 
 def runs_later(method: Any) -> bool:
-    """Return whether a call of a method only makes what would run: a coroutine or a generator."""
+    """Return whether a call of a method runs nothing: it returns a coroutine or a generator."""
     kinds = (
         inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
     )  # fmt: skip
     return any(is_kind(method) for is_kind in kinds)
+
+
+TICK_STREAM: Final = "__tick"
+TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, ("interval_s",))
+"""The stream of tick tuples, by Storm's names."""
+BATCH_TICK: Final = Stream(SYSTEM_COMPONENT, TICK_STREAM, (TRANSACTION_FIELD, *TICK.fields))
+"""The same in a transactional topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a batch runs."""
+
+    number: int = 0
+    now_ms: int = 0  # its time, epoch ms
+    # every event up to this event time is done; None as long as none is known
+    watermark_ms: int | None = None
+    # the bolts that get a tick, and their intervals in ms
+    ticks: Mapping[str, int] = field(default_factory=dict)
+    # at the end of a run: only failed events are tried again, and bolts without input do not run
+    only_retries: bool = False
+
+
+def ticks_due(
+    intervals_ms: Mapping[str, int], before_ms: int | None, now_ms: int
+) -> dict[str, int]:
+    """Return the bolts that get a tick, with their intervals: one tick each, however late it is.
+
+    Ticks are due at multiples of the interval.
+    """
+    if before_ms is None:
+        return {}
+    return {
+        bolt: interval_ms
+        for bolt, interval_ms in intervals_ms.items()
+        if now_ms // interval_ms > before_ms // interval_ms
+    }
+
+
+def next_tick_ms(intervals_ms: Mapping[str, int], before_ms: int | None) -> int | None:
+    """Return when the next tick is due; None if no bolt has ticks, or before the first batch."""
+    if before_ms is None or not intervals_ms:
+        return None
+    return min((before_ms // each + 1) * each for each in intervals_ms.values())
+
+
+def watermark_after(
+    before_ms: int | None, reached_ms: int | None, waiting_ms: int | None
+) -> int | None:
+    """Return the watermark after a batch: every event up to it is done. It never goes back."""
+    if reached_ms is not None and waiting_ms is not None:
+        reached_ms = min(reached_ms, waiting_ms - 1)
+    known = [one for one in (before_ms, reached_ms) if one is not None]
+    return max(known, default=None)

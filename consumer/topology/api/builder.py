@@ -1,4 +1,7 @@
-"""Why an event was not processed to the end, and hooks, which are told of each event."""
+"""Topologies: their builder, what they consist of, and the hook that is notified of events.
+
+Components are declared with their inputs. All of them are checked when the topology is built.
+"""
 
 from __future__ import annotations
 
@@ -40,161 +43,254 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.api.groupings import CustomStreamGrouping, Grouping
 
 
-@dataclass(frozen=True, slots=True)
-class TreeFailure:
-    """Why a tuple tree failed.
-
-    Attributes:
-        reason: The reason.
-        detail: A traceback, or another description.
-        path: The components that the failed tuple had passed, the spout first.
-    """
-
-    reason: FailReason
-    detail: str = ""
-    path: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        # It is kept, sent and printed, and quotes what anybody has written.
-        object.__setattr__(self, "detail", encodable(self.detail))
-
-
+_DURATION: Final = TypeAdapter(Duration)
+_LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
 _logger = logging.getLogger("sequitur.topology.hook")
-
-
-@dataclass(frozen=True, slots=True)
-class AckedEvent:
-    """An event whose tree is done.
-
-    Attributes:
-        event: The event.
-        attempt: Number of that attempt. The first is 1.
-        latency_ms: Time from the batch's time to this outcome.
-    """
-
-    event: EventValues
-    attempt: int
-    latency_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class FailedEvent:
-    """An attempt of an event that failed.
-
-    Attributes:
-        event: The event.
-        attempt: Number of that attempt. The first is 1.
-        latency_ms: Time from the batch's time to this outcome.
-        failure: Why.
-        is_dead: Whether it was the last: the event is a dead letter.
-    """
-
-    event: EventValues
-    attempt: int
-    latency_ms: int
-    failure: TreeFailure
-    is_dead: bool
-
-
-class EventHook:
-    """Is notified of the outcomes of tracked events, in the tasks of the first stage.
-
-    It is called when the outcomes of a batch are known, before they are stored. If the batch is
-    repeated, it is called again. An exception that it raises is logged, and changes nothing.
-
-    ::
-
-        class Notes(EventHook):
-            def on_ack(self, done):
-                print(done.event.key, done.latency_ms)
-
-            def on_fail(self, failed):
-                print(failed.event.key, failed.failure.reason, failed.is_dead)
-    """
-
-    def on_ack(self, done: AckedEvent, /) -> None:
-        """An event's tree is done."""
-
-    def on_fail(self, failed: FailedEvent, /) -> None:
-        """An attempt of an event failed."""
-
-
-def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
-    """Call a hook; log what it raises."""
-    try:
-        if isinstance(what, AckedEvent):
-            hook.on_ack(what)
-        else:
-            hook.on_fail(what)
-    except Exception:
-        _logger.exception("the topology's hook raised for %r", what.event[4:7])
-
-
-# A topology: components, and the streams they read.
-
-
 EVENT_FIELDS: Final = EventValues._fields
 
 
-class Kind(StrEnum):
-    """What a component is."""
+class TopologyBuilder:
+    """Puts a topology together.
 
-    SPOUT = "spout"
-    BOLT = "bolt"
-    OUTPUT = "output"
+    ::
 
+        builder = TopologyBuilder("wordcount")
+        builder.set_spout("sentences")
+        builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("sentences")
+        builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
+        builder.set_output("counts", key="word", value="count").local_grouping("count")
+        topology = builder.build()
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A stream that a component reads."""
+    Args:
+        name: The topology's name.
+        config: What bolts find in their context. It is pickled.
+        tick_interval: How often bolts without an interval of their own get a tick tuple: seconds, a
+            `timedelta`, or text such as "10 s". None: never.
 
-    component: str  # whose stream
-    stream: str
-    grouping: Grouping  # how its tuples are spread over the reader's tasks
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaOutput:
-    """What an output bolt makes of a tuple."""
-
-    topic: str | None = None  # the topic; None for the job's `output_topic`
-    key: str | None = None  # field of the record's key: bytes, text, None, or anything as JSON
-    # field of its value, likewise; None for a JSON object of all fields but those of key and
-    # headers
-    value: str | None = None
-    headers: str | None = None  # field of its headers, a sequence of (name, bytes, text or None)
-    # makes bytes or text of keys and values that are neither; None for JSON
-    encode: Callable[[Any], bytes | str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A spout, a bolt or an output.
-
-    Attributes:
-        id: Its name.
-        kind: What it is.
-        bolt: For a bolt, the object that runs.
-        output: For an output, where it writes.
-        parallelism: How many tasks. None: as many as its input has if it can run there, otherwise
-            as many as the spout has (`engine.plan`).
-        concurrency: How many calls of a task run side by side.
-        inputs: The streams that it reads.
-        streams: Its streams, each under its name.
-        tick_ms: For a bolt, how often it gets a tick. None: never.
-        tracked: For the spout, which events have a message id, so that their trees are tracked.
+    Raises:
+        TopologyBuildError: The interval is not valid.
     """
 
-    id: str
-    kind: Kind
-    bolt: BaseBolt | None = None
-    output: KafkaOutput | None = None
-    parallelism: int | None = None
-    concurrency: int = 1
-    inputs: tuple[Subscription, ...] = ()
-    streams: Mapping[str, Stream] = field(default_factory=dict)
-    tick_ms: int | None = None
-    tracked: bool | Callable[[Any], bool] = True
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tick_interval: timedelta | float | str | None = None,
+    ) -> None:
+        self._name = name
+        self._config = dict(config or {})
+        self._tick_ms = _tick_ms(f"topology {name!r}", tick_interval)
+        self._hook: EventHook | None = None
+        self._drafts: dict[str, _Draft] = {}
+
+    def set_spout(
+        self, component: str, *, tracked: bool | Callable[[EventValues], bool] = True
+    ) -> None:
+        """Name the ordered stream, with the fields of `EventValues`.
+
+        Args:
+            component: Its name.
+            tracked: Whether events have a message id, or a function that says so of each event. An
+                event without one is processed once, and its outcome is not reported.
+
+        Raises:
+            TopologyBuildError: The name is taken, or there is a spout already.
+        """
+        for draft in self._drafts.values():
+            if draft.component.kind is Kind.SPOUT:
+                raise TopologyBuildError(
+                    f"spout {component!r}: there is one already, {draft.component.id!r}. The "
+                    "ordered stream is the only spout"
+                )
+        self._add_spout(component, EVENT_FIELDS, tracked=tracked)
+
+    def set_hook(self, hook: EventHook) -> None:
+        """Set the hook that is notified of acked events and of failed attempts.
+
+        Raises:
+            TopologyBuildError: It is no hook, or there is one already.
+        """
+        if not isinstance(hook, EventHook) or self._hook is not None:
+            wrong = "there is one already" if self._hook is not None else "it is not an EventHook"
+            raise TopologyBuildError(f"hook {hook!r}: {wrong}")
+        self._hook = hook
+
+    def set_bolt(
+        self,
+        component: str,
+        bolt: BaseBolt | Callable[[Any], Any],
+        parallelism: int | None = None,
+        *,
+        concurrency: int = 1,
+        tick_interval: timedelta | float | str | None = None,
+    ) -> ComponentDeclarer:
+        """Add a bolt.
+
+        Args:
+            component: Its name.
+            bolt: The bolt, or a function (see `sequitur.consumer.topology.bolt`).
+            parallelism: How many tasks it has. By default it runs in the tasks of its input if the
+                groupings allow it, and otherwise has as many tasks as the ordered stream.
+            concurrency: How many calls of a task may run side by side, in threads, or on an event
+                loop when `process` is async. Calls for one key stay one after the other.
+            tick_interval: How often each of its tasks gets a tick tuple, see `TopologyBuilder`.
+
+        Returns:
+            The declarer of its input.
+
+        Raises:
+            TopologyBuildError: The name is taken, or a number makes no sense.
+        """
+        made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
+        tick_ms = _tick_ms(f"bolt {component!r}", tick_interval)
+        _check_bolt(component, made, parallelism, concurrency)
+        streams = _streams_of(component, made)
+        return self._add(
+            Component(
+                component,
+                Kind.BOLT,
+                bolt=made,
+                parallelism=parallelism,
+                concurrency=concurrency,
+                streams=streams,
+                tick_ms=self._tick_ms if tick_ms is None else tick_ms,
+            )
+        )
+
+    def set_output(
+        self,
+        component: str,
+        topic: str | None = None,
+        *,
+        key: str | None = "key",
+        value: str | None = "value",
+        headers: str | None = None,
+        encode: Callable[[Any], bytes | str] | None = None,
+    ) -> ComponentDeclarer:
+        """Add an output bolt: each of its tuples becomes a record of a Kafka topic.
+
+        Args:
+            component: Its name.
+            topic: The topic; by default the job's `output_topic`.
+            key: Field of the key; None for records without one.
+            value: Field of the value; None for all fields but those of key and headers, as a JSON
+                object.
+            headers: Field of the headers.
+            encode: Makes bytes or text of a key or value that is neither, nor None. By default it
+                becomes JSON, which refuses NaN, infinity and bytes in it.
+
+        Raises:
+            TopologyBuildError: The name is taken.
+        """
+        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers, encode=encode)
+        return self._add(Component(component, Kind.OUTPUT, output=output))
+
+    def build(self) -> Topology:
+        """Check the topology.
+
+        Raises:
+            TopologyBuildError: A component reads what is not there, is not read from the spout on,
+                cannot be pickled, or components read each other in a cycle.
+        """
+        _check_name("the topology", self._name)
+        components = {
+            name: _with_inputs(draft.component, draft.inputs)
+            for name, draft in self._drafts.items()
+        }
+        if not any(one.kind is Kind.SPOUT for one in components.values()):
+            raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
+        for one in components.values():
+            check_inputs(one, components)
+        ordered = in_reading_order(components)
+        for one in ordered:
+            check_pickles(one)
+        sent = [(f"config {name!r}", value) for name, value in self._config.items()]
+        for what, value in [*sent, ("hook", self._hook)]:
+            check_sendable(f"topology {self._name!r}: {what}", value)
+        return Topology(self._name, {one.id: one for one in ordered}, self._config, self._hook)
+
+    def _add_spout(
+        self,
+        component: str,
+        fields: tuple[str, ...],
+        *,
+        tracked: bool | Callable[[EventValues], bool] = True,
+    ) -> None:
+        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, fields)}
+        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
+
+    def _add(self, component: Component) -> ComponentDeclarer:
+        if component.id in self._drafts:
+            raise TopologyBuildError(f"there are two components named {component.id!r}")
+        if not component.id or not isinstance(component.id, str):
+            raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
+        _check_name("a component", component.id)
+        if component.id == SYSTEM_COMPONENT:
+            raise TopologyBuildError(f"{component.id!r} is reserved: ticks come from it")
+        draft = _Draft(component, [])
+        self._drafts[component.id] = draft
+        return ComponentDeclarer(draft.inputs)
+
+
+class ComponentDeclarer:
+    """Declares what a component reads: each call adds a stream and returns the declarer."""
+
+    def __init__(self, inputs: list[Subscription]) -> None:
+        self._inputs = inputs
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Distribute tuples evenly over all tasks."""
+        return self.grouping(component, ShuffleGrouping(), stream)
+
+    def fields_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples with equal values in these fields to one task."""
+        return self.grouping(component, FieldsGrouping(fields), stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Send each tuple to every task."""
+        return self.grouping(component, AllGrouping(), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Send all tuples to the first task."""
+        return self.grouping(component, GlobalGrouping(), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Let the emitter name the task. The stream must be one of `direct_streams`."""
+        return self.grouping(component, DirectGrouping(), stream)
+
+    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
+        """Keep each tuple in the task where it is."""
+        return self.grouping(component, LocalGrouping(), stream)
+
+    none_grouping = local_grouping
+
+    def local_or_shuffle_grouping(
+        self, component: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Keep a tuple in its task if the bolt runs there, else distribute tuples evenly."""
+        return self.grouping(component, LocalOrShuffleGrouping(), stream)
+
+    def partial_key_grouping(
+        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples with equal values in these fields to the less loaded of two tasks."""
+        return self.grouping(component, PartialKeyGrouping(fields), stream)
+
+    def custom_grouping(
+        self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Send tuples to the tasks that your `CustomStreamGrouping` chooses."""
+        return self.grouping(component, CustomGrouping(grouping), stream)
+
+    def grouping(
+        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
+    ) -> ComponentDeclarer:
+        """Read a stream by any grouping."""
+        self._inputs.append(Subscription(component, stream, grouping))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +367,152 @@ class Topology:
         )
 
 
-# Building topologies: components are declared, their inputs too, and checked when it is built.
+class Kind(StrEnum):
+    """What a component is."""
+
+    SPOUT = "spout"
+    BOLT = "bolt"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A spout, a bolt or an output.
+
+    Attributes:
+        id: Its name.
+        kind: What it is.
+        bolt: For a bolt, the object that runs.
+        output: For an output, where it writes.
+        parallelism: How many tasks. None: as many as its input has if it can run there, otherwise
+            as many as the spout has (`engine.plan`).
+        concurrency: How many calls of a task run side by side.
+        inputs: The streams that it reads.
+        streams: Its streams, each under its name.
+        tick_ms: For a bolt, how often it gets a tick. None: never.
+        tracked: For the spout, which events have a message id, so that their trees are tracked.
+    """
+
+    id: str
+    kind: Kind
+    bolt: BaseBolt | None = None
+    output: KafkaOutput | None = None
+    parallelism: int | None = None
+    concurrency: int = 1
+    inputs: tuple[Subscription, ...] = ()
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    tick_ms: int | None = None
+    tracked: bool | Callable[[Any], bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A stream that a component reads."""
+
+    component: str  # whose stream
+    stream: str
+    grouping: Grouping  # how its tuples are spread over the reader's tasks
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOutput:
+    """What an output bolt makes of a tuple."""
+
+    topic: str | None = None  # the topic; None for the job's `output_topic`
+    key: str | None = None  # field of the record's key: bytes, text, None, or anything as JSON
+    # field of its value, likewise; None for a JSON object of all fields but those of key and
+    # headers
+    value: str | None = None
+    headers: str | None = None  # field of its headers, a sequence of (name, bytes, text or None)
+    # makes bytes or text of keys and values that are neither; None for JSON
+    encode: Callable[[Any], bytes | str] | None = None
+
+
+class EventHook:
+    """Is notified of the outcomes of tracked events, in the tasks of the first stage.
+
+    It is called when the outcomes of a batch are known, before they are stored. If the batch is
+    repeated, it is called again. An exception that it raises is logged, and changes nothing.
+
+    ::
+
+        class Notes(EventHook):
+            def on_ack(self, done):
+                print(done.event.key, done.latency_ms)
+
+            def on_fail(self, failed):
+                print(failed.event.key, failed.failure.reason, failed.is_dead)
+    """
+
+    def on_ack(self, done: AckedEvent, /) -> None:
+        """An event's tree is done."""
+
+    def on_fail(self, failed: FailedEvent, /) -> None:
+        """An attempt of an event failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckedEvent:
+    """An event whose tree is done.
+
+    Attributes:
+        event: The event.
+        attempt: Number of that attempt. The first is 1.
+        latency_ms: Time from the batch's time to this outcome.
+    """
+
+    event: EventValues
+    attempt: int
+    latency_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """An attempt of an event that failed.
+
+    Attributes:
+        event: The event.
+        attempt: Number of that attempt. The first is 1.
+        latency_ms: Time from the batch's time to this outcome.
+        failure: Why.
+        is_dead: Whether it was the last: the event is a dead letter.
+    """
+
+    event: EventValues
+    attempt: int
+    latency_ms: int
+    failure: TreeFailure
+    is_dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFailure:
+    """Why a tuple tree failed.
+
+    Attributes:
+        reason: The reason.
+        detail: A traceback, or another description.
+        path: The components that the failed tuple had passed, the spout first.
+    """
+
+    reason: FailReason
+    detail: str = ""
+    path: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # It is kept, sent and printed, and quotes what anybody has written.
+        object.__setattr__(self, "detail", encodable(self.detail))
+
+
+def notify(hook: EventHook, what: AckedEvent | FailedEvent) -> None:
+    """Call a hook; log what it raises."""
+    try:
+        if isinstance(what, AckedEvent):
+            hook.on_ack(what)
+        else:
+            hook.on_fail(what)
+    except Exception:
+        _logger.exception("the topology's hook raised for %r", what.event[4:7])
 
 
 def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
@@ -301,17 +542,8 @@ def check_inputs(one: Component, components: Mapping[str, Component]) -> None:
         raise TopologyBuildError(f"{one.kind} {one.id!r} reads a stream twice")
 
 
-def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
-    for name in (output.key, output.value, output.headers):
-        if name is not None and name not in stream.index:
-            raise TopologyBuildError(
-                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
-                f"whose fields are: {', '.join(stream.fields)}"
-            )
-
-
 def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]:
-    """Return components, each behind those it reads."""
+    """Return components, each after those it reads."""
     done: dict[str, Component] = {}
     waiting = dict(components)
     while waiting:
@@ -323,16 +555,6 @@ def in_reading_order(components: Mapping[str, Component]) -> Sequence[Component]
         for one in ready:
             done[one.id] = waiting.pop(one.id)
     return tuple(done.values())
-
-
-def _cycle(waiting: Mapping[str, Component]) -> str:
-    """Return one of the cycles, as text."""
-    path: list[str] = []
-    name = next(iter(waiting))
-    while name not in path:
-        path.append(name)
-        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
-    return " reads ".join([*path[path.index(name) :], name])
 
 
 def check_pickles(one: Component) -> None:
@@ -356,70 +578,6 @@ def check_sendable(what: str, value: Any) -> None:
         raise TopologyBuildError(
             f"{what} cannot be pickled, so it cannot be sent to tasks: {error}"
         ) from error
-
-
-class ComponentDeclarer:
-    """Declares what a component reads: each call adds a stream and returns the declarer."""
-
-    def __init__(self, inputs: list[Subscription]) -> None:
-        self._inputs = inputs
-
-    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Distribute tuples evenly over all tasks."""
-        return self.grouping(component, ShuffleGrouping(), stream)
-
-    def fields_grouping(
-        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Send tuples with equal values in these fields to one task."""
-        return self.grouping(component, FieldsGrouping(fields), stream)
-
-    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Send each tuple to every task."""
-        return self.grouping(component, AllGrouping(), stream)
-
-    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Send all tuples to the first task."""
-        return self.grouping(component, GlobalGrouping(), stream)
-
-    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Let the emitter name the task. The stream must be one of `direct_streams`."""
-        return self.grouping(component, DirectGrouping(), stream)
-
-    def local_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> ComponentDeclarer:
-        """Keep each tuple in the task where it is."""
-        return self.grouping(component, LocalGrouping(), stream)
-
-    none_grouping = local_grouping
-
-    def local_or_shuffle_grouping(
-        self, component: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Keep a tuple in its task if the bolt runs there, else distribute tuples evenly."""
-        return self.grouping(component, LocalOrShuffleGrouping(), stream)
-
-    def partial_key_grouping(
-        self, component: str, *fields: str, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Send tuples with equal values in these fields to the less loaded of two tasks."""
-        return self.grouping(component, PartialKeyGrouping(fields), stream)
-
-    def custom_grouping(
-        self, component: str, grouping: CustomStreamGrouping, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Send tuples to the tasks that your `CustomStreamGrouping` chooses."""
-        return self.grouping(component, CustomGrouping(grouping), stream)
-
-    def grouping(
-        self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM
-    ) -> ComponentDeclarer:
-        """Read a stream by any grouping."""
-        self._inputs.append(Subscription(component, stream, grouping))
-        return self
-
-
-_DURATION: Final = TypeAdapter(Duration)
-_LIFECYCLE: Final = ("prepare", "finish_batch", "cleanup", "snapshot", "restore")
 
 
 @dataclass(slots=True)
@@ -446,11 +604,30 @@ def _check_bolt(component: str, made: BaseBolt, parallelism: int | None, concurr
 
 
 def _check_name(what: str, name: str) -> None:
-    """Check that a name can be written down."""
+    """Refuse a name that no file or log can hold: it has half a surrogate pair."""
     if isinstance(name, str) and encodable(name) != name:
         raise TopologyBuildError(
             f"{what} is named {name!r}: half a surrogate pair is no character, so leave it out"
         )
+
+
+def _check_output(one: Component, output: KafkaOutput, stream: Stream) -> None:
+    for name in (output.key, output.value, output.headers):
+        if name is not None and name not in stream.index:
+            raise TopologyBuildError(
+                f"output {one.id!r} writes field {name!r} of {stream.title!r}, "
+                f"whose fields are: {', '.join(stream.fields)}"
+            )
+
+
+def _cycle(waiting: Mapping[str, Component]) -> str:
+    """Return one of the cycles, as text."""
+    path: list[str] = []
+    name = next(iter(waiting))
+    while name not in path:
+        path.append(name)
+        name = next(one.component for one in waiting[name].inputs if one.component in waiting)
+    return " reads ".join([*path[path.index(name) :], name])
 
 
 def _streams_of(component: str, made: BaseBolt) -> dict[str, Stream]:
@@ -471,190 +648,6 @@ def _streams_of(component: str, made: BaseBolt) -> dict[str, Stream]:
                 f"bolt {component!r}: stream {stream.name!r} has a field twice: {stream.fields}"
             )
     return streams
-
-
-class TopologyBuilder:
-    """Puts a topology together.
-
-    ::
-
-        builder = TopologyBuilder("wordcount")
-        builder.set_spout("sentences")
-        builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("sentences")
-        builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
-        builder.set_output("counts", key="word", value="count").local_grouping("count")
-        topology = builder.build()
-
-    Args:
-        name: The topology's name.
-        config: What bolts find in their context. It is pickled.
-        tick_interval: How often bolts without an interval of their own get a tick tuple: seconds, a
-            `timedelta`, or text such as "10 s". None: never.
-
-    Raises:
-        TopologyBuildError: The interval is not valid.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        config: Mapping[str, Any] | None = None,
-        tick_interval: timedelta | float | str | None = None,
-    ) -> None:
-        self._name = name
-        self._config = dict(config or {})
-        self._tick_ms = _tick_ms(f"topology {name!r}", tick_interval)
-        self._hook: EventHook | None = None
-        self._drafts: dict[str, _Draft] = {}
-
-    def set_spout(
-        self, component: str, *, tracked: bool | Callable[[EventValues], bool] = True
-    ) -> None:
-        """Name the ordered stream, with the fields of `EventValues`.
-
-        Args:
-            component: Its name.
-            tracked: Whether events have a message id, or what tells it of each: an event without
-                one is processed once, and what becomes of it is not reported.
-
-        Raises:
-            TopologyBuildError: The name is taken, or there is a spout already.
-        """
-        for draft in self._drafts.values():
-            if draft.component.kind is Kind.SPOUT:
-                raise TopologyBuildError(
-                    f"spout {component!r}: there is one already, {draft.component.id!r}. The "
-                    "ordered stream is the only spout"
-                )
-        self._add_spout(component, EVENT_FIELDS, tracked=tracked)
-
-    def set_hook(self, hook: EventHook) -> None:
-        """Set the hook that is notified of acked events and of failed attempts.
-
-        Raises:
-            TopologyBuildError: It is no hook, or there is one already.
-        """
-        if not isinstance(hook, EventHook) or self._hook is not None:
-            wrong = "there is one already" if self._hook is not None else "it is not an EventHook"
-            raise TopologyBuildError(f"hook {hook!r}: {wrong}")
-        self._hook = hook
-
-    def set_bolt(
-        self,
-        component: str,
-        bolt: BaseBolt | Callable[[Any], Any],
-        parallelism: int | None = None,
-        *,
-        concurrency: int = 1,
-        tick_interval: timedelta | float | str | None = None,
-    ) -> ComponentDeclarer:
-        """Add a bolt.
-
-        Args:
-            component: Its name.
-            bolt: The bolt, or a function (see `sequitur.consumer.topology.bolt`).
-            parallelism: How many tasks it has; by default it runs where its input is, with as many,
-                if the groupings allow it, and otherwise has as many as the ordered stream.
-            concurrency: How many calls of a task may run side by side, in threads, or on an event
-                loop when `process` is async. Calls for one key stay one after the other.
-            tick_interval: How often each of its tasks is given a tick tuple, see `TopologyBuilder`.
-
-        Returns:
-            What to name its input by.
-
-        Raises:
-            TopologyBuildError: The name is taken, or a number makes no sense.
-        """
-        made = bolt if isinstance(bolt, BaseBolt) else _function_bolt(component, bolt)
-        tick_ms = _tick_ms(f"bolt {component!r}", tick_interval)
-        _check_bolt(component, made, parallelism, concurrency)
-        streams = _streams_of(component, made)
-        return self._add(
-            Component(
-                component,
-                Kind.BOLT,
-                bolt=made,
-                parallelism=parallelism,
-                concurrency=concurrency,
-                streams=streams,
-                tick_ms=self._tick_ms if tick_ms is None else tick_ms,
-            )
-        )
-
-    def set_output(
-        self,
-        component: str,
-        topic: str | None = None,
-        *,
-        key: str | None = "key",
-        value: str | None = "value",
-        headers: str | None = None,
-        encode: Callable[[Any], bytes | str] | None = None,
-    ) -> ComponentDeclarer:
-        """Add an output bolt: each of its tuples becomes a record of a Kafka topic.
-
-        Args:
-            component: Its name.
-            topic: The topic; by default the job's `output_topic`.
-            key: Field of the key; None for records without one.
-            value: Field of the value; None for all fields but those of key and headers, as a JSON
-                object.
-            headers: Field of the headers.
-            encode: Makes bytes or text of a key or value that is neither, nor None. By default
-                that is JSON, which refuses what it could not give back: NaN, infinity, bytes in it.
-
-        Raises:
-            TopologyBuildError: The name is taken.
-        """
-        output = KafkaOutput(topic=topic, key=key, value=value, headers=headers, encode=encode)
-        return self._add(Component(component, Kind.OUTPUT, output=output))
-
-    def build(self) -> Topology:
-        """Check the topology.
-
-        Raises:
-            TopologyBuildError: A component reads what is not there, is not read from the spout on,
-                cannot be pickled, or components read each other in a cycle.
-        """
-        _check_name("the topology", self._name)
-        components = {
-            name: _with_inputs(draft.component, draft.inputs)
-            for name, draft in self._drafts.items()
-        }
-        if not any(one.kind is Kind.SPOUT for one in components.values()):
-            raise TopologyBuildError(f"topology {self._name!r} has no spout: call set_spout")
-        for one in components.values():
-            check_inputs(one, components)
-        ordered = in_reading_order(components)
-        for one in ordered:
-            check_pickles(one)
-        sent = [(f"config {name!r}", value) for name, value in self._config.items()]
-        for what, value in [*sent, ("hook", self._hook)]:
-            check_sendable(f"topology {self._name!r}: {what}", value)
-        return Topology(self._name, {one.id: one for one in ordered}, self._config, self._hook)
-
-    def _add_spout(
-        self,
-        component: str,
-        fields: tuple[str, ...],
-        *,
-        tracked: bool | Callable[[EventValues], bool] = True,
-    ) -> None:
-        streams = {DEFAULT_STREAM: Stream(component, DEFAULT_STREAM, fields)}
-        self._add(Component(component, Kind.SPOUT, streams=streams, tracked=tracked))
-
-    def _add(self, component: Component) -> ComponentDeclarer:
-        if component.id in self._drafts:
-            raise TopologyBuildError(f"there are two components named {component.id!r}")
-        if not component.id or not isinstance(component.id, str):
-            raise TopologyBuildError(f"a component needs a name, not {component.id!r}")
-        _check_name("a component", component.id)
-        if component.id == SYSTEM_COMPONENT:
-            raise TopologyBuildError(f"{component.id!r} is reserved: ticks come from it")
-        draft = _Draft(component, [])
-        self._drafts[component.id] = draft
-        return ComponentDeclarer(draft.inputs)
 
 
 def _function_bolt(component: str, function: Any) -> FunctionBolt:

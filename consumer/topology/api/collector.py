@@ -26,7 +26,7 @@ class TaskId(NamedTuple):
 
 
 class TaskRunner(Protocol):
-    """Runs a bolt's task; its tuples are those that it has given to the bolt."""
+    """Runs a bolt's task, and knows the tuples that it gave to the bolt."""
 
     def emit(
         self, values: Any, anchors: Sequence[Any], stream: str, task: int | None

@@ -1,9 +1,13 @@
-"""A hash that is the same in each process, to choose tasks by.
+"""Groupings: which tasks of a bolt get a tuple, and the hash by which they choose tasks.
 
-Values that Python calls equal have one hash, of whatever types they are: 1, True, `Decimal(1)` and
-NumPy's 1; bytes and a bytearray; one instant in two time zones; dicts and sets in any order. A type
-of which that is not known is refused by name. It cannot be hashed by what pickling makes of it:
-equal values have different pickles, so one key would go to two tasks.
+The words and their meaning are Storm's (https://storm.apache.org/releases/2.6.0/Concepts.html).
+
+The hash is the same in each process:
+
+- Values that Python calls equal have one hash, of whatever types they are: 1, True, `Decimal(1)`
+  and NumPy's 1; bytes and a bytearray; one instant in two time zones; dicts and sets in any order.
+- A value of a type that is not known here is refused, and the error names it. Pickles are no help:
+  equal values have different pickles, so one key would go to two tasks.
 """
 
 from __future__ import annotations
@@ -43,243 +47,9 @@ if TYPE_CHECKING:
     "Gives the tasks for a tuple's values; the number is the task that a direct emit names."
 
 
-HASH_VERSION: Final = 2
-"""The version of `stable_hash`: what a hash is never changes without another number."""
-
-_MASK: Final = (1 << 64) - 1
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - naive times are told apart from instants
-_INSTANT: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-def stable_hash(value: Any) -> int:
-    """Hash a value. The hash is the same in each process, and for equal values.
-
-    It takes None, text, bytes-like values, numbers of the standard library and NumPy, dates, times,
-    durations, UUIDs and enumerations. It takes lists, tuples, sets, mappings and dataclasses of
-    these, too.
-
-    Raises:
-        UngroupableValueError: The value is of another type.
-    """
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogatepass")
-    if isinstance(value, bytes):
-        return zlib.crc32(value)
-    if isinstance(value, int | float):
-        return _number_hash(value)
-    if isinstance(value, list | tuple):
-        return _sequence_hash([stable_hash(one) for one in value])
-    return _hash_of_other(value)
-
-
-def _sequence_hash(hashes: list[int]) -> int:
-    hashed = len(hashes)
-    for one in hashes:
-        hashed = (hashed * 0x100000001B3 ^ one) & _MASK
-    return hashed ^ hashed >> 32
-
-
-def _unordered_hash(hashes: Iterable[int]) -> int:
-    return _sequence_hash([sum(one * one + _GOLDEN * one for one in hashes) & _MASK])
-
-
-def _number_hash(value: float) -> int:
-    if isinstance(value, int) or value.is_integer():
-        return (int(value) * _GOLDEN & _MASK) >> 32
-    return zlib.crc32(repr(float(value)).encode())
-
-
-def _hash_of_other(value: Any) -> int:
-    """Hash what is neither text, bytes, an int or float, nor a list or tuple."""
-    if value is None:
-        return _NONE
-    if isinstance(value, bytearray | memoryview):
-        return zlib.crc32(value)
-    for kind, hash_of_kind in _KINDS:
-        if isinstance(value, kind):
-            return hash_of_kind(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _dataclass_hash(value)
-    kind = type(value)
-    raise UngroupableValueError(
-        f"{value!r:.200} is of type {kind.__module__}.{kind.__qualname__}, which Sequitur cannot "
-        "compare: group by one of its fields, or by text or a number made of it"
-    )
-
-
-def _dataclass_hash(value: Any) -> int:
-    kind = type(value)
-    compared = [getattr(value, one.name) for one in dataclasses.fields(value) if one.compare]
-    return stable_hash([kind.__module__, kind.__qualname__, compared])
-
-
-def _mapping_hash(value: Mapping[Any, Any]) -> int:
-    return _unordered_hash(stable_hash(item) for item in value.items())
-
-
-def _set_hash(value: AbstractSet[Any]) -> int:
-    return _unordered_hash(map(stable_hash, value))
-
-
-def _rational_hash(value: decimal.Decimal | fractions.Fraction) -> int:
-    """Hash a number that an int or a float may equal as that one."""
-    if isinstance(value, decimal.Decimal) and value.is_nan():
-        return _number_hash(math.nan)
-    try:
-        near = float(value)
-    except OverflowError:
-        near = math.inf
-    if near == value:
-        return _number_hash(near)
-    if isinstance(value, decimal.Decimal):
-        sign, digits, exponent = value.as_tuple()
-        assert isinstance(exponent, int)
-        if value == value.to_integral_value() and exponent >= 0:
-            # The power by itself may have more digits than there is memory.
-            whole = int("".join(map(str, digits))) * pow(10, exponent, 1 << 64)
-            return _number_hash(-whole if sign else whole)
-        if value == value.to_integral_value():
-            return _number_hash(int(value))
-    elif value.denominator == 1:
-        return _number_hash(value.numerator)
-    return _number_hash(hash(value))  # of numbers it is the same in each process, and of equal ones
-
-
-def _complex_hash(value: complex) -> int:
-    return _number_hash(value.real) if value.imag == 0 else stable_hash([value.real, value.imag])
-
-
-def _duration_hash(value: dt.timedelta) -> int:
-    return stable_hash(["duration", value // dt.timedelta(microseconds=1)])
-
-
-def _datetime_hash(value: dt.datetime) -> int:
-    if value.utcoffset() is None:
-        return _duration_hash(value.replace(tzinfo=None) - _EPOCH)
-    return _duration_hash(value - _INSTANT)
-
-
-def _date_hash(value: dt.date) -> int:
-    return _datetime_hash(dt.datetime(value.year, value.month, value.day))  # noqa: DTZ001
-
-
-def _time_hash(value: dt.time) -> int:
-    of_day = dt.timedelta(
-        hours=value.hour, minutes=value.minute, seconds=value.second,
-        microseconds=value.microsecond,
-    )  # fmt: skip
-    return _duration_hash(of_day - (value.utcoffset() or dt.timedelta()))
-
-
-def _numpy_hash(value: Any) -> int:
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        kind = "datetime64" if isinstance(value, np.datetime64) else "timedelta64"
-        value = value.astype(f"{kind}[us]")
-    if isinstance(value, np.longdouble):  # it is no narrower than it looks to Python
-        return _rational_hash(fractions.Fraction(*value.as_integer_ratio()))
-    return stable_hash(value.item())
-
-
-def _enum_hash(value: Enum) -> int:
-    kind = type(value)
-    return stable_hash([kind.__module__, kind.__qualname__, value.name])
-
-
-def _uuid_hash(value: uuid.UUID) -> int:
-    return zlib.crc32(value.bytes)
-
-
-_NONE: Final = zlib.crc32(pickle.dumps(None, protocol=5))
-_KINDS: Final[tuple[tuple[Any, Callable[[Any], int]], ...]] = (
-    (np.generic, _numpy_hash),
-    (Mapping, _mapping_hash),
-    (AbstractSet, _set_hash),
-    (dt.datetime, _datetime_hash),
-    (dt.date, _date_hash),
-    (dt.time, _time_hash),
-    (dt.timedelta, _duration_hash),
-    (decimal.Decimal | fractions.Fraction, _rational_hash),
-    (complex, _complex_hash),
-    (uuid.UUID, _uuid_hash),
-    (Enum, _enum_hash),
-)
-
-
-# Groupings: which tasks of a bolt get a tuple.
-#
-# The words and their meaning are Storm's (https://storm.apache.org/releases/2.6.0/Concepts.html).
-
-
 _SECOND: Final = "second"
 _KEY: Final = ("key",)
 """The spout's field of events' keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupingContext:
-    """The stream and the bolt that a custom grouping chooses tasks for.
-
-    Attributes:
-        topology: Name of the topology.
-        component: The component whose tuples it spreads.
-        stream: Their stream.
-        fields: Their fields.
-        reader: The bolt among whose tasks it chooses.
-        tasks: How many tasks that bolt has. Their numbers begin at 0.
-    """
-
-    topology: str
-    component: str
-    stream: str
-    fields: tuple[str, ...]
-    reader: str
-    tasks: int
-
-
-class CustomStreamGrouping(ABC):
-    """A grouping of the user's.
-
-    Each task that emits unpickles its own copy in each batch. The choice may depend only on the
-    tuples of this batch, so that a repeated batch is the same.
-
-    ::
-
-        class ByLength(CustomStreamGrouping):
-            def prepare(self, context):
-                self.tasks = context.tasks
-
-            def choose_tasks(self, task, values):
-                return [len(values[0]) % self.tasks]
-    """
-
-    def prepare(self, context: GroupingContext) -> None:  # noqa: B027 - most need nothing
-        """Get ready.
-
-        Args:
-            context: Whose tuples go to whom.
-        """
-
-    @abstractmethod
-    def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
-        """Return the numbers of the tasks that get a tuple. The list may be empty.
-
-        An exception fails what is being processed, as one of a bolt does.
-
-        Args:
-            task: Number of the task that emits.
-            values: The tuple's values, in the order of the stream's fields.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Emitter:
-    """The task whose tuples are grouped."""
-
-    task: int = 0  # number of the task that emits
-    tasks: int = 1  # how many tasks its component has
-    turn: int = 0  # number of the batch: shuffling begins with another task in each
-    topology: str = ""
 
 
 class Grouping(ABC):
@@ -402,12 +172,12 @@ class DirectGrouping(Grouping):
 
 @dataclass(frozen=True)
 class LocalGrouping(Grouping):
-    """The task that runs where the tuple is; none is another word for it."""
+    """The task that runs where the tuple is. `none_grouping` is another name for it."""
 
     title = "local"
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Give each task of the reader tuples of one task here, so that none is left without."""
+        """Spread tuples over the reader's tasks so that each of them gets some."""
         del stream, reader
         first = emitter.task % min(tasks, emitter.tasks)
         return _round_robin(range(first, tasks, emitter.tasks), emitter.turn)
@@ -431,10 +201,7 @@ class LocalOrShuffleGrouping(ShuffleGrouping):
 
 
 class _ByFields(Grouping):
-    """A grouping by the values of some fields."""
-
     def check(self, reader: str, stream: Stream) -> None:
-        """Check that it has fields, and that the stream has them."""
         if not self.fields:
             raise TopologyBuildError(f"{reader}: {self.title} grouping without fields")
         for name in self.fields:
@@ -448,7 +215,7 @@ class _ByFields(Grouping):
 
 @dataclass(frozen=True)
 class FieldsGrouping(_ByFields):
-    """By the values of some fields: equal ones meet in one task."""
+    """By the values of some fields: tuples with equal values go to one task."""
 
     title = "fields"
     fields: tuple[str, ...] = ()
@@ -473,21 +240,15 @@ class FieldsGrouping(_ByFields):
         return of_spout and self.fields == _KEY
 
 
-def task_of_group(group: Any, tasks: int) -> int:
-    """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
-    values = list(group) if isinstance(group, tuple) else [group]
-    return stable_hash(values[0] if len(values) == 1 else values) % tasks
-
-
 @dataclass(frozen=True)
 class PartialKeyGrouping(_ByFields):
-    """By the values of some fields: equal ones go to two tasks, each to the one with less."""
+    """By the values of some fields: tuples with equal values go to the less loaded of two tasks."""
 
     title = "partial key"
     fields: tuple[str, ...] = ()
 
     def chooser(self, stream: Stream, tasks: int, emitter: Emitter, reader: str = "") -> Chooser:
-        """Of the two tasks that the values' hashes name, the one that was given less so far."""
+        """Return the less loaded of the two tasks that the values' hashes name."""
         del emitter, reader
         places = [stream.index[name] for name in self.fields]
         given = [0] * tasks
@@ -506,7 +267,7 @@ class PartialKeyGrouping(_ByFields):
 
 @dataclass(frozen=True)
 class CustomGrouping(Grouping):
-    """As code of the user's says."""
+    """By code of the user's."""
 
     custom: CustomStreamGrouping
 
@@ -523,6 +284,78 @@ class CustomGrouping(Grouping):
         if not isinstance(self.custom, CustomStreamGrouping):
             raise TopologyBuildError(f"{reader}: {self.custom!r} is not a CustomStreamGrouping")
         super().check(reader, stream)
+
+
+class CustomStreamGrouping(ABC):
+    """A grouping of the user's.
+
+    Each task that emits unpickles its own copy in each batch. The choice may depend only on the
+    tuples of this batch, so that a repeated batch is the same.
+
+    ::
+
+        class ByLength(CustomStreamGrouping):
+            def prepare(self, context):
+                self.tasks = context.tasks
+
+            def choose_tasks(self, task, values):
+                return [len(values[0]) % self.tasks]
+    """
+
+    def prepare(self, context: GroupingContext) -> None:  # noqa: B027 - most need nothing
+        """Get ready.
+
+        Args:
+            context: Whose tuples go to whom.
+        """
+
+    @abstractmethod
+    def choose_tasks(self, task: int, values: Sequence[Any]) -> Sequence[int]:
+        """Return the numbers of the tasks that get a tuple. The list may be empty.
+
+        An exception fails what is being processed, as one of a bolt does.
+
+        Args:
+            task: Number of the task that emits.
+            values: The tuple's values, in the order of the stream's fields.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingContext:
+    """The stream and the bolt that a custom grouping chooses tasks for.
+
+    Attributes:
+        topology: Name of the topology.
+        component: The component whose tuples it spreads.
+        stream: Their stream.
+        fields: Their fields.
+        reader: The bolt among whose tasks it chooses.
+        tasks: How many tasks that bolt has. Their numbers begin at 0.
+    """
+
+    topology: str
+    component: str
+    stream: str
+    fields: tuple[str, ...]
+    reader: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """The task whose tuples are grouped."""
+
+    task: int = 0  # number of the task that emits
+    tasks: int = 1  # how many tasks its component has
+    turn: int = 0  # number of the batch: shuffling begins with another task in each
+    topology: str = ""
+
+
+def task_of_group(group: Any, tasks: int) -> int:
+    """Return the task to which a `FieldsGrouping` gives a field's value, or a tuple of several."""
+    values = list(group) if isinstance(group, tuple) else [group]
+    return stable_hash(values[0] if len(values) == 1 else values) % tasks
 
 
 def _always(tasks: Sequence[int]) -> Chooser:
@@ -567,3 +400,166 @@ def _custom(given: CustomStreamGrouping, context: GroupingContext, here: int) ->
         return chosen
 
     return choose
+
+
+HASH_VERSION: Final = 2
+"""The version of `stable_hash`: what a hash is never changes without another number."""
+
+_MASK: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - naive times are told apart from instants
+_INSTANT: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def stable_hash(value: Any) -> int:
+    """Hash a value. The hash is the same in each process, and for equal values.
+
+    It takes None, text, bytes-like values, numbers of the standard library and NumPy, dates, times,
+    durations, UUIDs and enumerations. It takes lists, tuples, sets, mappings and dataclasses of
+    these, too.
+
+    Raises:
+        UngroupableValueError: The value is of another type.
+    """
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return zlib.crc32(value)
+    if isinstance(value, int | float):
+        return _number_hash(value)
+    if isinstance(value, list | tuple):
+        return _sequence_hash([stable_hash(one) for one in value])
+    return _hash_of_other(value)
+
+
+def _sequence_hash(hashes: list[int]) -> int:
+    hashed = len(hashes)
+    for one in hashes:
+        hashed = (hashed * 0x100000001B3 ^ one) & _MASK
+    return hashed ^ hashed >> 32
+
+
+def _unordered_hash(hashes: Iterable[int]) -> int:
+    return _sequence_hash([sum(one * one + _GOLDEN * one for one in hashes) & _MASK])
+
+
+def _number_hash(value: float) -> int:
+    if isinstance(value, int) or value.is_integer():
+        return (int(value) * _GOLDEN & _MASK) >> 32
+    return zlib.crc32(repr(float(value)).encode())
+
+
+def _hash_of_other(value: Any) -> int:
+    """Hash any value but text, bytes, an int, a float, a list or a tuple."""
+    if value is None:
+        return _NONE
+    if isinstance(value, bytearray | memoryview):
+        return zlib.crc32(value)
+    for kind, hash_of_kind in _KINDS:
+        if isinstance(value, kind):
+            return hash_of_kind(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _dataclass_hash(value)
+    kind = type(value)
+    raise UngroupableValueError(
+        f"{value!r:.200} is of type {kind.__module__}.{kind.__qualname__}, which Sequitur cannot "
+        "compare: group by one of its fields, or by text or a number made of it"
+    )
+
+
+def _dataclass_hash(value: Any) -> int:
+    kind = type(value)
+    compared = [getattr(value, one.name) for one in dataclasses.fields(value) if one.compare]
+    return stable_hash([kind.__module__, kind.__qualname__, compared])
+
+
+def _mapping_hash(value: Mapping[Any, Any]) -> int:
+    return _unordered_hash(stable_hash(item) for item in value.items())
+
+
+def _set_hash(value: AbstractSet[Any]) -> int:
+    return _unordered_hash(map(stable_hash, value))
+
+
+def _rational_hash(value: decimal.Decimal | fractions.Fraction) -> int:
+    """Hash a number that may equal an int or a float: equal numbers have one hash."""
+    if isinstance(value, decimal.Decimal) and value.is_nan():
+        return _number_hash(math.nan)
+    try:
+        near = float(value)
+    except OverflowError:
+        near = math.inf
+    if near == value:
+        return _number_hash(near)
+    if isinstance(value, decimal.Decimal):
+        sign, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        if value == value.to_integral_value() and exponent >= 0:
+            # The power by itself may have more digits than there is memory.
+            whole = int("".join(map(str, digits))) * pow(10, exponent, 1 << 64)
+            return _number_hash(-whole if sign else whole)
+        if value == value.to_integral_value():
+            return _number_hash(int(value))
+    elif value.denominator == 1:
+        return _number_hash(value.numerator)
+    return _number_hash(hash(value))  # of numbers it is the same in each process, and of equal ones
+
+
+def _complex_hash(value: complex) -> int:
+    return _number_hash(value.real) if value.imag == 0 else stable_hash([value.real, value.imag])
+
+
+def _duration_hash(value: dt.timedelta) -> int:
+    return stable_hash(["duration", value // dt.timedelta(microseconds=1)])
+
+
+def _datetime_hash(value: dt.datetime) -> int:
+    if value.utcoffset() is None:
+        return _duration_hash(value.replace(tzinfo=None) - _EPOCH)
+    return _duration_hash(value - _INSTANT)
+
+
+def _date_hash(value: dt.date) -> int:
+    return _datetime_hash(dt.datetime(value.year, value.month, value.day))  # noqa: DTZ001
+
+
+def _time_hash(value: dt.time) -> int:
+    of_day = dt.timedelta(
+        hours=value.hour, minutes=value.minute, seconds=value.second,
+        microseconds=value.microsecond,
+    )  # fmt: skip
+    return _duration_hash(of_day - (value.utcoffset() or dt.timedelta()))
+
+
+def _numpy_hash(value: Any) -> int:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        kind = "datetime64" if isinstance(value, np.datetime64) else "timedelta64"
+        value = value.astype(f"{kind}[us]")
+    if isinstance(value, np.longdouble):  # it is no narrower than it looks to Python
+        return _rational_hash(fractions.Fraction(*value.as_integer_ratio()))
+    return stable_hash(value.item())
+
+
+def _enum_hash(value: Enum) -> int:
+    kind = type(value)
+    return stable_hash([kind.__module__, kind.__qualname__, value.name])
+
+
+def _uuid_hash(value: uuid.UUID) -> int:
+    return zlib.crc32(value.bytes)
+
+
+_NONE: Final = zlib.crc32(pickle.dumps(None, protocol=5))
+_KINDS: Final[tuple[tuple[Any, Callable[[Any], int]], ...]] = (
+    (np.generic, _numpy_hash),
+    (Mapping, _mapping_hash),
+    (AbstractSet, _set_hash),
+    (dt.datetime, _datetime_hash),
+    (dt.date, _date_hash),
+    (dt.time, _time_hash),
+    (dt.timedelta, _duration_hash),
+    (decimal.Decimal | fractions.Fraction, _rational_hash),
+    (complex, _complex_hash),
+    (uuid.UUID, _uuid_hash),
+    (Enum, _enum_hash),
+)

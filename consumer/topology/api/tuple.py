@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEFAULT_STREAM: Final = "default"
-"""The stream of tuples that are emitted without the name of one."""
+"""The stream of tuples that are emitted without a stream's name."""
 SYSTEM_COMPONENT: Final = "__system"
 """The source of tick tuples, by Storm's name."""
 TRANSACTION_FIELD: Final = "transaction"
@@ -68,7 +68,7 @@ class Stream:
     component: str
     name: str
     fields: tuple[str, ...]  # names of a tuple's values
-    is_direct: bool = False  # whether who emits says which task gets a tuple
+    is_direct: bool = False  # whether the emitter names the task that gets a tuple
     task: int = 0
     index: dict[str, int] = field(init=False, repr=False, compare=False)  # where each field stands
 

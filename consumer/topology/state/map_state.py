@@ -1,4 +1,4 @@
-"""What a bolt sees of a state in one batch: a map whose updates wait for the commit."""
+"""What a bolt sees of its states in one batch: maps whose updates wait for the commit."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sequitur.consumer.topology.state.store import (
-    Change,
+from sequitur.consumer.topology.state.fence import check_host
+from sequitur.consumer.topology.state.rows import (
     RowAge,
-    StateKind,
     age_of,
     before_update,
     check_group,
-    check_host,
     conflict,
-    copy_of,
-    fit_keys,
-    fit_value,
     is_others,
-    shown,
 )
+from sequitur.consumer.topology.state.store import Change, StateKind
+from sequitur.consumer.topology.state.values import copy_of, fit_keys, fit_value, shown
 from sequitur.errors import StateError
 
 if TYPE_CHECKING:
@@ -202,7 +198,6 @@ class MapState:
         ]
 
     def _check_own(self, key: Key) -> None:
-        """Check that a key may be written by this task."""
         if key in self._others:
             raise conflict(self._state, key, self._others[key], self._task)
         check_group(self._state, key, self._task_of, task=self._task)
@@ -212,11 +207,11 @@ class MapState:
         return self._state.kind is StateKind.TRANSACTIONAL
 
     def _stands(self, key: Key) -> bool:
-        """Whether an attempt before has written a key's row for good."""
+        """Whether an earlier attempt has written a key's row for good."""
         return self._keeps_first and key in self._first
 
     def _is_another(self, key: Key, after: Any) -> bool:
-        """Whether a row is stored with another value; one that was taken out later has none."""
+        """Whether a row is stored with another value; the row of a removed key has none."""
         stored = self._first[key].value if self._stands(key) else None
         return stored is not None and bool(after != stored)
 
@@ -225,7 +220,7 @@ class MapState:
         return copy_of(self._state, stored.previous), copy_of(self._state, stored.value)
 
     def _known(self, keys: Iterable[Key]) -> list[Key]:
-        """Return keys, fitted; the rows of those that were unknown are read."""
+        """Return fitted keys, after reading the rows of those that were not read yet."""
         fitted = fit_keys(self._state, keys)
         unknown = [
             key
@@ -251,7 +246,6 @@ class MapState:
         return fitted
 
     def _value(self, key: Key) -> Any | None:
-        """Return the value of a key that was read or written."""
         return self._written[key] if key in self._written else self._found[key]
 
 

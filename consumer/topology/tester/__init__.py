@@ -1,4 +1,4 @@
-"""Topologies on plain lists, with a clock that is driven by hand, and their trees to look at.
+"""Topologies on plain lists, with a clock that is moved by hand, and their trees to look at.
 
 Called by users' tests, through `sequitur.testing`.
 """

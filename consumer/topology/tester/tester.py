@@ -1,16 +1,14 @@
-"""How the tasks of a tester are given a step, and leave what others read: in memory."""
+"""Runs a topology on plain lists, with a clock that is moved by hand: no Kafka, no Spark."""
 
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
-import numpy as np
 
 from sequitur.base.copy_headers import FailReason
 from sequitur.consumer.topology._settings import Outputs, ProcessSettings
@@ -25,287 +23,36 @@ from sequitur.consumer.topology.api.builder import (
 from sequitur.consumer.topology.api.tuple import EventValues, Place
 from sequitur.consumer.topology.engine.plan import (
     Plan,
-    Sent,
-    order_of,
     plan,
     plan_apart,
     random_ids,
 )
 from sequitur.consumer.topology.engine.runner import Instances
-from sequitur.consumer.topology.settling.acker import acker_of
-from sequitur.consumer.topology.settling.outcomes import due_ms, numbered
+from sequitur.consumer.topology.settling.outcomes import due_ms
 from sequitur.consumer.topology.settling.root import is_made, readable
-from sequitur.consumer.topology.step.batch import EmittedRoots, StepBatch, TaskInput, components_of
+from sequitur.consumer.topology.step.batch import components_of
 from sequitur.consumer.topology.step.run import CountedRuns, StepRun, TasksHere
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, InMemoryInput, in_order
 from sequitur.consumer.topology.tester.tuple_trees import TreeRecorder
 from sequitur.errors import TopologyError
 from sequitur.kafka.partition import KeyPartitioner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeAlias
+    from collections.abc import Callable, Iterable
 
     from sequitur.consumer.topology.api.builder import Topology
     from sequitur.consumer.topology.engine.plan import OutputRecord
-    from sequitur.consumer.topology.settling.root import Root
-    from sequitur.consumer.topology.step.batch import EventVerdict, Handle, PendingEvent, Sources
+    from sequitur.consumer.topology.step.batch import Handle, PendingEvent
     from sequitur.consumer.topology.step.run import StepResult
+    from sequitur.consumer.topology.tester.in_memory import Inputs, Written
     from sequitur.consumer.topology.tester.tuple_trees import TupleTree
 
 _MS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class InMemoryInput(TaskInput):
-    """The events of a task of the first stage."""
-
-    events: Sequence[tuple[Any, ...]]  # the new ones, in their order
-    # those that wait, as `InMemoryBatch.write_waiting` gave them
-    pending: Sequence[Sequence[PendingEvent]]
-    partition: int  # the task's number
-
-    def waiting(self) -> list[PendingEvent]:
-        """Return those that wait."""
-        return in_order(self.pending)
-
-    def new(self) -> Iterator[tuple[Any, ...]]:
-        """Return the new ones."""
-        return iter(self.events)
-
-    def with_waiting(self, waiting: Iterable[Sequence[PendingEvent]]) -> InMemoryInput:
-        """Return the same new ones, and others that wait."""
-        return replace(self, pending=tuple(waiting))
-
-
-if TYPE_CHECKING:
-    Givens: TypeAlias = Callable[[Any], Sequence[InMemoryInput]]
-    """Gives the events of each first-stage task, for a try at a transaction if it is one."""
-
-
-class Written(NamedTuple):
-    """A record that an output wrote."""
-
-    emission: int  # number of the record: one of a later task has a larger one
-    record: OutputRecord
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Where it stands in its topic's order."""
-        return *self.record.root.order, self.emission, self.record.root.id
-
-
-class _Records:
-    """The records of a task, by output."""
-
-    def __init__(self, emissions: Iterator[int]) -> None:
-        self._emissions = emissions
-        self._written: dict[str, list[Written]] = {}
-        self.count = 0
-
-    def write(self, output: str, record: OutputRecord) -> None:
-        self.count += 1
-        self._written.setdefault(output, []).append(Written(next(self._emissions), record))
-
-    def close(self) -> dict[str, list[Written]]:
-        return self._written
-
-
-class _Exchange:
-    """The tuples that a task sends: pickled, as they leave their process in a job."""
-
-    path = None
-
-    def __init__(self, recorder: TreeRecorder) -> None:
-        self.index: dict[tuple[str, int], list[tuple[Any, int, bytes]]] = {}
-        self._recorder = recorder
-
-    def send(self, component: str, task: int, sent: Sent) -> None:
-        kept = order_of(sent), self._recorder.leaves(sent), pickle.dumps(tuple(sent), protocol=5)
-        self.index.setdefault((component, task), []).append(kept)
-
-    def close(self) -> None:
-        """Nothing is left to be done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InMemoryBatch(StepBatch):
-    """What all tasks of a step share, in a tester."""
-
-    runs_inline: ClassVar[bool] = True
-
-    now_s: Callable[[], float]  # the tester's clock
-    next_edge: Callable[[], int]  # gives the edges of all tasks
-    kept: Instances  # bolts that are ready from the step before
-    recorder: TreeRecorder
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """See `StepBatch`."""
-        return self.now_s
-
-    def time_ms(self) -> int:
-        """See `StepBatch`."""
-        return round(self.now_s() * _MS)
-
-    def ids(self, stage: int, task: int) -> Callable[[], int]:
-        """See `StepBatch`."""
-        del stage, task
-        return self.next_edge
-
-    @property
-    def instances(self) -> Instances:
-        """See `StepBatch`."""
-        return self.kept
-
-    @property
-    def trace(self) -> TreeRecorder:
-        """See `StepBatch`."""
-        return self.recorder
-
-    def outputs(self, emissions: Iterator[int]) -> _Records:
-        """See `StepBatch`."""
-        return _Records(emissions)
-
-    def exchange(self, *, is_kept: bool = False) -> _Exchange:
-        """See `StepBatch`."""
-        del is_kept
-        return _Exchange(self.recorder)
-
-    def tuples_in_order(self, sources: Sources) -> Iterator[tuple[str, Sent]]:
-        """See `StepBatch`."""
-        found = [
-            (order, component, number, made)
-            for _, blobs in sources
-            for component, several in blobs.items()
-            for order, number, made in several
-        ]
-        found.sort(key=lambda one: one[0])
-        for _, component, number, made in found:
-            sent = Sent(*pickle.loads(made))  # noqa: S301 - our own
-            self.recorder.arrives(sent, number)
-            yield component, sent
-
-    def write_waiting(self, waiting: Sequence[PendingEvent]) -> list[PendingEvent] | None:
-        """See `StepBatch`."""
-        return _as_written(waiting) or None
-
-    def write_dead(self, dead: Sequence[PendingEvent]) -> list[PendingEvent]:
-        """See `StepBatch`."""
-        return _as_written(dead)
-
-    def write_unfinished(self, roots: Sequence[int]) -> list[int]:
-        """See `StepBatch`."""
-        return list(roots)
-
-    def read_unfinished(self, unfinished: Sequence[Sequence[int]]) -> frozenset[int]:
-        """See `StepBatch`."""
-        return frozenset(root for several in unfinished for root in several)
-
-    def write_states(
-        self, states: Mapping[tuple[str, int], bytes], kept: Mapping[tuple[str, int], bytes]
-    ) -> Mapping[tuple[str, int], bytes]:
-        """See `StepBatch`."""
-        del kept
-        return states
-
-    def read_state(self, state: bytes) -> bytes:
-        """See `StepBatch`."""
-        return state
-
-    def write_roots(self, roots: Sequence[Root]) -> list[Root]:
-        """See `StepBatch`."""
-        return [root for root in roots if root.is_tracked]
-
-    def emitted_roots(self, roots: Sequence[Sequence[Root]]) -> EmittedRoots:
-        """See `StepBatch`."""
-        every = [root for own in roots for root in own]
-        return EmittedRoots(
-            np.array([root.id for root in every], np.uint64),
-            np.array([root.attempt for root in every], np.int64),
-            numbered(root.key for root in every),
-            [len(own) for own in roots],
-        )
-
-    def attempts_of(self, roots: Sequence[Root]) -> dict[int, int]:
-        """See `StepBatch`."""
-        return {root.id: root.attempt for root in roots}
-
-    def write_made(
-        self, made: Sequence[tuple[int, tuple[Any, ...]]]
-    ) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """See `StepBatch`."""
-        return made
-
-    def read_made(
-        self, made: Sequence[tuple[int, tuple[Any, ...]]]
-    ) -> Sequence[tuple[int, tuple[Any, ...]]]:
-        """See `StepBatch`."""
-        return made
-
-    def write_acks(self, ids: Any, values: Any, flags: Any) -> list[tuple[Any, Any, Any]]:
-        """See `StepBatch`."""
-        which = acker_of(ids, self.ackers)
-        own = [which == acker for acker in range(self.ackers)]
-        return [(ids[one], values[one], flags[one]) for one in own]
-
-    @staticmethod
-    def read_acks(acks: Sequence[tuple[Any, Any, Any]], acker: int) -> tuple[Any, Any, Any]:
-        """See `StepBatch`."""
-        return acks[acker]
-
-    def write_verdicts(self, verdicts: Sequence[EventVerdict]) -> list[EventVerdict]:
-        """See `StepBatch`."""
-        return list(verdicts)
-
-    def read_verdicts(self, verdicts: list[EventVerdict]) -> list[EventVerdict]:
-        """See `StepBatch`."""
-        return verdicts
-
-
-def _as_written(events: Iterable[PendingEvent]) -> list[PendingEvent]:
-    """Return events as a job's files give them back, which hold text as UTF-8."""
-    return [
-        one._replace(reason=_text(one.reason), detail=_text(one.detail), path=_text(one.path))
-        for one in events
-    ]
-
-
-def _text(text: str | None) -> str | None:
-    return None if text is None else text.encode().decode()
-
-
-def in_order(waiting: Iterable[Sequence[PendingEvent]]) -> list[PendingEvent]:
-    """Return events that wait, in the order of the stream."""
-    return sorted((one for some in waiting for one in some), key=lambda one: one.event[3:7])
-
-
-# Runs a topology on plain lists, with a clock that is driven by hand: no Kafka, no Spark.
-
-
 _TOPIC: Final = "events"
 _SHORTEST: Final = 2
 _LONGEST: Final = 3
 
 _running: ContextVar[TopologyTester] = ContextVar("_running")
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetteredEvent:
-    """An event that was dead-lettered.
-
-    Attributes:
-        event: The event.
-        reason: Why its last attempt failed.
-        detail: A traceback, or another description.
-        attempts: How often it was tried.
-        path: The components that the failed tuple had passed, the spout first.
-    """
-
-    event: EventValues
-    reason: FailReason
-    detail: str
-    attempts: int
-    path: tuple[str, ...]
 
 
 class TopologyTester:
@@ -466,17 +213,17 @@ class TopologyTester:
             ValueError: An item is not an event.
         """
         new = sorted((self._event(given) for given in events), key=lambda event: event[3:7])
-        self._run(new, lambda _: self._givens(new), watermark_ms)
+        self._run(new, lambda _: self._inputs(new), watermark_ms)
 
     def _run(
-        self, new: Sequence[EventValues], givens: Givens, watermark_ms: int | None = None
+        self, new: Sequence[EventValues], inputs: Inputs, watermark_ms: int | None = None
     ) -> None:
         recorder = TreeRecorder()
         self._hook.batch = recorder
         token = _running.set(self)
         try:
             batch = self._batch(recorder)
-            result = self._carried_out(batch, givens)
+            result = self._carried_out(batch, inputs)
             self._counted.add(self._batches, result.runs)
         finally:
             _running.reset(token)
@@ -507,7 +254,7 @@ class TopologyTester:
     def _pending(self) -> list[PendingEvent]:
         return in_order(some for several in self._waiting.values() for some in several)
 
-    def _givens(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
+    def _inputs(self, new: Sequence[EventValues]) -> list[InMemoryInput]:
         """Return the events of each first-stage task, by key or partition as in the job."""
         partitions = self._partitioner.partitions
         events: list[list[EventValues]] = [[] for _ in range(partitions)]
@@ -521,9 +268,8 @@ class TopologyTester:
             for place, own in enumerate(events)
         ]
 
-    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
-        """Run the topology on a batch."""
-        return StepRun(batch, givens(None), self._states, TasksHere()).run()
+    def _carried_out(self, batch: InMemoryBatch, inputs: Inputs) -> StepResult:
+        return StepRun(batch, inputs(None), self._states, TasksHere()).run()
 
     def _batch(self, recorder: TreeRecorder) -> InMemoryBatch:
         ackers = self._settings.ackers
@@ -545,7 +291,6 @@ class TopologyTester:
         )
 
     def _take_in(self, result: StepResult) -> None:
-        """Add what became of a batch."""
         self._waiting, self._states = result.waiting, result.states
         self._next_due_ms = result.next_due_ms
         self.made += result.counts["made"]
@@ -607,6 +352,25 @@ class TopologyTester:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetteredEvent:
+    """An event that was dead-lettered.
+
+    Attributes:
+        event: The event.
+        reason: Why its last attempt failed.
+        detail: A traceback, or another description.
+        attempts: How often it was tried.
+        path: The components that the failed tuple had passed, the spout first.
+    """
+
+    event: EventValues
+    reason: FailReason
+    detail: str
+    attempts: int
+    path: tuple[str, ...]
+
+
 class _Hook(EventHook):
     """Records what becomes of events, and notifies the topology's own hook."""
 
@@ -617,19 +381,17 @@ class _Hook(EventHook):
         self.batch = TreeRecorder()
 
     def on_ack(self, done: AckedEvent, /) -> None:
-        """See `EventHook`."""
         self._verdicts[Place(*done.event[4:7])] = "acked"
         self._tester.acked.append(done.event)
         self._pass_on(done)
 
     def on_fail(self, failed: FailedEvent, /) -> None:
-        """See `EventHook`."""
         end = "dead-lettered" if failed.is_dead else "to be tried again"
         self._verdicts[Place(*failed.event[4:7])] = f"failed ({failed.failure.reason}), {end}"
         self._pass_on(failed)
 
     def trees(self, result: StepResult) -> list[TupleTree]:
-        """Return the trees of the batch, now that it is over."""
+        """Return the trees of the batch that has ended, each with its verdict."""
         self._note_made(result)
         for tree in self.batch.trees:
             heard = self._verdicts.get(Place(*tree.event[4:7]), "held")
@@ -638,7 +400,7 @@ class _Hook(EventHook):
         return self.batch.trees
 
     def _note_made(self, result: StepResult) -> None:
-        """Note what became of the tuples that bolts made: no hook is told of these."""
+        """Note what became of the tuples that bolts made: hooks are not notified of these."""
         verdicts = {
             Place(*one.event[4:7]): "acked" for one in self.batch.trees if is_made(one.event)
         }

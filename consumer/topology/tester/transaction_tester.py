@@ -13,7 +13,8 @@ from sequitur.consumer.topology.step.transaction_run import (
     ProcessingRun,
     TransactionTries,
 )
-from sequitur.consumer.topology.tester.tester import InMemoryInput, TopologyTester
+from sequitur.consumer.topology.tester.in_memory import InMemoryInput
+from sequitur.consumer.topology.tester.tester import TopologyTester
 from sequitur.consumer.topology.transactional.attempt import (
     Phase,
     Transaction,
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology._settings import ProcessSettings
     from sequitur.consumer.topology.settling.outcomes import RetryPolicy
     from sequitur.consumer.topology.step.batch import Handle
-    from sequitur.consumer.topology.tester.tester import Givens, InMemoryBatch
+    from sequitur.consumer.topology.tester.in_memory import InMemoryBatch, Inputs
     from sequitur.consumer.topology.transactional.spouts import MetadataStore
 
 _OFFSET_BITS: Final = 32
-"""Offsets of a spout's own tuples: the transaction's number comes first."""
+"""A spout's own tuple has the transaction's number above these bits of its offset."""
 
 
 class FailedTry(NamedTuple):
@@ -108,7 +109,7 @@ class TransactionTester(TopologyTester):
             topology, settings, parallelism=parallelism, partitions=partitions, seed=seed
         )
         self._epoch = epoch
-        self._given = topology
+        self._transactional = topology
         self._committed = self._committers_tasks() if resumes_after else {}
         self._spout: SpoutBatches | None = None
         self._emitted_last = self._acked_before = 0
@@ -143,7 +144,7 @@ class TransactionTester(TopologyTester):
             super().run(events, watermark_ms=watermark_ms)
             return
         if list(events):
-            spout = self._given.spout.id
+            spout = self._transactional.spout.id
             raise TopologyError(f"spout {spout!r} emits by itself: call run_batch, without events")
         self._run((), self._emitted, watermark_ms)
 
@@ -155,7 +156,7 @@ class TransactionTester(TopologyTester):
             TransactionError: See `run`.
         """
         if self._spout is None:
-            spout = self._given.spout.id
+            spout = self._transactional.spout.id
             raise TopologyError(f"spout {spout!r} is the ordered stream: give `run` its events")
         if not self._spout.is_ready():
             return False
@@ -163,14 +164,14 @@ class TransactionTester(TopologyTester):
         return True
 
     def _emitted(self, attempt: TransactionAttempt) -> list[InMemoryInput]:
-        """Return what the topology's own spout emits for a try, by its tasks."""
+        """Return the input of each task: the tuples of the topology's own spout, for one try."""
         assert self._spout is not None
         if attempt.transaction_id == self._emitted_last:
             self._spout.failed(attempt.transaction_id)
         emitted = self._spout.emit(attempt)
         self._emitted_last = attempt.transaction_id
-        # Those of an earlier batch that wait are others than those with their number in this one.
-        name, first = self._given.spout.id, attempt.transaction_id << _OFFSET_BITS
+        # Waiting tuples of earlier batches keep their offsets: the transaction tells them apart.
+        name, first = self._transactional.spout.id, attempt.transaction_id << _OFFSET_BITS
         return [
             InMemoryInput(
                 [
@@ -183,10 +184,10 @@ class TransactionTester(TopologyTester):
             for task, own in enumerate(emitted)
         ]
 
-    def _carried_out(self, batch: InMemoryBatch, givens: Givens) -> StepResult:
+    def _carried_out(self, batch: InMemoryBatch, inputs: Inputs) -> StepResult:
         tries = _Tries(
             batch,
-            givens,
+            inputs,
             self._states,
             Transaction(
                 TransactionAttempt(self.transaction_id + 1, self._tried),
@@ -210,17 +211,19 @@ class TransactionTester(TopologyTester):
         self._committed = self._committers_tasks()
         if self._spout is not None:
             self._spout.committed(self.transaction_id)
-        return merged(prepared, committed, self._given.commit_phase)
+        return merged(prepared, committed, self._transactional.commit_phase)
 
     def _committers_tasks(self) -> dict[str, int]:
-        return {component: self._plan.tasks[component] for component in self._given.committers}
+        return {
+            component: self._plan.tasks[component] for component in self._transactional.committers
+        }
 
     def _failed(self, attempt: TransactionAttempt, seconds: float, error: BatchFailedError) -> None:
         self.failed_tries.append(FailedTry(attempt, str(error)))
         self.advance(seconds)
 
     def _forget(self) -> None:
-        """Forget what a processing phase has told: it counts for nothing."""
+        """Forget the acks and the emitted batch of a processing phase that failed."""
         del self.acked[self._acked_before :]
         if self._spout is not None and self._emitted_last == self.transaction_id + 1:
             self._spout.failed(self._emitted_last)
@@ -230,7 +233,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
     def __init__(  # noqa: PLR0917 - private, and each is of a type of its own
         self,
         batch: InMemoryBatch,
-        givens: Givens,
+        inputs: Inputs,
         states: Mapping[tuple[str, int], Handle],
         transaction: Transaction,
         policy: RetryPolicy,
@@ -240,7 +243,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         number = transaction.attempt.transaction_id
         super().__init__(f"transaction {number} of {batch.topology.name!r}", policy)
         self._batch = batch
-        self._givens = givens
+        self._inputs = inputs
         self._states = states
         self._transaction = transaction
         self._failed = failed
@@ -258,7 +261,7 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         batch = self._in_phase(attempt, Phase.PROCESSING)
         return ProcessingRun(
             batch,
-            self._givens(attempt),
+            self._inputs(attempt),
             self._states,
             TasksHere(),
             is_last=is_last,
@@ -278,13 +281,13 @@ class _Tries(TransactionTries[StepResult, StepResult]):
         ).run()
 
     def discard(self, prepared: StepResult, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`; no earlier try is alive in this process."""
+        """Return True: no earlier try is alive in this process."""
         del prepared, attempt
         self._forget()
         return True
 
     def settles_untouched(self, attempt: TransactionAttempt) -> bool:
-        """See `TransactionTries`; databases are asked in a job alone."""
+        """Return False: only a job asks the databases."""
         del attempt
         return False
 

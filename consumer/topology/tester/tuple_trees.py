@@ -236,7 +236,7 @@ def _quoted(text: str) -> str:
 def _draw(
     path: Path, title: str, nodes: Sequence[_Node], links: Sequence[_Link], show: Any
 ) -> None:
-    """Layers from left to right, each node in the next free row of its layer."""
+    """Draw layers from left to right, each node in the next free row of its layer."""
     # Loaded here, as a plotting library takes a second to load and is rarely wanted.
     agg = load("matplotlib.backends.backend_agg", _PICTURE)
 
@@ -305,20 +305,17 @@ class TreeRecorder:
         self._arriving[id(sent)] = sent, number
 
     def begun(self, root: Root, values: tuple[Any, ...]) -> None:
-        """See `Trace`."""
         tree = TupleTree(EventValues(*values), root.id, root.attempt, root.is_tracked)
         self.trees.append(tree)
         self._trees[root.id] = tree
 
     def given_out(self, root: Root, made: TrackedTuple) -> None:
-        """See `Trace`."""
         number, to = self._number(made), _owner(made)
         self._give(root, made.edge, number, made.source, to, made.values)
 
     def emitted(
         self, by: TopologyContext, anchors: Sequence[TrackedTuple], made: TrackedTuple
     ) -> None:
-        """See `Trace`."""
         number = self._number(made)
         if not anchors:
             self._seen_in[made.root] = self._trees_of(made.parent)
@@ -334,7 +331,6 @@ class TreeRecorder:
         sent: Sent,
         to: TaskId,
     ) -> None:
-        """See `Trace`."""
         self._count += 1
         number, reader = self._count, f"{to.component}#{to.task}"
         self._leaving[id(sent)] = sent, number
@@ -352,7 +348,6 @@ class TreeRecorder:
         self._emit(by, anchors, number, reader, places, shown)
 
     def received(self, sent: Sent, made: TrackedTuple) -> None:
-        """See `Trace`."""
         _, number = self._arriving.pop(id(sent))
         self._numbers[made] = number
         for root, _ in made.trees():
@@ -362,7 +357,6 @@ class TreeRecorder:
     def written(
         self, by: TopologyContext, anchors: Sequence[TrackedTuple], output: str, record: Any
     ) -> None:
-        """See `Trace`."""
         shown = cut(f"key={record[0]!r}, value={record[1]!r}")
         numbers = self._numbers_of(anchors)
         places = (place for anchor in anchors for place in self._places(anchor))
@@ -372,11 +366,9 @@ class TreeRecorder:
             )
 
     def acked(self, by: TopologyContext, given: TrackedTuple) -> None:
-        """See `Trace`."""
         self._ended(StepKind.ACKED, by, given, "")
 
     def failed(self, by: TopologyContext, given: TrackedTuple, failure: TreeFailure) -> None:
-        """See `Trace`."""
         last = failure.detail.rstrip().rpartition("\n")[2]
         self._ended(StepKind.FAILED, by, given, cut(f"{failure.reason}: {last}".rstrip(": ")))
 

@@ -1,4 +1,4 @@
-"""What names a try at a transaction, and how the tasks of its two phases see it."""
+"""Tries at a transaction: their ids, what the tasks of both phases see, and how a try went."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _LIFE_BITS: Final = 40
-"""A life has 2^40 tries, more than it ever makes: it never reaches the numbers of the next."""
+"""A life has ids for 2^40 tries, more than it ever makes."""
 
 
 class TransactionAttempt(NamedTuple):
@@ -29,27 +29,27 @@ class TransactionAttempt(NamedTuple):
 
 
 def attempts_of_life(life: int) -> int:
-    """Return what the attempt ids of a life of the job begin behind: they are larger.
+    """Return the number that all attempt ids of a life of the job are larger than.
 
-    Those of a later life are larger than all of an earlier one.
+    The ids of a later life are larger than all ids of an earlier one.
     """
     return life << _LIFE_BITS
 
 
 def life_of_attempt(attempt_id: int) -> int:
-    """Return the number of the life that an attempt id is of."""
+    """Return the number of the life that made an attempt id."""
     return attempt_id >> _LIFE_BITS
 
 
 class Phase(StrEnum):
-    """What is done of a transaction."""
+    """The two phases of a transaction."""
 
     PROCESSING = "processing"
-    """Bolts are given the batch. Committers, and what reads them, are given what there is for them
-    already, so that an event which fails there is known; what they make of it counts for nothing.
+    """Bolts process the batch. Committers and their readers get the part of it that is there, so
+    that an event is known that fails in them. What they emit then is discarded.
     """
     COMMIT = "commit"
-    """They are given their whole batch, and its `finish_batch`."""
+    """Committers and their readers get their whole batch, and `finish_batch` is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Transaction:
     attempt: TransactionAttempt
     phase: Phase = Phase.PROCESSING
     epoch: str = ""  # names the checkpoint whose transaction it is, for what databases keep
-    batch: str = ""  # names what is committed, where a repeat commits the same; else empty
+    batch: str = ""  # names the committed batch if a repeat commits the same; otherwise empty
     # committers that have committed the batch before, and how many tasks they had
     committed: Mapping[str, int] = field(default_factory=dict)
-    # where databases are that are of one host; empty where that is not to be checked
+    # the host of databases that belong to one host; empty: not checked
     host: str = ""
-    # whether its commit phase is a trial: databases take back what is written
+    # whether its commit phase is a trial: databases roll back what is written
     is_trial: bool = False
     # whether its processing phase is run again, without events that have failed
     is_again: bool = False
@@ -76,7 +76,7 @@ class Cause(StrEnum):
     ASKED = "asked"
     """A bolt raised `FailBatch`."""
     RAISED = "raised"
-    """A bolt raised something else for what belongs to the batch, or in the commit phase."""
+    """A bolt raised another exception for a tuple of the batch, or in the commit phase."""
     UNAVAILABLE = "unavailable"
     """A database of a state did not answer, or could not take the batch now."""
     REFUSED = "refused"
@@ -88,23 +88,23 @@ class Cause(StrEnum):
 class BatchFailure(NamedTuple):
     """Why a try at a transaction failed."""
 
-    component: str  # the bolt in which it failed; empty where that is not known
+    component: str  # the bolt in which it failed; empty if not known
     cause: Cause
-    detail: str  # the traceback, or what is known
-    # of a key or value that is refused, ids of the events with this key, by the field of their
-    # tuples that has it; empty where that is not known
+    detail: str  # the traceback, or another description
+    # for a refused key or value: ids of the events with this key, by the field of their tuples
+    # that has it; empty if not known
     roots: tuple[frozenset[int], ...] = ()
     keys: frozenset[Any] = frozenset()  # the keys that are refused, or whose values are
-    is_key: bool = False  # whether the key is refused itself, and with it each event that has it
+    is_key: bool = False  # whether the key itself is refused, and with it each event that has it
 
 
 @dataclass(slots=True)
 class BatchOutcome:
     """How a task's part of a try at a transaction went."""
 
-    failures: list[BatchFailure] = field(default_factory=list)  # why it failed; empty if it did not
+    failures: list[BatchFailure] = field(default_factory=list)  # why it failed; empty: it did not
     may_have_committed: bool = False  # whether a committer may have written state
-    # of a trial, what each committer's task would write, by component and task
+    # after a trial: what each committer's task would write, by component and task
     changes: dict[tuple[str, int], AllChanges] = field(default_factory=dict)
 
     def fail(self, component: str, cause: Cause, detail: str) -> None:

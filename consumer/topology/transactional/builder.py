@@ -1,4 +1,7 @@
-"""Bolts of transactional topologies: each batch has an instance of its own in each task."""
+"""Transactional topologies: their builder, and the bolts that only they have.
+
+A batch is a transaction. In each task each batch has its own copy of a `BatchBolt`.
+"""
 
 from __future__ import annotations
 
@@ -35,254 +38,6 @@ if TYPE_CHECKING:
     from sequitur.consumer.topology.state.map_state import MapState
     from sequitur.consumer.topology.state.store import StateStore
     from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
-
-
-class Committer:
-    """Marks a `BatchBolt` whose `finish_batch` is called in the commit phase.
-
-    Commit phases of batches come one after the other, in the order of their transaction ids. A
-    bolt that is added by `TransactionalTopologyBuilder.set_committer_bolt` needs no mark.
-
-    ::
-
-        class UpdateGlobalCount(BaseTransactionalBolt, Committer):
-            fields = ("transaction", "count")
-
-            def __init__(self):
-                self.sum = 0
-
-            def process(self, tuple):
-                self.sum += tuple["count"]
-
-            def finish_batch(self):
-                count = self.context.state("count")
-                _, total = count.update("all", lambda key, before: (before or 0) + self.sum)
-                self.collector.emit((self.transaction, total))
-    """
-
-
-class BatchOutputCollector:
-    """The collector of a batch bolt: it anchors to the tuple in work, which is then acked.
-
-    Tuples emitted in `finish_batch` belong to the batch. If one fails, this attempt of the batch
-    fails.
-
-    Args:
-        runner: The runner of the bolt's task.
-    """
-
-    __slots__ = ("_runner",)
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-
-    def emit(
-        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
-    ) -> list[TaskId]:
-        """Emit a tuple.
-
-        Args:
-            values: In the order of the stream's fields, or by field; the first is the batch's
-                `TransactionAttempt`.
-            stream: The stream.
-            task: Of a direct stream, the number of the task that is to get it.
-
-        Returns:
-            The tasks that get it; outputs are none.
-
-        Raises:
-            EmitError: The bolt has not declared the stream or the fields, or the first value is
-                not the batch's `TransactionAttempt`.
-        """
-        found: list[TaskId] = self._runner.emit(values, self._runner.anchors(), stream, task)
-        return found
-
-    def emit_many(
-        self, values: Iterable[Any], stream: str = DEFAULT_STREAM, task: int | None = None
-    ) -> list[list[TaskId]]:
-        """Emit a tuple for each of some values. See `emit`."""
-        return [self.emit(one, stream, task) for one in values]
-
-
-@dataclass(slots=True)
-class TransactionContext(TopologyContext):
-    """Where a bolt runs in a transactional topology.
-
-    Attributes:
-        states: The committer's states, each under its name, while its `finish_batch` runs.
-            Otherwise None.
-    """
-
-    states: Mapping[str, MapState] | None = None
-
-    def state(self, name: str) -> MapState:
-        """Return a state of the bolt. Only in `finish_batch` of a committer.
-
-        Args:
-            name: By which name it was given to the builder.
-
-        Raises:
-            StateError: There is none of that name, or this is not a committer's `finish_batch`.
-        """
-        where = f"bolt {self.component!r}, state {name!r}"
-        if self.states is None:
-            raise StateError(f"{where}: a state is used in finish_batch of a committer alone")
-        if name not in self.states:
-            has = ", ".join(sorted(self.states)) or "none"
-            raise StateError(f"{where}: it was not added with such a state. It has: {has}")
-        return self.states[name]
-
-
-class BaseTransactionalBolt(BatchBolt):
-    """A bolt with an instance for each batch: it gathers in `process` and emits at the end.
-
-    The engine anchors and acks its tuples. An exception from `process` fails the event of the
-    tuple. An exception from `finish_batch` fails this attempt of the batch.
-
-    ::
-
-        class BatchCount(BaseTransactionalBolt):
-            fields = ("transaction", "count")
-
-            def __init__(self):
-                self.count = 0
-
-            def process(self, tuple):
-                self.count += 1
-
-            def finish_batch(self):
-                self.collector.emit((self.transaction, self.count))
-    """
-
-    context: TransactionContext
-    collector: BatchOutputCollector  # type: ignore[assignment]  # of its own kind, for batches
-
-    def prepare(  # type: ignore[override]  # called with a batch's transaction, as Storm's is
-        self,
-        context: TransactionContext,
-        collector: BatchOutputCollector,
-        transaction: TransactionAttempt,
-    ) -> None:
-        """Begin a batch.
-
-        Args:
-            context: Where the bolt runs.
-            collector: What to emit by.
-            transaction: The try at the batch's transaction.
-        """
-        self.context = context
-        self.collector = collector
-        self.transaction = transaction
-
-    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
-        """Take a tuple of the batch in."""
-
-    def finish_batch(self) -> None:
-        """Called after the batch's last tuple. A committer does it when the batch commits."""
-
-
-# Builds transactional topologies.
-
-
-class OrderedStreamSpout:
-    """The spout of a job: the ordered stream of its input topics, step by step.
-
-    It is a transactional spout: a step's events are on disk before bolts are given any, so a
-    transaction has the same events in each try.
-    """
-
-    fields = EVENT_FIELDS
-    is_opaque = False
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionalTopology(Topology):
-    """A transactional topology that was checked.
-
-    Attributes:
-        committers: The bolts whose `finish_batch` belongs to the commit phase.
-        states: The states of each committer, each under its name.
-        source: The spout. In a job, an `OrderedStreamSpout`.
-        parallelism: How many tasks the spout has, if that was declared.
-    """
-
-    committers: frozenset[str] = frozenset()
-    states: Mapping[str, Mapping[str, State]] = field(default_factory=dict)
-    source: Any = None
-    parallelism: int | None = None
-
-    @property
-    def is_transactional(self) -> bool:
-        """See `Topology`."""
-        return True
-
-    @property
-    def commit_phase(self) -> frozenset[str]:
-        """The committers and their readers, which get their whole batch when it is committed.
-
-        See `Topology`.
-        """
-        found = set(self.committers)
-        for bolt in self.bolts:  # each stands behind those it reads
-            if any(one.component in found for one in bolt.inputs):
-                found.add(bolt.id)
-        return frozenset(found)
-
-    @property
-    def commit_signature(self) -> dict[str, list[str]]:
-        """What the commit phase assumes of the prepared batch, as name and value."""
-        found = {}
-        for bolt in self.bolts:
-            if bolt.id not in self.commit_phase:
-                continue
-            for one in bolt.inputs:
-                name = f"stream {one.stream!r} of {one.component!r}, read by {bolt.id!r}"
-                found[name] = list(self.components[one.component].streams[one.stream].fields)
-        for component, states in self.states.items():
-            for name, state in states.items():
-                types = (state.key.__name__, state.value.__name__)
-                found[f"state {name!r} of {component!r}"] = [state.name, state.kind.value, *types]
-        return found
-
-    def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See `Topology`. What a spout other than the ordered stream emits is an event's value."""
-        values: tuple[Any, ...] = event if self.is_of_ordered_stream else event[1]
-        return values
-
-    @property
-    def is_of_ordered_stream(self) -> bool:
-        """Whether its spout is the ordered stream."""
-        return isinstance(self.source, OrderedStreamSpout)
-
-
-def writes_states_only(topology: TransactionalTopology) -> bool:
-    """Whether all committers keep states of ours: what others write is not known here."""
-    return all(topology.states.get(one) for one in topology.committers)
-
-
-def create_states(topology: TransactionalTopology, epoch: str, least_attempt: int = 0) -> None:
-    """Make what the states of a topology need in their databases, or check that it is there."""
-    for store, owners in _states_by_store(topology).items():
-        store.create(owners, topology.name, epoch, least_attempt)
-
-
-def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttempt) -> bool:
-    """Have databases refuse what tries at a transaction up to this one have not committed yet.
-
-    Where one has committed something of it, the others are not asked.
-    """
-    stores = _states_by_store(topology)
-    return not any(store.give_up(topology.name, epoch, last) for store in stores)
-
-
-def _states_by_store(
-    topology: TransactionalTopology,
-) -> dict[StateStore, dict[str, list[State]]]:
-    by_store: dict[StateStore, dict[str, list[State]]] = {}
-    for component, states in topology.states.items():
-        for state in states.values():
-            by_store.setdefault(state.store, {}).setdefault(component, []).append(state)
-    return by_store
 
 
 class TransactionalTopologyBuilder(TopologyBuilder):
@@ -480,8 +235,252 @@ class TransactionalTopologyBuilder(TopologyBuilder):
                     )
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionalTopology(Topology):
+    """A transactional topology that was checked.
+
+    Attributes:
+        committers: The bolts whose `finish_batch` belongs to the commit phase.
+        states: The states of each committer, each under its name.
+        source: The spout. In a job, an `OrderedStreamSpout`.
+        parallelism: How many tasks the spout has, if that was declared.
+    """
+
+    committers: frozenset[str] = frozenset()
+    states: Mapping[str, Mapping[str, State]] = field(default_factory=dict)
+    source: Any = None
+    parallelism: int | None = None
+
+    @property
+    def is_transactional(self) -> bool:
+        """See `Topology`."""
+        return True
+
+    @property
+    def commit_phase(self) -> frozenset[str]:
+        """The committers and their readers, which get their whole batch when it is committed.
+
+        See `Topology`.
+        """
+        found = set(self.committers)
+        for bolt in self.bolts:  # each stands after those it reads
+            if any(one.component in found for one in bolt.inputs):
+                found.add(bolt.id)
+        return frozenset(found)
+
+    @property
+    def commit_signature(self) -> dict[str, list[str]]:
+        """What the commit phase assumes of the prepared batch, as name and value."""
+        found = {}
+        for bolt in self.bolts:
+            if bolt.id not in self.commit_phase:
+                continue
+            for one in bolt.inputs:
+                name = f"stream {one.stream!r} of {one.component!r}, read by {bolt.id!r}"
+                found[name] = list(self.components[one.component].streams[one.stream].fields)
+        for component, states in self.states.items():
+            for name, state in states.items():
+                types = (state.key.__name__, state.value.__name__)
+                found[f"state {name!r} of {component!r}"] = [state.name, state.kind.value, *types]
+        return found
+
+    def values_of(self, event: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See `Topology`. What a spout other than the ordered stream emits is an event's value."""
+        values: tuple[Any, ...] = event if self.is_of_ordered_stream else event[1]
+        return values
+
+    @property
+    def is_of_ordered_stream(self) -> bool:
+        """Whether its spout is the ordered stream."""
+        return isinstance(self.source, OrderedStreamSpout)
+
+
+class OrderedStreamSpout:
+    """The spout of a job: the ordered stream of its input topics, step by step.
+
+    It is a transactional spout: a step's events are on disk before bolts are given any, so a
+    transaction has the same events in each try.
+    """
+
+    fields = EVENT_FIELDS
+    is_opaque = False
+
+
+class Committer:
+    """Marks a `BatchBolt` whose `finish_batch` is called in the commit phase.
+
+    Commit phases of batches come one after the other, in the order of their transaction ids. A
+    bolt that is added by `TransactionalTopologyBuilder.set_committer_bolt` needs no mark.
+
+    ::
+
+        class UpdateGlobalCount(BaseTransactionalBolt, Committer):
+            fields = ("transaction", "count")
+
+            def __init__(self):
+                self.sum = 0
+
+            def process(self, tuple):
+                self.sum += tuple["count"]
+
+            def finish_batch(self):
+                count = self.context.state("count")
+                _, total = count.update("all", lambda key, before: (before or 0) + self.sum)
+                self.collector.emit((self.transaction, total))
+    """
+
+
+class BaseTransactionalBolt(BatchBolt):
+    """A bolt with an instance for each batch: it gathers in `process` and emits at the end.
+
+    The engine anchors and acks its tuples. An exception from `process` fails the event of the
+    tuple. An exception from `finish_batch` fails this attempt of the batch.
+
+    ::
+
+        class BatchCount(BaseTransactionalBolt):
+            fields = ("transaction", "count")
+
+            def __init__(self):
+                self.count = 0
+
+            def process(self, tuple):
+                self.count += 1
+
+            def finish_batch(self):
+                self.collector.emit((self.transaction, self.count))
+    """
+
+    context: TransactionContext
+    collector: BatchOutputCollector  # type: ignore[assignment]  # of its own kind, for batches
+
+    def prepare(  # type: ignore[override]  # called with a batch's transaction, as Storm's is
+        self,
+        context: TransactionContext,
+        collector: BatchOutputCollector,
+        transaction: TransactionAttempt,
+    ) -> None:
+        """Begin a batch.
+
+        Args:
+            context: Where the bolt runs.
+            collector: What to emit by.
+            transaction: The try at the batch's transaction.
+        """
+        self.context = context
+        self.collector = collector
+        self.transaction = transaction
+
+    def process(self, tuple: Tuple, /) -> Any:  # noqa: A002 - the field's word
+        """Take a tuple of the batch in."""
+
+    def finish_batch(self) -> None:
+        """Called after the batch's last tuple. A committer does it when the batch commits."""
+
+
+@dataclass(slots=True)
+class TransactionContext(TopologyContext):
+    """Where a bolt runs in a transactional topology.
+
+    Attributes:
+        states: The committer's states, each under its name, while its `finish_batch` runs.
+            Otherwise None.
+    """
+
+    states: Mapping[str, MapState] | None = None
+
+    def state(self, name: str) -> MapState:
+        """Return a state of the bolt. Only in `finish_batch` of a committer.
+
+        Args:
+            name: By which name it was given to the builder.
+
+        Raises:
+            StateError: There is none of that name, or this is not a committer's `finish_batch`.
+        """
+        where = f"bolt {self.component!r}, state {name!r}"
+        if self.states is None:
+            raise StateError(f"{where}: a state is used in finish_batch of a committer alone")
+        if name not in self.states:
+            has = ", ".join(sorted(self.states)) or "none"
+            raise StateError(f"{where}: it was not added with such a state. It has: {has}")
+        return self.states[name]
+
+
+class BatchOutputCollector:
+    """The collector of a batch bolt: it anchors to the tuple in work, which is then acked.
+
+    Tuples emitted in `finish_batch` belong to the batch. If one fails, this attempt of the batch
+    fails.
+
+    Args:
+        runner: The runner of the bolt's task.
+    """
+
+    __slots__ = ("_runner",)
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+
+    def emit(
+        self, values: Any, stream: str = DEFAULT_STREAM, task: int | None = None
+    ) -> list[TaskId]:
+        """Emit a tuple.
+
+        Args:
+            values: In the order of the stream's fields, or by field; the first is the batch's
+                `TransactionAttempt`.
+            stream: The stream.
+            task: Of a direct stream, the number of the task that is to get it.
+
+        Returns:
+            The tasks that get it; outputs are none.
+
+        Raises:
+            EmitError: The bolt has not declared the stream or the fields, or the first value is
+                not the batch's `TransactionAttempt`.
+        """
+        found: list[TaskId] = self._runner.emit(values, self._runner.anchors(), stream, task)
+        return found
+
+    def emit_many(
+        self, values: Iterable[Any], stream: str = DEFAULT_STREAM, task: int | None = None
+    ) -> list[list[TaskId]]:
+        """Emit a tuple for each of some values. See `emit`."""
+        return [self.emit(one, stream, task) for one in values]
+
+
+def create_states(topology: TransactionalTopology, epoch: str, least_attempt: int = 0) -> None:
+    """Make the tables of a topology's states in their databases, or check that they are there."""
+    for store, owners in _states_by_store(topology).items():
+        store.create(owners, topology.name, epoch, least_attempt)
+
+
+def give_up(topology: TransactionalTopology, epoch: str, last: TransactionAttempt) -> bool:
+    """Have databases refuse later commits by tries up to this one; return whether all did.
+
+    If a database has committed something of the transaction, the others are not asked.
+    """
+    stores = _states_by_store(topology)
+    return not any(store.give_up(topology.name, epoch, last) for store in stores)
+
+
+def writes_states_only(topology: TransactionalTopology) -> bool:
+    """Whether each committer keeps `State`s: what others write is not known here."""
+    return all(topology.states.get(one) for one in topology.committers)
+
+
+def _states_by_store(
+    topology: TransactionalTopology,
+) -> dict[StateStore, dict[str, list[State]]]:
+    by_store: dict[StateStore, dict[str, list[State]]] = {}
+    for component, states in topology.states.items():
+        for state in states.values():
+            by_store.setdefault(state.store, {}).setdefault(component, []).append(state)
+    return by_store
+
+
 def _check_bolt(component: str, bolt: BaseBolt, concurrency: int, *, is_committer: bool) -> None:
-    """Check that a bolt goes with transactions."""
     if isinstance(bolt, BatchBolt):
         if concurrency > 1:
             raise TopologyBuildError(

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL are told in words of their own: begin, read and write by the page."""
+"""The statements that SQLite and PostgreSQL need in different forms: begin, read, write pages."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def array_literal(kind: type, items: Iterable[Any]) -> str:
 PAGE_KEYS: Final = 10_000
 """Rows of one round trip, at most."""
 PAGE_BYTES: Final = 4 << 20
-"""And of what they hold: a server that works for long is not told from one that hangs."""
+"""Bytes of one round trip, at most: a server that works for long looks like one that hangs."""
 _LARGE_KEYS: Final = 1_000
 """Rows that are read at a time where values may be large."""
 _COLUMNS: Final = '"key", "value", "previous", "txid", "task"'
-# A row of another task, or of a newer transaction, is not written, and the count tells.
+# A row of another task or of a newer transaction is not written: the count of rows shows it.
 _RULES: Final = {
     StateKind.TRANSACTIONAL: 'WHERE t."txid" < excluded."txid"',
     StateKind.OPAQUE: 'WHERE t."txid" < excluded."txid"'
@@ -79,7 +79,7 @@ def _upsert(state: State, rows: str) -> str:
 
 
 def encoded(state: State, changes: Sequence[Change]) -> Iterator[tuple[Key, Any]]:
-    """Return keys and what columns hold for their values: NULL where they have none any more."""
+    """Return keys, each with what its column holds: None for a key that was removed."""
     if state.value is object:
         return ((key, None if value is None else json.dumps(value)) for key, value in changes)
     return iter(changes)
@@ -91,7 +91,7 @@ def read_keys(state: State) -> int:
 
 
 def pages(rows: Iterable[tuple[Key, Any]], most: int) -> Iterator[list[tuple[Key, Any]]]:
-    """Return rows in pages of so many at most, and of `PAGE_BYTES`, or of one larger row."""
+    """Return rows in pages of `most` rows and `PAGE_BYTES` at most; a larger row is one page."""
     page: list[tuple[Key, Any]] = []
     size = 0
     for row in rows:
@@ -118,11 +118,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def takes_unicode(self, connection: Connection) -> bool:
-        """Whether all letters have a form in the database's encoding."""
+        """Whether the database's encoding has all of Unicode."""
 
     @abstractmethod
     def share(self, connection: Connection, topology: str) -> None:
-        """Lock a topology's row against who gives its tries up, until the transaction ends."""
+        """Lock a topology's row against `give_up` until the transaction ends."""
 
     @abstractmethod
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
@@ -151,7 +151,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """Delete what has no value since an earlier transaction, of a page of keys."""
+        """Delete those of a page of keys that an earlier transaction left without a value."""
 
     def rollback(self, connection: Connection) -> None:
         """End a transaction without effect."""
@@ -190,14 +190,12 @@ class SQLite(Dialect):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def takes_unicode(self, connection: Connection) -> bool:  # noqa: ARG002 - see `Dialect`
-        """It has no other encodings."""
         return True
 
     def share(self, connection: Connection, topology: str) -> None:
         """There is one writer."""
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """By one query."""
         places = ", ".join("?" * len(keys))
         query = f'SELECT {_COLUMNS} FROM "{state.name}" WHERE "key" IN ({places})'  # noqa: S608
         return _stored_rows(state, connection.exec_driver_sql(query, tuple(keys)).all())
@@ -210,19 +208,16 @@ class SQLite(Dialect):
         txid: int,
         task: int,
     ) -> int:
-        """Row by row, in one call."""
         rows = [(key, value, txid, task) for key, value in page]
         return connection.exec_driver_sql(_upsert(state, "VALUES (?, ?, ?, ?)"), rows).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
-        """The only writer asks."""
         query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = ? AND "task" = ?'  # noqa: S608
         return list(connection.exec_driver_sql(query, (txid, task)).scalars())
 
     def withdraw(
         self, connection: Connection, state: State, keys: Sequence[Key], txid: int
     ) -> None:
-        """Row by row, in two calls."""
         named = f'"{state.name}"'
         rows = [(key, txid) for key in keys]
         connection.exec_driver_sql(
@@ -236,7 +231,6 @@ class SQLite(Dialect):
         )
 
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """Row by row, in one call."""
         connection.exec_driver_sql(
             f'DELETE FROM "{state.name}" WHERE "key" = ? AND "value" IS NULL AND "txid" < ?',  # noqa: S608
             [(key, txid) for key in keys],
@@ -267,12 +261,10 @@ class PostgreSQL(Dialect):
         return bool(info.parameter_status("server_encoding") == "UTF8")
 
     def share(self, connection: Connection, topology: str) -> None:
-        """With other commits."""
         query = "SELECT 1 FROM sequitur_topologies WHERE topology = %s FOR SHARE"
         connection.exec_driver_sql(query, (topology,))
 
     def read(self, connection: Connection, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """By one query."""
         query = (
             f'SELECT {_COLUMNS} FROM "{state.name}" '  # noqa: S608
             f'WHERE "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
@@ -296,14 +288,12 @@ class PostgreSQL(Dialect):
         return connection.exec_driver_sql(_upsert(state, rows), (txid, task, keys, values)).rowcount
 
     def written_by(self, connection: Connection, state: State, txid: int, task: int) -> list[Key]:
-        """Those that are there; another task's are not asked for."""
         query = f'SELECT "key" FROM "{state.name}" WHERE "txid" = %s AND "task" = %s'  # noqa: S608
         return list(connection.exec_driver_sql(query, (txid, task)).scalars())
 
     def withdraw(
         self, connection: Connection, state: State, keys: Sequence[Key], txid: int
     ) -> None:
-        """By two statements."""
         which = f'"txid" = %s AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})'
         given = (txid, array_literal(state.key, keys))
         connection.exec_driver_sql(
@@ -316,7 +306,6 @@ class PostgreSQL(Dialect):
         )
 
     def delete(self, connection: Connection, state: State, keys: Sequence[Key], txid: int) -> None:
-        """By one statement."""
         connection.exec_driver_sql(
             f'DELETE FROM "{state.name}" WHERE "value" IS NULL AND "txid" < %s '  # noqa: S608
             f'AND "key" = ANY (%s::{ARRAY_TYPES[state.key]})',

@@ -1,67 +1,28 @@
-"""Connections: kept in each process, and never used by its forks.
+"""Connections to a state's database: each process keeps its own, and its forks never use them.
 
 Every connection commits each statement by itself. A transaction begins and ends by statements of
-its own, so that none is open unnoticed.
+its own, so no transaction is open unnoticed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import sqlite3
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import psycopg
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
-from sequitur.consumer.topology.state.store import OTHER_DATABASE
-from sequitur.errors import StateError, StateOwnerError, StateUnavailableError, StateValueError
+from sequitur.base.retry import Backoff, Retry, any_of
+from sequitur.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection, Engine
 
     from sequitur.consumer.topology.state.sql.store import SQLStore
-
-
-# Connections to PostgreSQL that do not wait for ever.
-#
-# A server whose machine has stopped, or whose disk hangs, keeps its connections and says nothing.
-
-ANSWER_TIMEOUT_S: Final = 60
-"""How long a server may say nothing: longer than it lets a statement wait for a lock."""
-
-
-class AnsweredConnection(psycopg.Connection[Any]):
-    """Is closed, and says so, when its server has said nothing for `ANSWER_TIMEOUT_S`."""
-
-    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """See `psycopg.Connection`."""
-        return super().wait(self._within_limit(gen), *args, **options)
-
-    def _within_limit(self, gen: Any) -> Generator[Any, Any, Any]:
-        """Pass on what the driver waits for, and what has come of it: nothing each 0.1 s."""
-        heard_s = time.monotonic()
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted
-                now_s = time.monotonic()
-                if ready:
-                    heard_s = now_s
-                elif now_s - heard_s > ANSWER_TIMEOUT_S:
-                    self.close()
-                    raise psycopg.OperationalError(
-                        f"the server has not answered for {now_s - heard_s:.0f} s"
-                    )
-                wanted = gen.send(ready)
-        except StopIteration as done:
-            return done.value
 
 
 _Result = TypeVar("_Result")
@@ -71,11 +32,12 @@ LOCK_TIMEOUT_S: Final = 30
 _CONNECT_TIMEOUT_S: Final = 10
 _KEPT: Final = 4
 _SQLITE_OLDEST: Final = (3, 35, 0)  # RETURNING
-_WAIT_S: Final = 0.01
+_AT_ONCE: Final = Retry(most=2, backoff=Backoff(initial_ms=0))
+_EACH_10_MS: Final = Backoff(initial_ms=10, jitter=0, factor=1)
 _POSTGRESQL: Final = {
     "connect_timeout": _CONNECT_TIMEOUT_S,
     "application_name": "sequitur",
-    # A server that went away without a word is noticed.
+    # So that a server is missed that went away without a word.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -101,17 +63,25 @@ def engine_of(store: SQLStore) -> Engine:
 
 
 def on_connection(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
-    """Do what may be done twice, since a kept connection may turn out to be dead."""
+    """Return what work on a connection gives; it may be done twice, see `outlive_connection`."""
     engine = engine_of(store)
-    try:
+
+    def ask() -> _Result:
         with engine.connect() as connection:
             return work(connection)
-    except DBAPIError as error:
-        if not error.connection_invalidated:
-            raise
-    # The engine has dropped its other connections, too.
-    with engine.connect() as connection:
-        return work(connection)
+
+    return outlive_connection(ask)
+
+
+def outlive_connection(ask: Callable[[], _Result]) -> _Result:
+    """Ask once more if the kept connection was dead: the engine then drops its others, too."""
+    return _AT_ONCE.run(ask, why_lost)
+
+
+def why_lost(error: Exception) -> str | None:
+    """Return why the connection was lost, if the error says that it was."""
+    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return str(error) if is_lost else None
 
 
 def _new_engine(store: SQLStore) -> Engine:
@@ -142,7 +112,7 @@ def _new_engine(store: SQLStore) -> Engine:
 
 
 def _connecting(password_env: str | None) -> Callable[[Any, Any, Any, dict[str, Any]], Any]:
-    from sequitur.consumer.topology.state.sql.engines import (  # noqa: PLC0415 - needs psycopg
+    from sequitur.consumer.topology.state.sql.postgresql import (  # noqa: PLC0415 - needs psycopg
         AnsweredConnection,
     )
 
@@ -167,15 +137,21 @@ def _password(name: str) -> str:
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     """Make what is committed outlive the machine, and readers wait for no writer."""
     connection.execute("PRAGMA synchronous = FULL")
-    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+
+    def use_wal() -> None:
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            return
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # SQLite raises nothing then
+            raise StateError(
+                "SQLite cannot keep a write-ahead log in the folder of a state's file: it needs "
+                "shared memory, which some network and container mounts lack. Put the file on a "
+                "local disk, or use PostgreSQL"
+            )
+
     # SQLite does not wait by itself for the lock that this takes.
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(_WAIT_S)
+    retry = Retry(patience_s=LOCK_TIMEOUT_S, backoff=_EACH_10_MS)
+    retry.run(use_wal, any_of(sqlite3.OperationalError))
 
 
 def _forget_in_fork() -> None:
@@ -185,71 +161,3 @@ def _forget_in_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_fork)
-
-
-_TRY_AGAIN: Final = "the batch is worth another try"
-# PostgreSQL: classes of SQLSTATE, and single ones. Appendix A of its manual.
-_UNAVAILABLE_CLASSES: Final = ("08", "53", "57", "58", "40")
-_UNAVAILABLE: Final = ("55P03", "25P03", "25P04", "25006")
-_VALUE_CLASSES: Final = ("22", "54")
-_NO_TABLE: Final = ("42P01", "42703", "3F000")
-# What a server says for good when a client comes; everything else may pass.
-_REFUSED: Final = re.compile(
-    r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|"
-    r"permission denied|not permitted to log in|certificate"
-)
-_SQLITE_UNAVAILABLE: Final = (
-    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
-    *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL),
-)
-
-
-@contextlib.contextmanager
-def naming_failures(title: str) -> Iterator[None]:
-    """Raise the database's errors as our own."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise meaning(error, title) from error
-    except UnicodeEncodeError as error:  # of the connection's encoding
-        raise StateValueError(f"{title} does not take it: {error}") from error
-
-
-def meaning(error: DBAPIError, title: str) -> StateError:
-    """Return our own error for a database's."""
-    said = " ".join(str(error.orig).split())
-    if isinstance(error.orig, sqlite3.Error):
-        kind = _of_sqlite(error.orig, said)
-    else:
-        kind = _of_postgresql(error, said)
-    advice = {
-        StateUnavailableError: _TRY_AGAIN,
-        StateValueError: "keep smaller or other values",
-        StateOwnerError: f"the database was lost, or is another one. To continue, {OTHER_DATABASE}",
-    }.get(kind, "mend what it names")
-    return kind(f"{title} says: {said}; {advice}")
-
-
-def _of_sqlite(error: sqlite3.Error, said: str) -> type[StateError]:
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = None if code is None else code & 0xFF
-    if primary in _SQLITE_UNAVAILABLE:
-        return StateUnavailableError
-    if primary == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):
-        return StateValueError
-    if said.startswith(("no such table", "no such column")):
-        return StateOwnerError
-    return StateError
-
-
-def _of_postgresql(error: DBAPIError, said: str) -> type[StateError]:
-    code = getattr(error.orig, "sqlstate", None)
-    if code is None:
-        if error.connection_invalidated or not _REFUSED.search(said):
-            return StateUnavailableError
-        return StateError
-    if code[:2] in _UNAVAILABLE_CLASSES or code in _UNAVAILABLE:
-        return StateUnavailableError
-    if code[:2] in _VALUE_CLASSES:
-        return StateValueError
-    return StateOwnerError if code in _NO_TABLE else StateError

@@ -1,45 +1,30 @@
-"""The tables: those that say whose the database is, and one for each state.
+"""One task's batch at an SQL database: what the bolt reads, and the commit.
 
-::
+No transaction is open while the bolt works. Each read is on its own, and the commit is one short
+transaction. Its first statement writes the task's row of `sequitur_transactions`, unless a newer
+one is there. Two lives of a task wait for each other at that row.
 
-    sequitur_schema        version
-    sequitur_topologies    topology, epoch
-    sequitur_states        name, topology, component, kind, key_type, value_type
-    sequitur_transactions  topology, component, task, txid, attempt, former_txid, batch
-    sequitur_removed       topology, component, task, name, key
-    <state>                key, value, previous, txid, task
+- The task that has locked its row knows what became of the commits before: they are done, or will
+  never be.
+- A plain read does not know that: a commit whose client has gone may still be done after it.
+- So a commit without an answer is settled by its repeat, and a commit checks again what the bolt
+  has read.
 
-`former_txid` is the transaction id that the row had before its last update: so a commit knows
-whether the same transaction was committed before. `sequitur_removed` has the keys that a task took
-out in its newest transaction: `value` of these is NULL.
+A key that a bolt removes keeps its row, without a value, until the next transaction of the task: a
+repeat of the batch finds there what the row had before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    bindparam,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import BigInteger, bindparam, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from sequitur.base.retry import Backoff, Retry
+from sequitur.consumer.topology.state.fence import Found, check_epoch, check_fence, refusal
+from sequitur.consumer.topology.state.rows import age_of
+from sequitur.consumer.topology.state.sql.database_errors import naming_failures
 from sequitur.consumer.topology.state.sql.dialects import (
     PAGE_KEYS,
     Dialect,
@@ -51,27 +36,14 @@ from sequitur.consumer.topology.state.sql.dialects import (
 from sequitur.consumer.topology.state.sql.engines import (
     LOCK_TIMEOUT_S,
     engine_of,
-    naming_failures,
     on_connection,
+    outlive_connection,
+    why_lost,
 )
-from sequitur.consumer.topology.state.store import (
-    Change,
-    Found,
-    State,
-    StateKind,
-    StateSession,
-    Writer,
-    age_of,
-    check_epoch,
-    check_fence,
-    is_surely_held,
-    lost_topology,
-    other_epoch,
-    refusal,
-    taken_over,
-    went_back,
-)
-from sequitur.errors import StateOwnerError, StateUnavailableError, StateValueError
+from sequitur.consumer.topology.state.sql.schema import REMOVED
+from sequitur.consumer.topology.state.store import Change, State, StateKind, StateSession, Writer
+from sequitur.consumer.topology.state.values import is_surely_held
+from sequitur.errors import StateUnavailableError, StateValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,276 +53,12 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.topology.state.sql.store import SQLStore
     from sequitur.consumer.topology.state.store import Key, Stored
-    from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 
     Rows: TypeAlias = dict[State, list[tuple[Key, Any]]]
 
 
-_Result = TypeVar("_Result")
-
-SCHEMA_VERSION: Final = 2
-"""No release had 1. It is refused, and not used again."""
-_FILL: Final = 70
-"""Percent of a page that inserts fill: with 100 a batch of updates takes half as long again."""
-_TYPES: Final[dict[type, Any]] = {
-    str: Text,
-    int: BigInteger,
-    bytes: LargeBinary,
-    float: Double,
-    bool: Boolean,
-    object: Text,
-}
-
-_metadata = MetaData()
-_schema = Table("sequitur_schema", _metadata, Column("version", Integer, nullable=False))
-TOPOLOGIES: Final = Table(
-    "sequitur_topologies",
-    _metadata,
-    Column("topology", Text, primary_key=True),
-    Column("epoch", Text, nullable=False),
-    Column("least_attempt", BigInteger, nullable=False),
-)
-_states = Table(
-    "sequitur_states",
-    _metadata,
-    Column("name", Text, primary_key=True),
-    Column("topology", Text, nullable=False),
-    Column("component", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("key_type", Text, nullable=False),
-    Column("value_type", Text, nullable=False),
-)
-TRANSACTIONS: Final = Table(
-    "sequitur_transactions",
-    _metadata,
-    Column("topology", Text, primary_key=True),
-    Column("component", Text, primary_key=True),
-    Column("task", Integer, primary_key=True, autoincrement=False),
-    Column("txid", BigInteger, nullable=False),
-    Column("attempt", BigInteger, nullable=False),
-    Column("former_txid", BigInteger),
-    Column("batch", Text, nullable=False),
-)
-REMOVED: Final = Table(
-    "sequitur_removed",
-    _metadata,
-    Column("topology", Text, nullable=False),
-    Column("component", Text, nullable=False),
-    Column("task", Integer, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("key", Text, nullable=False),
-    # A key and all of these names may be more than an index of PostgreSQL takes.
-    Index("sequitur_removed_task", "topology", "component", "task"),
-)
-
-
-def table_of(state: State) -> Table:
-    """Return the table of a state."""
-    return Table(
-        state.name,
-        MetaData(),
-        Column("key", _TYPES[state.key], primary_key=True, autoincrement=False),
-        Column("value", _TYPES[state.value]),
-        Column("previous", _TYPES[state.value]),
-        Column("txid", BigInteger, nullable=False),
-        Column("task", Integer, nullable=False),
-        sqlite_with_rowid=False,
-        # Room for a new version of a row beside the old one: no index is touched.
-        postgresql_with={"fillfactor": _FILL},
-    )
-
-
-def create_schema(
-    store: SQLStore,
-    owners: Mapping[str, Sequence[State]],
-    topology: str,
-    epoch: str,
-    least_attempt: int,
-) -> None:
-    """Make the tables that are not there and register whose they are; raises what `create` does."""
-
-    def create(connection: Connection) -> None:
-        version = _version(connection, store)
-        _metadata.create_all(connection)
-        if version is None:
-            connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
-        _register_topology(connection, store, topology, epoch, least_attempt)
-        for component, states in owners.items():
-            for state in states:
-                _register(connection, store, state, topology, component)
-
-    _in_transaction(store, create)
-
-
-def give_up(store: SQLStore, topology: str, epoch: str, last: TransactionAttempt) -> bool:
-    """Refuse what tries have not committed yet; returns and raises what `StateStore.give_up` does.
-
-    Each commit holds a shared lock on the topology's row, so that this waits for it.
-    """
-    txid, least_attempt = last.transaction_id, last.attempt_id + 1
-    newest_of = select(func.max(TRANSACTIONS.c.txid)).where(TRANSACTIONS.c.topology == topology)
-
-    def given_up(connection: Connection) -> bool:
-        if not _is_registered(connection, store, topology, epoch, least_attempt):
-            raise lost_topology(topology, store.title)
-        newest = connection.scalar(newest_of) or 0
-        if newest > txid:  # an older copy of the checkpoint must not fence the newest one
-            raise went_back(f"topology {topology!r}", newest, txid, store.title)
-        if newest == txid:
-            return True
-        _register_topology(connection, store, topology, epoch, least_attempt)
-        return bool(connection.scalar(newest_of) == txid)
-
-    return _in_transaction(store, given_up)
-
-
-def _in_transaction(store: SQLStore, work: Callable[[Connection], _Result]) -> _Result:
-    dialect = dialect_of(is_sqlite=store.is_sqlite)
-
-    def done(connection: Connection) -> _Result:
-        dialect.begin_schema(connection)
-        try:
-            result = work(connection)
-        except BaseException:
-            if not connection.invalidated:
-                dialect.rollback(connection)
-            raise
-        dialect.commit(connection)
-        return result
-
-    with naming_failures(store.title):
-        return on_connection(store, done)
-
-
-def _version(connection: Connection, store: SQLStore) -> int | None:
-    if not inspect(connection).has_table(_schema.name):
-        return None
-    version = connection.scalar(select(_schema.c.version))
-    if version not in {None, SCHEMA_VERSION}:
-        raise StateOwnerError(
-            f"{store.title} has states of schema version {version}, this version reads "
-            f"{SCHEMA_VERSION}: let the version that wrote them release the rows that its jobs "
-            "hold (--available-now --drain), then give the topology another database and a new "
-            "checkpoint"
-        )
-    return version
-
-
-def _register_topology(
-    connection: Connection, store: SQLStore, topology: str, epoch: str, least_attempt: int
-) -> None:
-    if _is_registered(connection, store, topology, epoch, least_attempt):
-        row = TOPOLOGIES.c.topology == topology
-        connection.execute(update(TOPOLOGIES).where(row).values(least_attempt=least_attempt))
-    else:
-        values = {"topology": topology, "epoch": epoch, "least_attempt": least_attempt}
-        connection.execute(insert(TOPOLOGIES).values(values))
-
-
-def _is_registered(
-    connection: Connection, store: SQLStore, topology: str, epoch: str, least_attempt: int
-) -> bool:
-    """Return whether a database knows a topology; check that it is this checkpoint's and life's."""
-    known = connection.execute(
-        select(TOPOLOGIES.c.epoch, TOPOLOGIES.c.least_attempt).where(
-            TOPOLOGIES.c.topology == topology
-        )
-    ).one_or_none()
-    if known is None:
-        return False
-    if known.epoch != epoch:
-        raise other_epoch(topology, known.epoch, epoch, store.title)
-    if known.least_attempt > least_attempt:
-        raise taken_over(f"topology {topology!r}", least_attempt, store.title)
-    return True
-
-
-def _register(
-    connection: Connection, store: SQLStore, state: State, topology: str, component: str
-) -> None:
-    wanted = {
-        "topology": topology,
-        "component": component,
-        "kind": str(state.kind),
-        "key_type": state.key.__name__,
-        "value_type": state.value.__name__,
-    }
-    row = connection.execute(select(_states).where(_states.c.name == state.name)).one_or_none()
-    has_table = inspect(connection).has_table(state.name)
-    if row is None:
-        if has_table:
-            raise StateOwnerError(
-                f"{store.title} has a table {state.name!r} that is not a state: give the state "
-                "another name"
-            )
-        connection.execute(insert(_states).values(name=state.name, **wanted))
-    else:
-        found = row._asdict()
-        for what, value in wanted.items():
-            if found[what] != value:
-                raise StateOwnerError(
-                    f"state {state.name!r} in {store.title} has {what} {found[what]!r}, and here "
-                    f"it is {value!r}: declare it as it was, or give it another name"
-                )
-        if not has_table:
-            raise StateOwnerError(
-                f"{store.title} has lost the table of state {state.name!r}: restore it from a "
-                f"backup together with the checkpoint, or delete its row in {_states.name!r}"
-            )
-    if not has_table:
-        table_of(state).create(connection)
-
-
-# One task's batch at an SQL database.
-#
-# No transaction is open while the bolt works: reads are on their own, and the commit is one short
-# transaction. Its first statement writes the task's row of `sequitur_transactions`, if nothing
-# newer is there: two lives of a task wait for each other at that row.
-#
-# Whoever has that row locked knows what became of the commits before: they are done or will never
-# be. A plain read does not know it, since a commit may be done after it whose client has gone. So a
-# commit without an answer is settled by its repeat, and what a bolt has read is checked again.
-
-
-# Keys that were taken out: their rows stay without a value until the next transaction of the task.
-#
-# By them a repeat finds what was there before.
-
-_TEXT: Final[Mapping[type, Callable[[Any], str]]] = {str: str, int: str, bytes: bytes.hex}
-_KEY: Final[Mapping[type, Callable[[str], Any]]] = {str: str, int: int, bytes: bytes.fromhex}
-_OF_TASK: Final = (
-    (REMOVED.c.topology == bindparam("topology"))
-    & (REMOVED.c.component == bindparam("component"))
-    & (REMOVED.c.task == bindparam("task"))
-)
-
-
-def note_removed(
-    connection: Connection, given: Mapping[str, Any], state: State, page: Iterable[tuple[Key, Any]]
-) -> None:
-    """Note which keys of a page a task has taken out."""
-    own = {name: given[name] for name in ("topology", "component", "task")}
-    text = _TEXT[state.key]
-    rows = [{**own, "name": state.name, "key": text(key)} for key, value in page if value is None]
-    if rows:
-        connection.execute(insert(REMOVED), rows)
-
-
-def delete_removed(
-    connection: Connection, dialect: Dialect, given: Mapping[str, Any], states: Sequence[State]
-) -> None:
-    """Delete the rows of what a task has taken out in its transaction before."""
-    for state in states:
-        noted = _OF_TASK & (REMOVED.c.name == state.name)
-        texts = set(connection.scalars(select(REMOVED.c.key).where(noted), given))
-        keys = sorted(map(_KEY[state.key], texts))
-        for page in pages(((key, None) for key in keys), PAGE_KEYS):
-            dialect.delete(connection, state, [key for key, _ in page], given["txid"])
-        connection.execute(REMOVED.delete().where(noted), given)
-
-
 _REPEAT: Final = Retry(
-    patience_s=LOCK_TIMEOUT_S,  # each may take long: the driver tells of it, and may be stopped
+    patience_s=LOCK_TIMEOUT_S,  # one commit may take long: the driver logs it, and may be stopped
     most=5,
     backoff=Backoff(initial_ms=300, maximum_ms=1_200, jitter=0),
 )
@@ -392,7 +100,7 @@ _CLAIM: Final = text(
 class SQLSession(StateSession):
     """Reads and writes of one task's batch."""
 
-    __slots__ = ("_checked", "_dialect", "_given", "_page", "_store", "_writer")
+    __slots__ = ("_checked", "_dialect", "_page", "_parameters", "_store", "_writer")
 
     def __init__(self, store: SQLStore, writer: Writer) -> None:
         self._store = store
@@ -400,7 +108,7 @@ class SQLSession(StateSession):
         self._dialect = dialect_of(is_sqlite=store.is_sqlite)
         self._checked: Found | None = None
         self._page: tuple[State, Sequence[tuple[Key, Any]]] | None = None  # written last
-        self._given: dict[str, Any] = {
+        self._parameters: dict[str, Any] = {
             "topology": writer.topology,
             "epoch": writer.epoch,
             "component": writer.component,
@@ -413,9 +121,10 @@ class SQLSession(StateSession):
 
     @property
     def is_repeat(self) -> bool:
-        """See `StateSession`."""
         found = self._checked
-        return found is not None and found.own is not None and found.own[0] == self._given["txid"]
+        return (
+            found is not None and found.own is not None and found.own[0] == self._parameters["txid"]
+        )
 
     def check(self) -> None:
         """See `StateSession.check`; a topology that never committed is registered."""
@@ -429,7 +138,6 @@ class SQLSession(StateSession):
         self._checked = found
 
     def read(self, state: State, keys: Sequence[Key]) -> dict[Key, Stored]:
-        """See `StateSession.read`."""
 
         def read(connection: Connection) -> dict[Key, Stored]:
             rows: dict[Key, Stored] = {}
@@ -441,7 +149,6 @@ class SQLSession(StateSession):
             return on_connection(self._store, read)
 
     def commit(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.commit`."""
         with naming_failures(self._store.title):
             try:
                 self._commit(changes)
@@ -449,7 +156,6 @@ class SQLSession(StateSession):
                 self._repeat(changes, lost.error)
 
     def try_out(self, changes: Mapping[State, Sequence[Change]]) -> None:
-        """See `StateSession.try_out`."""
         self._page = None
         try:
             with naming_failures(self._store.title):
@@ -462,7 +168,7 @@ class SQLSession(StateSession):
             raise StateValueError(str(error), (self._refused(*self._page),)) from error
 
     def _doubtful(self, changes: Mapping[State, Sequence[Change]]) -> Rows:
-        """Return the rows that the database might refuse, of the states that have some."""
+        """Return the rows that the database might refuse, by state."""
         takes_unicode = on_connection(self._store, self._dialect.takes_unicode)
         found: Rows = {}
         for state in sorted(changes, key=lambda one: one.name):
@@ -488,7 +194,7 @@ class SQLSession(StateSession):
                 self._roll_back(connection)
 
     def _refused(self, state: State, page: Sequence[tuple[Key, Any]]) -> Key:
-        """Find the first row of a page that is refused, by halves."""
+        """Return the key of the first row that the database refuses, found by halves."""
         while len(page) > 1:
             half = page[: len(page) // 2]
             try:
@@ -524,11 +230,11 @@ class SQLSession(StateSession):
                 raise
 
     def _repeat(self, changes: Mapping[State, Sequence[Change]], lost: DBAPIError) -> None:
-        """Repeat a commit that had no answer, which settles whether it was done.
+        """Repeat a commit that had no answer: the repeat settles whether it was done.
 
-        Repeats of one attempt have one batch: whichever of them wrote the row, its rows are there.
+        All repeats of one attempt commit one batch, so it does not matter which of them is done.
         """
-        self._given["again"] = 1
+        self._parameters["again"] = 1
         try:
             _REPEAT.run(lambda: self._commit(changes), _passes)
         except (_LostAnswerError, DBAPIError):
@@ -538,40 +244,39 @@ class SQLSession(StateSession):
             ) from lost
 
     def _found(self, connection: Connection) -> Found:
-        found = connection.execute(_FOUND, self._given).one()
+        found = connection.execute(_FOUND, self._parameters).one()
         epoch, least, newest, txid, attempt, batch = found
         own = None if txid is None else (txid, attempt)
         return Found(epoch, newest, own, least or 0, batch or "")
 
     def _registered(self, connection: Connection) -> Found:
-        connection.execute(_REGISTER, self._given)
+        connection.execute(_REGISTER, self._parameters)
         return self._found(connection)
 
     def _begun(self) -> Connection:
-        """Return a connection on which a transaction has begun: a new one if the kept is dead."""
         engine = engine_of(self._store)
-        for is_last in (False, True):
+
+        def begun() -> Connection:
             connection = engine.connect()
             try:
                 self._dialect.begin(connection)
-            except DBAPIError as error:
+            except DBAPIError:
                 connection.close()
-                if is_last or not error.connection_invalidated:
-                    raise
-            else:
-                return connection
-        raise AssertionError("unreachable")
+                raise
+            return connection
+
+        return outlive_connection(begun)
 
     def _write(self, connection: Connection, changes: Mapping[State, Sequence[Change]]) -> bool:
-        """Write everything, the task's row first; False if the commit that is repeated was done."""
+        """Write all rows, the task's first; return False if the repeated commit was done before."""
         self._dialect.share(connection, self._writer.topology)
-        claimed = connection.execute(_CLAIM, self._given).one_or_none()
+        claimed = connection.execute(_CLAIM, self._parameters).one_or_none()
         if claimed is None:
             found = self._found(connection)
-            if self._given["again"] and found.own == tuple(self._writer.transaction):
+            if self._parameters["again"] and found.own == tuple(self._writer.transaction):
                 return False
             raise refusal(self._writer, found, self._store.title)
-        is_repeat = claimed.former_txid == self._given["txid"]
+        is_repeat = claimed.former_txid == self._parameters["txid"]
         if is_repeat and self._checked is not None and not self.is_repeat:
             raise StateUnavailableError(
                 f"{self._writer.title}: an earlier try was committed in {self._store.title} while "
@@ -580,20 +285,20 @@ class SQLSession(StateSession):
         # All in one order, so that no two tasks block each other.
         states = sorted(changes, key=lambda one: one.name)
         if claimed.has_removed and not is_repeat:
-            delete_removed(connection, self._dialect, self._given, states)
+            delete_removed(connection, self._dialect, self._parameters, states)
         for state in states:
             ordered = sorted(changes[state])
             if is_repeat and state.kind is StateKind.OPAQUE:
                 self._withdraw(connection, state, {key for key, _ in ordered})
             for page in pages(encoded(state, ordered), PAGE_KEYS):
                 self._write_page(connection, state, page)
-                note_removed(connection, self._given, state, page)
+                note_removed(connection, self._parameters, state, page)
         return True
 
     def _write_page(
         self, connection: Connection, state: State, page: Sequence[tuple[Key, Any]]
     ) -> None:
-        txid, task = self._given["txid"], self._given["task"]
+        txid, task = self._parameters["txid"], self._parameters["task"]
         self._page = (state, page)
         written = self._dialect.write(connection, state, page, txid, task)
         if written == len(page):
@@ -604,14 +309,14 @@ class SQLSession(StateSession):
             age_of(state, key, stored, txid=txid, task=task)
 
     def _withdraw(self, connection: Connection, state: State, kept: set[Key]) -> None:
-        """Take back what an attempt before wrote and this one does not: the batch has changed."""
-        txid, task = self._given["txid"], self._given["task"]
+        """Put rows back that an earlier attempt wrote and this one does not: the batch changed."""
+        txid, task = self._parameters["txid"], self._parameters["task"]
         written = self._dialect.written_by(connection, state, txid, task)
         for page in pages(((key, 0) for key in sorted(set(written) - kept)), PAGE_KEYS):
             self._dialect.withdraw(connection, state, [key for key, _ in page], txid)
 
     def _roll_back(self, connection: Connection) -> None:
-        """End the transaction, if the connection can still be told."""
+        """End the transaction, unless the connection is dead."""
         if connection.invalidated:
             return
         try:
@@ -622,7 +327,7 @@ class SQLSession(StateSession):
 
 
 class _LostAnswerError(Exception):
-    """A commit may be done or not."""
+    """The connection broke during a commit: it may be done or not."""
 
     def __init__(self, error: DBAPIError) -> None:
         super().__init__(str(error))
@@ -630,6 +335,41 @@ class _LostAnswerError(Exception):
 
 
 def _passes(error: Exception) -> str | None:
-    # Else the server is there, and does not let it repeat the commit now.
-    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return str(error) if is_lost or isinstance(error, _LostAnswerError) else None
+    # Otherwise the server is there, and does not let the commit be repeated now.
+    return str(error) if isinstance(error, _LostAnswerError) else why_lost(error)
+
+
+_TEXT: Final[Mapping[type, Callable[[Any], str]]] = {str: str, int: str, bytes: bytes.hex}
+_KEY: Final[Mapping[type, Callable[[str], Any]]] = {str: str, int: int, bytes: bytes.fromhex}
+_OF_TASK: Final = (
+    (REMOVED.c.topology == bindparam("topology"))
+    & (REMOVED.c.component == bindparam("component"))
+    & (REMOVED.c.task == bindparam("task"))
+)
+
+
+def note_removed(
+    connection: Connection,
+    parameters: Mapping[str, Any],
+    state: State,
+    page: Iterable[tuple[Key, Any]],
+) -> None:
+    """Note which keys of a page a task has removed."""
+    own = {name: parameters[name] for name in ("topology", "component", "task")}
+    text = _TEXT[state.key]
+    rows = [{**own, "name": state.name, "key": text(key)} for key, value in page if value is None]
+    if rows:
+        connection.execute(insert(REMOVED), rows)
+
+
+def delete_removed(
+    connection: Connection, dialect: Dialect, parameters: Mapping[str, Any], states: Sequence[State]
+) -> None:
+    """Delete the rows of the keys that a task removed in its transaction before."""
+    for state in states:
+        noted = _OF_TASK & (REMOVED.c.name == state.name)
+        texts = set(connection.scalars(select(REMOVED.c.key).where(noted), parameters))
+        keys = sorted(map(_KEY[state.key], texts))
+        for page in pages(((key, None) for key in keys), PAGE_KEYS):
+            dialect.delete(connection, state, [key for key, _ in page], parameters["txid"])
+        connection.execute(REMOVED.delete().where(noted), parameters)

@@ -107,7 +107,7 @@ class SQLStore(StateStore):
             StateOwnerError: As `StateStore.create` says.
             StateUnavailableError: The database does not serve just now.
         """
-        from sequitur.consumer.topology.state.sql.session import create_schema  # noqa: PLC0415
+        from sequitur.consumer.topology.state.sql.schema import create_schema  # noqa: PLC0415
 
         for states in owners.values():
             for state in states:
@@ -124,7 +124,7 @@ class SQLStore(StateStore):
         Raises:
             StateError: As `StateStore.give_up` says.
         """
-        from sequitur.consumer.topology.state.sql.session import give_up  # noqa: PLC0415
+        from sequitur.consumer.topology.state.sql.schema import give_up  # noqa: PLC0415
 
         return give_up(self, topology, epoch, last)
 

@@ -21,7 +21,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
 )
 from sequitur.consumer.topology.step.batch import PendingEvent
-from sequitur.consumer.topology.tester.tester import InMemoryBatch
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
 from sequitur.errors import FailBatch
 from sequitur.testing import ReorderTester
 

@@ -15,19 +15,16 @@ from sequitur.consumer.topology.state import (
     State,
     TransactionalState,
 )
-from sequitur.consumer.topology.state import store as kinds
-from sequitur.consumer.topology.state.store import (
+from sequitur.consumer.topology.state import values as limits
+from sequitur.consumer.topology.state.fence import Found, check_fence, refusal
+from sequitur.consumer.topology.state.store import StateKind, Writer
+from sequitur.consumer.topology.state.values import (
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,
-    Found,
-    StateKind,
-    Writer,
-    check_fence,
     copy_of,
     fit_key,
     fit_value,
     is_surely_held,
-    refusal,
 )
 from sequitur.consumer.topology.transactional.attempt import TransactionAttempt
 from sequitur.errors import StateError, StateOvertakenError, StateOwnerError, StateValueError
@@ -173,7 +170,7 @@ def test_values_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StateValueError, match=rf"has {VALUE_BYTES_MAX + 1} bytes") as raised:
         fit_value(state, "a", bytes(VALUE_BYTES_MAX + 1))
     assert len(str(raised.value)) < 300
-    monkeypatch.setattr(kinds, "VALUE_BYTES_MAX", 16)
+    monkeypatch.setattr(limits, "VALUE_BYTES_MAX", 16)
     cases: list[tuple[type, Any, Any]] = [
         (str, "\u00e4" * 8, "\u00e4" * 8 + "a"),
         (bytes, bytes(16), bytes(17)),

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import shutil
 import sqlite3
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ from tests.support.state_databases import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 @pytest.fixture
@@ -95,6 +96,17 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(StateError, match=r"pip install 'sequitur-kafka\[state\]'"):
             SQLStore(url)
+
+
+def test_sqlite_needs_no_driver_of_postgresql(store: SQLStore) -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from sequitur.consumer.topology.state import SQLStore, TransactionalState\n"
+        f"store = SQLStore({store.url!r})\n"
+        "store.create({'sum': [TransactionalState(store, 'counts')]}, 'counting', 'epoch')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert _sql(store, "SELECT name FROM sequitur_states") == [("counts",)]
 
 
 def test_stores_are_values() -> None:
@@ -149,6 +161,20 @@ def test_commits_outlive_the_machine(store: SQLStore) -> None:
             for name in ("journal_mode", "synchronous", "busy_timeout")
         ]
     assert said == ["wal", 2, engines.LOCK_TIMEOUT_S * 1000]
+
+
+@pytest.mark.promise("state-sqlite-shared-memory")
+def test_a_folder_without_shared_memory_is_refused(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect: Callable[..., sqlite3.Connection] = sqlite3.dbapi2.connect
+
+    def connect_without(path: str, **options: Any) -> sqlite3.Connection:
+        return connect(f"file:{path}?vfs=unix-none", uri=True, **options)
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", connect_without)
+    with pytest.raises(StateError, match=r"cannot keep a write-ahead log.* local disk"):
+        create(TransactionalState(store, "counts"))
 
 
 def test_many_create_at_once(store: SQLStore) -> None:

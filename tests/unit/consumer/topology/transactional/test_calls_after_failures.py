@@ -19,7 +19,7 @@ from sequitur.consumer.topology import (
     bolt,
 )
 from sequitur.consumer.topology.state import TransactionalState
-from sequitur.consumer.topology.tester.tester import InMemoryBatch
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
 from tests.support.transactions import Journal, counts, events, store_in, text
 
 if TYPE_CHECKING:

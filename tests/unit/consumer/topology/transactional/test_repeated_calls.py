@@ -24,7 +24,7 @@ from sequitur.consumer.topology import (
     TransactionTester,
 )
 from sequitur.consumer.topology.state import TransactionalState
-from sequitur.consumer.topology.tester.tester import InMemoryBatch
+from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
 from sequitur.errors import BoltTimeoutError, FailBatch
 from tests.support.transactions import (
     GatherAndPassOn,
