@@ -76,7 +76,7 @@ class BufferBudget:
             _resolve(self._waiting[0], True)
 
     def take(self, size: int) -> None:
-        """Take bytes, whether or not so many are left, and admit the next sender if any are."""
+        """Take bytes, even if fewer are left, and admit the next sender if some are."""
         self.used += size
         if self.used >= self.limit + self.spared:
             if self._full_since_s is None:
@@ -97,7 +97,7 @@ class BufferBudget:
         self.admit_next()
 
     def spare(self, size: int) -> None:
-        """Have so many of the used bytes keep nobody waiting, and admit the next sender."""
+        """Do not count so many of the used bytes, and admit the next sender."""
         self.spared = size
         if self.left > 0:
             self._full_since_s = None
@@ -136,7 +136,7 @@ class Outstanding:
         self.batches[batch] = None
 
     def take_over(self, batch: Batch) -> None:
-        """Hold a batch that a former life accepted; it gets its bytes whatever is left of them."""
+        """Hold a batch that a former life accepted; it takes its bytes even if none are left."""
         self.batches[batch] = None
         self._budget.take(batch.size)
 

@@ -99,7 +99,7 @@ class SendQueue:
         self._inherited.append(batch)
 
     def resolve_inherited(self, found: Collection[Batch]) -> list[Batch]:
-        """Take out the inherited batches that were found in the log; the others may be sent."""
+        """Take out and return the inherited batches that the log has; the others may be sent."""
         self._inherited.clear()
         persisted = [batch for batch in self._waiting if batch in found]
         for batch in persisted:
@@ -129,12 +129,12 @@ class SendQueue:
         self.sequencer.replace(slot, [(half, half.count) for half in halves])
 
     def take_halved(self) -> list[Batch]:
-        """Take out the batches that were halved, and that the journal still holds whole."""
+        """Take out the batches that were halved while the journal still holds them whole."""
         halved, self._halved = self._halved, []
         return halved
 
     def return_halved(self, batch: Batch) -> None:
-        """Take back what `take_halved` gave: the journal did not take its halves."""
+        """Take back a batch from `take_halved`: the journal did not take its halves."""
         self._halved.append(batch)
 
     # How sending goes.
@@ -197,8 +197,8 @@ class SendQueue:
 class SendQueues:
     """The send queues of all partitions, and which of them may have something to send.
 
-    Whoever changes that (a round is durable, an answer comes, a wait ends) wakes the queue; the
-    sender takes it, and wakes it again if it found a batch.
+    What changes that wakes the queue: a durable round, an answer, the end of a wait. The sender
+    takes the queue, and wakes it again if it found a batch.
     """
 
     __slots__ = ("_by_accumulated", "_woken", "are_woken")
@@ -209,7 +209,7 @@ class SendQueues:
         self._woken: dict[SendQueue, None] = {}
 
     def __iter__(self) -> Iterator[SendQueue]:
-        """Give all of them."""
+        """Yield all queues."""
         return iter(self._by_accumulated.values())
 
     def of(self, accumulated: PartitionQueue) -> SendQueue:
@@ -230,11 +230,11 @@ class SendQueues:
         self.are_woken.set()
 
     def wake_all(self) -> None:
-        """Have it look at all of them."""
+        """Have the sender look at all queues."""
         self._woken.update(dict.fromkeys(self))
         self.are_woken.set()
 
     def take_woken(self) -> Iterable[SendQueue]:
-        """Take out those to be looked at."""
+        """Take out the queues to be looked at."""
         woken, self._woken = self._woken, {}
         return woken
