@@ -446,7 +446,6 @@ class BatchCutter:
         self._linger: asyncio.TimerHandle | None = None
 
     def open(self, queue: PartitionQueue, builder: Builder, first_event: int) -> None:
-        """Open another batch of a partition."""
         batch = Batch(queue.topic, queue.partition, self._loop.time(), first_event)
         queue.start(batch, builder)
         self._outstanding.add(batch)

@@ -185,11 +185,9 @@ class Batch:
 
     @property
     def completed(self) -> bool:
-        """Whether its events have their outcomes."""
         return self.life is Life.TOLD or self.life is Life.OVER
 
     def complete(self) -> None:
-        """Take note that its events have their outcomes."""
         self.life = Life.OVER if self.ended else Life.TOLD
 
     @property
@@ -198,7 +196,6 @@ class Batch:
         return self.life is Life.ENDED or self.life is Life.OVER
 
     def end(self) -> None:
-        """Send it no more."""
         self.life = Life.OVER if self.completed else Life.ENDED
 
     @property
@@ -257,7 +254,6 @@ class Batch:
         self.loaded = len(data)
 
     def unload(self) -> None:
-        """Leave the bytes to the journal."""
         if self.data:
             self.last_ms = self.newest_ms
         self.data = b""
@@ -312,7 +308,6 @@ def first_id(data: bytes) -> bytes:
 
 
 def oldest_timestamp_ms(data: bytes) -> int:
-    """Return the oldest timestamp of a batch's records."""
     return min(record.timestamp_ms for record in records_of(data))
 
 

@@ -45,7 +45,6 @@ class BufferBudget:
 
     @property
     def is_short(self) -> bool:
-        """Whether more than half of the bytes are taken."""
         return self.used * 2 > self.limit
 
     async def wait(self, deadline_s: float) -> bool:
@@ -85,14 +84,12 @@ class BufferBudget:
             self.admit_next()
 
     def give_back(self, size: int) -> None:
-        """Give bytes back, and admit the next sender."""
         self.used -= size
         if self._full_since_s is not None:
             self._full_since_s = self._loop.time() if self.left <= 0 else None
         self.admit_next()
 
     def resize(self, limit: int) -> None:
-        """Set another limit, and admit the next sender if it leaves bytes."""
         self.limit = limit
         self.admit_next()
 
@@ -151,7 +148,6 @@ class Outstanding:
         return future
 
     def complete(self, batch: Batch) -> None:
-        """Take note that the events of a batch have their outcomes."""
         batch.complete()
         for waited_for, future in self._flushes:
             waited_for.discard(batch)
@@ -166,7 +162,6 @@ class Outstanding:
         self._budget.give_back(batch.size)
 
     def replace(self, batch: Batch, halves: tuple[Batch, Batch]) -> None:
-        """Hold the halves of a batch in its place."""
         del self.batches[batch]
         for half in halves:
             self.batches[half] = None

@@ -152,12 +152,10 @@ class PartitionQueue:
 
     @property
     def has_batch(self) -> bool:
-        """Whether it holds any events."""
         return bool(self.sealed) or self.open is not None
 
     @property
     def count(self) -> int:
-        """The number of records in the open batch."""
         return self.claimed + len(self.entries)
 
     @property
@@ -178,20 +176,17 @@ class PartitionQueue:
         self.append = _no_batch_takes
 
     def resume(self) -> None:
-        """Add to the open batch again."""
         assert self.open is not None
         assert self.open.builder is not None
         self.append = self.open.builder.append
 
     def start(self, batch: Batch, builder: Builder) -> None:
-        """Open another batch."""
         assert self.open is None
         batch.builder = builder
         self.open = batch
         self.append = builder.append
 
     def claim(self, owner: object) -> list[Any]:
-        """Begin a claim, and return `entries`."""
         assert self.open is not None
         claim = claim_of(owner)
         self.open.claims.append(claim)
@@ -208,7 +203,6 @@ class PartitionQueue:
             self.is_dated = True
 
     def seal(self) -> None:
-        """Take no more records into the open batch."""
         if self.open is not None:
             self.open.count = self.count
             self.open.size = self.open_bytes
@@ -224,7 +218,6 @@ class PartitionQueue:
         self.is_dated = False
 
     def cut_sealed(self) -> list[Batch]:
-        """Take out the sealed batches."""
         batches = list(self.sealed)
         self.sealed.clear()
         return batches

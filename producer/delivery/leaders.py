@@ -62,7 +62,6 @@ class LeaderFinder:
         return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
 
     def refresh(self) -> None:
-        """Refresh the metadata, in the background."""
         if self._refreshing is None:
             self._refreshing = self._begin(self._refresh())
 
@@ -72,7 +71,6 @@ class LeaderFinder:
         return task
 
     def stop(self) -> None:
-        """Cancel the refresh and all attempts to connect."""
         for task in (self._refreshing, *self._connecting.values()):
             if task is not None:
                 task.cancel()

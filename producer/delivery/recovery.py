@@ -87,7 +87,6 @@ class Recovery:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, queue: SendQueue) -> None:
-        """Recover a partition in the background."""
         queue.begin_recovery()
         task = asyncio.create_task(self._recover(queue))
         self._tasks.add(task)
@@ -102,7 +101,6 @@ class Recovery:
         return self._clock.now_ms() - batch.newest_ms > self._old_ms
 
     def stop(self) -> None:
-        """Recover nothing any more."""
         for task in self._tasks:
             task.cancel()
 

@@ -124,7 +124,6 @@ class RoundWriter:
                 await asyncio.sleep(self._sync_interval_s)
 
     def stop(self) -> None:
-        """Reclaim nothing any more."""
         if self._reclaiming is not None:
             self._reclaiming.cancel()
 
@@ -145,7 +144,6 @@ class RoundWriter:
         return True
 
     def shut_down(self) -> None:
-        """Let the threads end."""
         self._threads.shutdown(wait=False)
 
     async def _try_to_write(self, round_: Round) -> bool:

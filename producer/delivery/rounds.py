@@ -113,7 +113,6 @@ class RoundMaker:
 
     @property
     def journals(self) -> bool:
-        """Whether anything is written."""
         return self._journal is not None
 
     @property
@@ -128,7 +127,6 @@ class RoundMaker:
         return self._accumulator.cutter.number + 1
 
     def wake(self) -> None:
-        """Look whether a round is due."""
         self._due.set()
 
     def note(self, position: SourcePosition) -> None:
@@ -138,7 +136,6 @@ class RoundMaker:
             self._due.set()
 
     async def kept(self, cut: int) -> None:
-        """Wait until a cut is durable."""
         await self._durable.wait(cut)
 
     def mark(
@@ -487,7 +484,6 @@ class DurableCuts:
         return self._failure
 
     def has(self, cut: int) -> bool:
-        """Return whether a cut is durable."""
         return cut <= self._reached
 
     def is_awaited_after(self, cut: int) -> bool:
@@ -495,7 +491,6 @@ class DurableCuts:
         return any(awaited > cut for awaited in self._waiting)
 
     async def wait(self, cut: int) -> None:
-        """Wait until a cut is durable."""
         if cut > self._reached:
             if self._failure is not None:
                 raise self._failure

@@ -141,7 +141,6 @@ class Routes:
             route.known = before
 
     def stop(self) -> None:
-        """Open nothing any more."""
         for task in (*self._opening.values(), *self._looking.values()):
             task.cancel()
 

@@ -72,7 +72,6 @@ class SendQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to be sent or answered."""
         return self.sequencer.is_empty and not self.has_unnumbered
 
     @property
@@ -90,7 +89,6 @@ class SendQueue:
         return self._inherited
 
     def wait(self, batch: Batch) -> None:
-        """Let a batch wait for its numbers."""
         self._waiting.append(batch)
 
     def inherit(self, batch: Batch) -> None:
@@ -123,7 +121,6 @@ class SendQueue:
     # Batches with numbers.
 
     def replace(self, slot: Slot[Batch], halves: tuple[Batch, Batch]) -> None:
-        """Put the halves of a batch in its place."""
         if slot.batch.journaled is not None:
             self._halved.append(slot.batch)
         self.sequencer.replace(slot, [(half, half.count) for half in halves])
@@ -141,7 +138,6 @@ class SendQueue:
 
     @property
     def failures(self) -> int:
-        """Failed attempts since the last success."""
         return self._failures
 
     @property
@@ -165,7 +161,6 @@ class SendQueue:
         return self._is_recovering
 
     def note_trouble(self, trouble: str) -> None:
-        """Take note of what went wrong."""
         self._trouble = trouble
 
     def note_answer(self, now_s: float) -> None:
@@ -173,7 +168,6 @@ class SendQueue:
         self._active_at_s = now_s
 
     def note_success(self, now_s: float) -> None:
-        """Take note that a batch is in the log."""
         self._failures = 0
         self._trouble = ""
         self._active_at_s = now_s
@@ -186,11 +180,9 @@ class SendQueue:
         return wait_s
 
     def begin_recovery(self) -> None:
-        """Send nothing until `end_recovery`."""
         self._is_recovering = True
 
     def end_recovery(self) -> None:
-        """Send again."""
         self._is_recovering = False
 
 
@@ -209,7 +201,6 @@ class SendQueues:
         self._woken: dict[SendQueue, None] = {}
 
     def __iter__(self) -> Iterator[SendQueue]:
-        """Yield all queues."""
         return iter(self._by_accumulated.values())
 
     def of(self, accumulated: PartitionQueue) -> SendQueue:
@@ -217,7 +208,6 @@ class SendQueues:
         return self._by_accumulated[accumulated]
 
     def add(self, queue: SendQueue) -> None:
-        """Add the queue of another partition."""
         self._by_accumulated[queue.accumulated] = queue
 
     def remove(self, queue: SendQueue) -> None:
@@ -230,7 +220,6 @@ class SendQueues:
         self.are_woken.set()
 
     def wake_all(self) -> None:
-        """Have the sender look at all queues."""
         self._woken.update(dict.fromkeys(self))
         self.are_woken.set()
 

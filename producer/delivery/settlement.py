@@ -56,7 +56,6 @@ class Settlement:
     def persisted(
         self, batch: Batch, base_offset: int | None, append_ms: int | None = None
     ) -> None:
-        """Settle a batch that is in the log."""
         if not batch.completed and batch.claims:
             at = LogPlace(
                 batch.topic,
@@ -179,7 +178,6 @@ class Settlement:
         self._outstanding.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
-        """Settle a batch that was dropped from its sequencer."""
         lost = verdict is Verdict.LOST
         self.failed(batch, PossiblyPersisted(reason) if lost else NotPersisted(reason))
 
@@ -270,7 +268,6 @@ class Settlement:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was settled"))
 
     def _leave(self, batch: Batch, reason: str) -> None:
-        """Leave a batch to the next start."""
         is_kept = self._rounds.has_all
         keeps = "keeps" if is_kept else "may keep"
         why = f"{reason}; the journal {keeps} it for the next start"

@@ -132,7 +132,6 @@ class Spill:
             self._ahead[batch] = None
 
     def forget(self, batch: Batch) -> None:
-        """Forget a batch that is no longer needed."""
         self._ended_at_s = self._loop.time()
         self._resident.pop(batch, None)
         if batch.in_memory is InMemory.READ_BACK:
@@ -187,7 +186,6 @@ class Spill:
         return None if batch.ended else batch.data
 
     def stop(self) -> None:
-        """Read nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._resident.clear()

@@ -314,7 +314,6 @@ class Journal:
             return sum(self._state.live.bytes_of(topic) for topic in topics)
 
     def statistics(self) -> JournalStatistics:
-        """Return what the journal holds and has done."""
         with self._state_lock:
             return JournalStatistics(
                 segments=self._segments.count,

@@ -84,7 +84,6 @@ class HttpSource:
         self._site: LimitedSite | None = None
 
     def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:

@@ -251,13 +251,11 @@ class LineFile:
         )
 
     def is_at(self, path: Path) -> bool:
-        """Return whether this name is of the same file."""
         found = path.stat()
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     @property
     def is_removed(self) -> bool:
-        """Whether it has no name any more."""
         return not os.fstat(self._file).st_nlink
 
     @property
@@ -292,7 +290,6 @@ class LineFile:
         return os.fstat(self._file).st_mtime_ns
 
     def close(self) -> None:
-        """Let the file go."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -340,12 +337,10 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset == 0 and self.head_length == 0
 
     def encode(self) -> bytes:
-        """Return the position as the journal keeps it."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, position: bytes) -> Self:
-        """Read a position from the journal."""
         try:
             return msgspec.json.decode(position, type=cls)
         except msgspec.DecodeError as error:
@@ -419,7 +414,6 @@ class LineFileSource:
         self._statistics = SourceStatistics()
 
     def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
         return self._statistics
 
     async def _hand_over(

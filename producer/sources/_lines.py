@@ -65,7 +65,6 @@ class LineBatch:
 
     @property
     def hole_bytes(self) -> int:
-        """How many NULs were passed over."""
         return sum(self.holes.values())
 
 
@@ -124,7 +123,6 @@ class LineSplitter:
         return self._length
 
     def feed(self, data: bytes) -> LineBatch:
-        """Return the lines that end in `data`."""
         first, *others = data.split(b"\n")
         self._keep(first)
         if not others:
@@ -312,7 +310,6 @@ class EventParser:
         return True
 
     def too_long(self, length: int) -> str:
-        """Return why a line of `length` bytes is no event."""
         return f"too long: {length} bytes, at most {self.limit_bytes}"
 
 

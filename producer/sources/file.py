@@ -412,7 +412,6 @@ class LogFolder:
         return generation.name == self.path.name or self.rotation.is_rotated(generation.name)
 
     def names(self) -> list[str]:
-        """Return the names of the folder's files."""
         try:
             return os.listdir(self.path.parent)  # noqa: PTH208 - names are what is asked for
         except (FileNotFoundError, NotADirectoryError):
