@@ -368,7 +368,7 @@ class ManySender:
 
 
 class Chunks:
-    """Cut what `send_many` is given into lists of records."""
+    """Cut the events of `send_many` into lists of records."""
 
     def __init__(
         self,

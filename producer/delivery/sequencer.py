@@ -179,7 +179,7 @@ class NumberedSlots(Generic[BatchT]):
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether a number given now is likely to be the one that the batch is sent under."""
+        """Whether a batch that gets its number now is likely to be sent under it."""
         return not self.unknown and self._gap is None and not self.identity.is_provisional
 
     @property

@@ -305,7 +305,7 @@ class JournalLimits:
 
     @property
     def round_bytes(self) -> int:
-        """The largest round to be appended at once: longer ones are given in parts."""
+        """The largest round to be appended at once: longer ones are appended in parts."""
         return min(self.limit_bytes // _ROUNDS_PER_LIMIT, _ROUND_BYTES)
 
     def crowded(self, live: int, total: int) -> bool:
