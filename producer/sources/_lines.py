@@ -232,7 +232,7 @@ class EventParser:
     def parse(
         self, batch: LineBatch, key: bytes | None = None
     ) -> tuple[list[Record], list[Refusal]]:
-        """Return the events of a batch, and the lines that are none. All events get the `key`, if any."""
+        """Return the events of a batch, and the lines that are none; `key` is the key of all."""
         records = []
         refusals = []
         for index, line in enumerate(batch.lines):
