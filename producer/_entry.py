@@ -8,7 +8,6 @@ from sequitur.base.standard_streams import reserve_descriptors
 
 
 def produce_events() -> None:
-    """`produce-events`."""
     quietly()
     from sequitur.producer.daemon.cli import main  # noqa: PLC0415
 

@@ -51,7 +51,7 @@ _log = Logger(__name__)
 
 
 def unnamed_producer(journal: Path | None, host: str | None = None) -> str:
-    """Return the name of a producer without a given name."""
+    """Return the name of a producer whose settings have none."""
     if journal is None:
         return UNNAMED_PREFIX
     known = journal_producer(journal)

@@ -216,7 +216,7 @@ class RecordMaker:
         return checked(Record(value, key, headers, partition, timestamp_ms))
 
     def record_of(self, event: Any) -> Record:
-        """Return the record of what `send_many` is given: a `Record`, or a value by itself."""
+        """Return the record of an event of `send_many`: a `Record`, or a value by itself."""
         if not isinstance(event, Record):
             return self.record(event)
         return self.record(

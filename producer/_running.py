@@ -268,7 +268,6 @@ class RunningProducer:
         self._routes.look_again(route)
 
     async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
         route = self.accumulator.routes.get(topic) or await self._routes.open(topic)
         return route.partitions
 
@@ -308,7 +307,6 @@ class RunningProducer:
         self.unheard.tell()
 
     def statistics(self) -> ProducerStatistics:
-        """Return the counts at this moment."""
         counters, accumulator = self._counters, self.accumulator
         return ProducerStatistics(
             accepted=accumulator.next_event - self._former.next_event_sequence,

@@ -38,136 +38,8 @@ if TYPE_CHECKING:
 
 CHUNK_RECORDS: Final = 4_000
 """So many are laid out in a few milliseconds, during which the loop does nothing else."""
-
-
-class Chunks:
-    """Cut what `send_many` is given into lists of records."""
-
-    def __init__(
-        self,
-        events: Iterable[Record | bytes] | Any,
-        record_of: Callable[[Any], Record] | None = None,
-    ) -> None:
-        is_table = hasattr(events, "schema") and hasattr(events, "column")
-        self._events: Iterator[Any] = records_of_arrow(events) if is_table else iter(events)
-        if record_of is not None:
-            self._events = map(record_of, self._events)
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[list[Record]]:
-        """Give chunks until there are no more events or their iterable raises."""
-        while self.error is None:
-            chunk: list[Any] = []
-            try:
-                # The events before an error stay in the list.
-                chunk.extend(islice(self._events, CHUNK_RECORDS))
-            except Exception as error:  # noqa: BLE001 - `send_many` raises it
-                self.error = error
-            if not chunk:
-                return
-            yield _all_records(chunk)
-
-
-def _all_records(events: list[Record | bytes]) -> list[Record]:
-    if set(map(type, events)) == {Record}:
-        return events  # type: ignore[return-value]  # just checked
-    return [event if isinstance(event, Record) else Record(event) for event in events]
-
-
 _LOOP_EVERY: Final = 64
 """After so many events of an async iterable that never waits, other tasks get their turn."""
-
-
-class ManySender:
-    """Send the events of one call."""
-
-    def __init__(
-        self, running: RunningProducer, topic: str, ticket: Ticket, maker: RecordMaker, ready: Ready
-    ) -> None:
-        self._running = running
-        self._topic = topic
-        self._ticket = ticket
-        self._maker = maker
-        self._ready = ready
-
-    async def send(self, events: Iterable[Any] | AsyncIterable[Any] | Any) -> None:
-        """Accept all events."""
-        self._ticket.open(asyncio.get_running_loop())
-        try:
-            if isinstance(events, AsyncIterable):
-                await self._send_as_they_come(events)
-            else:
-                await self._send_chunks(events)
-        except asyncio.CancelledError as error:
-            # The ticket is in its cause, also behind the TimeoutError of a `wait_for`.
-            error.__cause__ = SendManyError(self._ticket)
-            raise
-        except BacklogQuotaError as error:
-            raise SendManyError(self._ticket) from error
-        finally:
-            self._ticket.close(self._running.keeper())
-
-    async def _send_as_they_come(self, events: AsyncIterable[Any]) -> None:
-        number = 0
-        source = aiter(events)
-        while True:
-            try:
-                record = self._maker.record_of(await anext(source))
-            except StopAsyncIteration:
-                return
-            except Exception as error:
-                raise SendManyError(self._ticket) from error
-            await self._send_chunk([record])
-            number += 1
-            if number % _LOOP_EVERY == 0:
-                await asyncio.sleep(0)
-
-    async def _send_chunks(self, events: Iterable[Any] | Any) -> None:
-        chunks = Chunks(events, None if self._maker.is_plain else self._maker.record_of)
-        for chunk in chunks:
-            try:
-                await self._send_chunk(chunk)
-            except WrongRecordError as error:
-                await self._send_chunk(chunk[: error.index])
-                raise SendManyError(self._ticket) from error
-        if chunks.error is not None:
-            raise SendManyError(self._ticket) from chunks.error
-
-    async def _send_chunk(self, chunk: list[Record]) -> None:
-        accumulator = self._running.accumulator
-        is_alone = len(chunk) == 1
-        left = chunk
-        placed = self._maker.is_plain
-        while left:
-            route = await self._ready()
-            if isinstance(route, NotPersisted):
-                self._refuse(len(left), route)
-                return
-            if not placed:
-                placed = True
-                left = await self._running.accepted(route, partial(self._placed, left, route))
-            # One by one to a barred topic, which has to leave room to others.
-            room = left[:1] if self._topic in self._running.barred.reasons else left
-            add = partial(accumulator.add_many, route, room, self._ticket)
-            done = await self._running.accepted(route, add)
-            left = left[done:]
-            if not is_alone:
-                await asyncio.sleep(0)  # let the sender send
-
-    def _placed(self, records: list[Record], route: Route) -> list[Record]:
-        try:
-            return [self._maker.placed(each, route) for each in records]
-        except OutdatedError:
-            raise
-        except Exception as error:
-            raise SendManyError(self._ticket) from error
-
-    def _refuse(self, count: int, outcome: NotPersisted) -> None:
-        ticket = self._ticket
-        indices = list(range(ticket.accepted, ticket.accepted + count))
-        ticket.accepted += count
-        ticket.complete(indices, outcome)
-        ticket.watch(count, outcome, self._topic, self._running.unheard)
 
 
 class Sending(ABC):
@@ -401,3 +273,129 @@ def _completed(running: RunningProducer, topic: str, outcome: NotPersisted) -> D
     delivery.set_result(outcome)
     running.unheard.watch(delivery, topic)
     return delivery
+
+
+class ManySender:
+    """Send the events of one call."""
+
+    def __init__(
+        self, running: RunningProducer, topic: str, ticket: Ticket, maker: RecordMaker, ready: Ready
+    ) -> None:
+        self._running = running
+        self._topic = topic
+        self._ticket = ticket
+        self._maker = maker
+        self._ready = ready
+
+    async def send(self, events: Iterable[Any] | AsyncIterable[Any] | Any) -> None:
+        """Accept all events."""
+        self._ticket.open(asyncio.get_running_loop())
+        try:
+            if isinstance(events, AsyncIterable):
+                await self._send_as_they_come(events)
+            else:
+                await self._send_chunks(events)
+        except asyncio.CancelledError as error:
+            # The ticket is in its cause, also behind the TimeoutError of a `wait_for`.
+            error.__cause__ = SendManyError(self._ticket)
+            raise
+        except BacklogQuotaError as error:
+            raise SendManyError(self._ticket) from error
+        finally:
+            self._ticket.close(self._running.keeper())
+
+    async def _send_as_they_come(self, events: AsyncIterable[Any]) -> None:
+        number = 0
+        source = aiter(events)
+        while True:
+            try:
+                record = self._maker.record_of(await anext(source))
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                raise SendManyError(self._ticket) from error
+            await self._send_chunk([record])
+            number += 1
+            if number % _LOOP_EVERY == 0:
+                await asyncio.sleep(0)
+
+    async def _send_chunks(self, events: Iterable[Any] | Any) -> None:
+        chunks = Chunks(events, None if self._maker.is_plain else self._maker.record_of)
+        for chunk in chunks:
+            try:
+                await self._send_chunk(chunk)
+            except WrongRecordError as error:
+                await self._send_chunk(chunk[: error.index])
+                raise SendManyError(self._ticket) from error
+        if chunks.error is not None:
+            raise SendManyError(self._ticket) from chunks.error
+
+    async def _send_chunk(self, chunk: list[Record]) -> None:
+        accumulator = self._running.accumulator
+        is_alone = len(chunk) == 1
+        left = chunk
+        placed = self._maker.is_plain
+        while left:
+            route = await self._ready()
+            if isinstance(route, NotPersisted):
+                self._refuse(len(left), route)
+                return
+            if not placed:
+                placed = True
+                left = await self._running.accepted(route, partial(self._placed, left, route))
+            # One by one to a barred topic, which has to leave room to others.
+            room = left[:1] if self._topic in self._running.barred.reasons else left
+            add = partial(accumulator.add_many, route, room, self._ticket)
+            done = await self._running.accepted(route, add)
+            left = left[done:]
+            if not is_alone:
+                await asyncio.sleep(0)  # let the sender send
+
+    def _placed(self, records: list[Record], route: Route) -> list[Record]:
+        try:
+            return [self._maker.placed(each, route) for each in records]
+        except OutdatedError:
+            raise
+        except Exception as error:
+            raise SendManyError(self._ticket) from error
+
+    def _refuse(self, count: int, outcome: NotPersisted) -> None:
+        ticket = self._ticket
+        indices = list(range(ticket.accepted, ticket.accepted + count))
+        ticket.accepted += count
+        ticket.complete(indices, outcome)
+        ticket.watch(count, outcome, self._topic, self._running.unheard)
+
+
+class Chunks:
+    """Cut the events of `send_many` into lists of records."""
+
+    def __init__(
+        self,
+        events: Iterable[Record | bytes] | Any,
+        record_of: Callable[[Any], Record] | None = None,
+    ) -> None:
+        is_table = hasattr(events, "schema") and hasattr(events, "column")
+        self._events: Iterator[Any] = records_of_arrow(events) if is_table else iter(events)
+        if record_of is not None:
+            self._events = map(record_of, self._events)
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        """Give chunks until there are no more events or their iterable raises."""
+        while self.error is None:
+            chunk: list[Any] = []
+            try:
+                # The events before an error stay in the list.
+                chunk.extend(islice(self._events, CHUNK_RECORDS))
+            except Exception as error:  # noqa: BLE001 - `send_many` raises it
+                self.error = error
+            if not chunk:
+                return
+            yield _all_records(chunk)
+
+
+def _all_records(events: list[Record | bytes]) -> list[Record]:
+    if set(map(type, events)) == {Record}:
+        return events  # type: ignore[return-value]  # just checked
+    return [event if isinstance(event, Record) else Record(event) for event in events]

@@ -86,7 +86,6 @@ class _FailedDelivery(Delivery):
         return Delivery.__await__(self)
 
     def result(self) -> Outcome:
-        """Return the outcome."""
         self._hear()
         return Delivery.result(self)
 
@@ -155,7 +154,6 @@ class Unawaited(Ticket):
             self._told.note(batch.topic, outcome.reason, len(mine))
 
     def give(self, events: Sequence[GivenUp]) -> None:
-        """Tell of events that ended badly."""
         if self._on_failure is not None:
             try:
                 self._on_failure(events)

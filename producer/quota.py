@@ -219,7 +219,6 @@ class KnownBacklogs:
         return topic, None if value is None else BacklogState.decode(topic, value)
 
     def note(self, topic: str, state: BacklogState | None, now_ms: int) -> None:
-        """Note the last state of a topic."""
         self._known.pop(topic, None)
         self.limited.pop(topic, None)
         if state is None:
@@ -241,7 +240,6 @@ class KnownBacklogs:
             self.limited.pop(topic, None)
 
     def forget(self) -> None:
-        """Forget the states of all topics."""
         self._arrived.clear()
         self._known.clear()
         self.limited.clear()
@@ -287,11 +285,9 @@ class ControlReader:
         self._reading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to read, in the background."""
         self._reading = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
-        """Read no more."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading], timeout=timeout_s / 2)
@@ -332,7 +328,6 @@ class ControlReader:
         return True
 
     async def _follow(self) -> None:
-        """Read on, until the leader is another."""
         node = self._wire.leader(self._topic, _PARTITION)
         if node is None:
             raise RetriableError("the topic has no leader")

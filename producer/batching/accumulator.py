@@ -1,20 +1,19 @@
 """Accepting events: each goes into the open batch of its partition, up to a limit of bytes.
 
-Batches are taken out in cuts. A cut takes all there are, of all partitions, full or not: so what
-was accepted before it is in this round of the journal or an earlier one, and what is accepted after
-it is not. Where a batch could not be sent soon, a cut takes the events that came since the last cut
-and leaves the batch open: the journal holds it then, and it grows.
+Batches are taken out in cuts. A cut takes all batches, of all partitions, full or not. So the
+events that were accepted before it are in this round of the journal or an earlier one, and later
+events are not. If a batch could not be sent soon, a cut takes the events that came since the last
+cut, and leaves the batch open: the journal holds it then, and it grows.
 
-The mutable state, named once:
+The mutable state:
 
 - `PartitionQueue.append` adds to the open batch, and takes nothing while none is open. So the hot
   path is one call, and everything rare happens when it returns None.
-- `Accumulator.budget` counts the bytes of all records that are accepted and not settled. It is what
-  holds senders back.
-- `Accumulator.next_event` is the number of the next event. It grows with each accepted event, and
-  with none that is refused.
-- `Accumulator.outstanding` holds all batches until they are settled, `Accumulator.cutter` opens and
-  seals them and says when a cut is due.
+- `Accumulator.budget` counts the bytes of all records that are accepted and not settled. It holds
+  senders back.
+- `Accumulator.next_event` is the number of the next event. Each accepted event adds one to it.
+- `Accumulator.outstanding` holds all batches until they are settled.
+- `Accumulator.cutter` opens and seals batches, and says when a cut is due.
 
 Nothing here does I/O.
 """
@@ -56,8 +55,8 @@ if TYPE_CHECKING:
 
 BULK_RECORDS: Final = 256
 """From so many records on, columns are worth their constant costs."""
-# Raised while a record is encoded whose types are right and that is invalid all the same: too
-# large, for a partition that does not exist, with a number that no field holds.
+# Raised while an invalid record is encoded, although its types are right: it is too large, or its
+# partition does not exist, or a number does not fit its field.
 _INVALID_RECORD: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 _LENGTHS: Final = HEADER_SIZE + 256
 """Bytes of a batch of one event beside key, value and headers of its sender's, at most."""
@@ -130,7 +129,7 @@ class Accumulator:
         return delivery
 
     def add_called(self, route: Route, record: Record, on_delivery: OnDelivery) -> None:
-        """Accept one event; of an invalid one it is told soon.
+        """Accept one event; `on_delivery` is called soon if it is invalid.
 
         Raises:
             OutdatedError: See `Route.refuse`; it is not accepted.
@@ -294,10 +293,10 @@ class Accumulator:
         return self.cutter.cut(self.next_event - 1, grows)
 
     def _close_largest(self) -> None:
-        """Have this cut take the largest open batches, if all of them take half of the budget.
+        """Let this cut take the largest open batches, if all open ones take half of the budget.
 
-        Only batches that are not open can leave memory: those of many partitions, none of them
-        full, could fill it and stay.
+        Open batches cannot leave memory. Those of many partitions, none of them full, could fill
+        it and stay.
         """
         queues = [queue for route in self.routes.values() for queue in route.queues]
         total = sum(queue.open_bytes for queue in queues)
@@ -447,7 +446,6 @@ class BatchCutter:
         self._linger: asyncio.TimerHandle | None = None
 
     def open(self, queue: PartitionQueue, builder: Builder, first_event: int) -> None:
-        """Open another batch of a partition."""
         batch = Batch(queue.topic, queue.partition, self._loop.time(), first_event)
         queue.start(batch, builder)
         self._outstanding.add(batch)
@@ -471,12 +469,12 @@ class BatchCutter:
         self._on_due()
 
     def refill(self, queue: PartitionQueue) -> None:
-        """Take a batch that was left open in the next cut, which is due now."""
+        """Make a cut due now that takes a batch that an earlier cut left open."""
         self.filled[queue] = None
         self.is_ripe = True
 
     def close(self, queue: PartitionQueue) -> None:
-        """Have the cut that is made now take the open batch, though it might grow."""
+        """Let the cut that is made now take the open batch, though it might grow."""
         queue.seal()
         self.filled[queue] = None
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class InJournal(enum.Enum):
-    """What the journal holds of a batch, or is about to: the next start would send it."""
+    """What the journal holds of a batch, or is about to hold: the next start would send it."""
 
     NOTHING = enum.auto()
     PIECES = enum.auto()
@@ -124,10 +124,10 @@ class Batch:
     partition: int
     accepted_at_s: float  # when the first of them was accepted, on the event loop's clock
     first_event: int
-    last_event: int = 0  # no event of this partition with a number up to this is in a later batch
-    count: int = 0  # how many they are; 0 while the batch is open
+    last_event: int = 0  # no later batch of this partition has an event with a number up to this
+    count: int = 0  # how many events it has; 0 while it is open
     size: int = 0  # the bytes of memory it takes; 0 while it is open
-    claims: list[Claim] = field(default_factory=list)  # who gets their outcomes, in their order
+    claims: list[Claim] = field(default_factory=list)  # they set the outcomes, in the events' order
     life: Life = Life.ACTIVE
     # whether its events have their outcomes, but are still sent, and nobody is to send them again
     left: bool = False
@@ -143,12 +143,12 @@ class Batch:
     # the newest timestamp of its records as they were accepted; -1 if not known
     accepted_ms: int = -1
     # the newest timestamp of its records once it has numbers, or once its bytes have left memory;
-    # -1 keeps theirs
+    # -1 keeps those of its records
     last_ms: int = -1
     odd_answers: int = 0  # how many answers it got that may be its own fault
 
     def encode(self, compression: Compression, stamp: Stamp) -> bytes:
-        """Return the batch's bytes under these numbers; nothing else of them ever changes."""
+        """Return the batch's bytes under these numbers. Only the newest timestamp changes, too."""
         if self.builder is not None:
             self.data = seal(self.builder, compression, stamp)
             self.builder = None
@@ -164,7 +164,7 @@ class Batch:
         self.dating = _NEXT_DATING[self.dating, event]
 
     def redate(self, now_ms: int) -> None:
-        """Have the newest of its records bear this time; the others keep their distance."""
+        """Give its newest record this time; the other records keep their distance to it."""
         self.on_dating(DatingEvent.REPLACED)
         self.last_ms = now_ms
 
@@ -185,11 +185,9 @@ class Batch:
 
     @property
     def completed(self) -> bool:
-        """Whether its events have their outcomes."""
         return self.life is Life.TOLD or self.life is Life.OVER
 
     def complete(self) -> None:
-        """Take note that its events have their outcomes."""
         self.life = Life.OVER if self.ended else Life.TOLD
 
     @property
@@ -198,7 +196,6 @@ class Batch:
         return self.life is Life.ENDED or self.life is Life.OVER
 
     def end(self) -> None:
-        """Send it no more."""
         self.life = Life.OVER if self.completed else Life.ENDED
 
     @property
@@ -207,12 +204,16 @@ class Batch:
         return self.in_journal is not InJournal.NOTHING
 
     def write_numbers(self, stamp: Stamp) -> None:
-        """Have the journal hold it under these numbers with the round that is written."""
+        """Note that the round that is written gives the journal the batch under these numbers."""
         self.in_journal = InJournal.NUMBERED
         self.journaled = stamp
 
     def take_back(self, *, waiting: bool) -> None:
-        """Undo what the journal had no space for: its numbers, or all but the pieces before."""
+        """Undo what the journal had no space for.
+
+        Args:
+            waiting: Whether it is only the numbers. Else it is all but the pieces before.
+        """
         self.journaled = None
         if waiting:
             self.in_journal = InJournal.WAITING
@@ -253,7 +254,6 @@ class Batch:
         self.loaded = len(data)
 
     def unload(self) -> None:
-        """Leave the bytes to the journal."""
         if self.data:
             self.last_ms = self.newest_ms
         self.data = b""
@@ -303,12 +303,11 @@ class Batch:
 
 
 def first_id(data: bytes) -> bytes:
-    """Return the id of a batch's first event. A batch is in the log as a whole or not at all."""
+    """Return the id of the first event of an encoded batch; a log has all of a batch or nothing."""
     return _event_id(records_of(data)[0])
 
 
 def oldest_timestamp_ms(data: bytes) -> int:
-    """Return the oldest timestamp of a batch's records."""
     return min(record.timestamp_ms for record in records_of(data))
 
 

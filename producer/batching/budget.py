@@ -45,7 +45,6 @@ class BufferBudget:
 
     @property
     def is_short(self) -> bool:
-        """Whether more than half of the bytes are taken."""
         return self.used * 2 > self.limit
 
     async def wait(self, deadline_s: float) -> bool:
@@ -76,7 +75,7 @@ class BufferBudget:
             _resolve(self._waiting[0], True)
 
     def take(self, size: int) -> None:
-        """Take bytes, whether or not so many are left, and admit the next sender if any are."""
+        """Take bytes, even if fewer are left, and admit the next sender if some are."""
         self.used += size
         if self.used >= self.limit + self.spared:
             if self._full_since_s is None:
@@ -85,19 +84,17 @@ class BufferBudget:
             self.admit_next()
 
     def give_back(self, size: int) -> None:
-        """Give bytes back, and admit the next sender."""
         self.used -= size
         if self._full_since_s is not None:
             self._full_since_s = self._loop.time() if self.left <= 0 else None
         self.admit_next()
 
     def resize(self, limit: int) -> None:
-        """Set another limit, and admit the next sender if it leaves bytes."""
         self.limit = limit
         self.admit_next()
 
     def spare(self, size: int) -> None:
-        """Have so many of the used bytes keep nobody waiting, and admit the next sender."""
+        """Do not count so many of the used bytes, and admit the next sender."""
         self.spared = size
         if self.left > 0:
             self._full_since_s = None
@@ -136,7 +133,7 @@ class Outstanding:
         self.batches[batch] = None
 
     def take_over(self, batch: Batch) -> None:
-        """Hold a batch that a former life accepted; it gets its bytes whatever is left of them."""
+        """Hold a batch that a former life accepted; it takes its bytes even if none are left."""
         self.batches[batch] = None
         self._budget.take(batch.size)
 
@@ -151,7 +148,6 @@ class Outstanding:
         return future
 
     def complete(self, batch: Batch) -> None:
-        """Take note that the events of a batch have their outcomes."""
         batch.complete()
         for waited_for, future in self._flushes:
             waited_for.discard(batch)
@@ -166,7 +162,6 @@ class Outstanding:
         self._budget.give_back(batch.size)
 
     def replace(self, batch: Batch, halves: tuple[Batch, Batch]) -> None:
-        """Hold the halves of a batch in its place."""
         del self.batches[batch]
         for half in halves:
             self.batches[half] = None

@@ -80,7 +80,7 @@ class Route:
     def refuse_partition(self, partition: object, chosen_by: str = "") -> NoReturn:
         """Refuse an event for a partition that is not known; raises as `refuse` does.
 
-        Partitions are only added, so others than numbers above the last never come to be.
+        Partitions are only added, so only a number above the last may come to be.
         """
         why = (
             f"{chosen_by or 'partition'} {partition}: "
@@ -109,7 +109,7 @@ class Known(enum.Enum):
 
 
 class OutdatedError(Exception):
-    """An event would be refused by a limit or a partition count that brokers gave a while ago."""
+    """A limit or a partition count that brokers gave a while ago would refuse the event."""
 
 
 class PartitionQueue:
@@ -131,17 +131,17 @@ class PartitionQueue:
         "topic",
     )
 
-    # adds a record to the open batch. It returns None if the record does not fit, no batch is open,
-    # or the open one is paused
+    # adds a record to the open batch; returns None if the record does not fit, if no batch is open,
+    # or if the open one is paused
     append: Callable[..., Any]
-    # how many events the claims before it have; with the length of `entries`, the offset of the
-    # next record
+    # how many events the claims before the newest one have; plus the length of `entries` it is the
+    # offset of the next record
     claimed: int
-    # lists the events of the open batch's newest claim: add what its owner knows the event by for
-    # each record that `append` took
+    # the entries of the open batch's newest claim: for each record that `append` took, the caller
+    # adds the name that the owner has for the event
     entries: list[Any]
-    is_dated: bool  # whether the open batch bears timestamps that its senders gave
-    owner: object  # that of the newest claim; None before the first
+    is_dated: bool  # whether the open batch has the timestamps of its senders
+    owner: object  # the owner of the newest claim; None before the first
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -152,12 +152,10 @@ class PartitionQueue:
 
     @property
     def has_batch(self) -> bool:
-        """Whether it holds any events."""
         return bool(self.sealed) or self.open is not None
 
     @property
     def count(self) -> int:
-        """The number of records in the open batch."""
         return self.claimed + len(self.entries)
 
     @property
@@ -178,20 +176,17 @@ class PartitionQueue:
         self.append = _no_batch_takes
 
     def resume(self) -> None:
-        """Add to the open batch again."""
         assert self.open is not None
         assert self.open.builder is not None
         self.append = self.open.builder.append
 
     def start(self, batch: Batch, builder: Builder) -> None:
-        """Open another batch."""
         assert self.open is None
         batch.builder = builder
         self.open = batch
         self.append = builder.append
 
     def claim(self, owner: object) -> list[Any]:
-        """Begin a claim, and return `entries`."""
         assert self.open is not None
         claim = claim_of(owner)
         self.open.claims.append(claim)
@@ -201,14 +196,13 @@ class PartitionQueue:
         return self.entries
 
     def mark_dated(self) -> None:
-        """Take note that the newest record bears a timestamp that its sender gave."""
+        """Take note that the newest record has a timestamp of its sender."""
         if not self.is_dated:  # else an earlier record has marked the batch
             assert self.open is not None
             self.open.on_dating(DatingEvent.GIVEN)
             self.is_dated = True
 
     def seal(self) -> None:
-        """Take no more records into the open batch."""
         if self.open is not None:
             self.open.count = self.count
             self.open.size = self.open_bytes
@@ -224,7 +218,6 @@ class PartitionQueue:
         self.is_dated = False
 
     def cut_sealed(self) -> list[Batch]:
-        """Take out the sealed batches."""
         batches = list(self.sealed)
         self.sealed.clear()
         return batches
@@ -235,7 +228,7 @@ class PartitionQueue:
         return self.cut_sealed()
 
     def pop(self, accepted_until_s: float) -> Batch | None:
-        """Take out the oldest batch if it was accepted until then, be it sealed or open."""
+        """Take out the oldest batch, sealed or open, if it was accepted until then."""
         if not self.sealed and self.open is not None:
             if self.open.accepted_at_s > accepted_until_s:
                 return None

@@ -48,5 +48,4 @@ def produce(settings: ProduceJob) -> None:
 
 
 def main() -> None:
-    """Run the daemon as a program of its own."""
     run_program("produce-events", _app, errors=(ProducerError,), examples=_EXAMPLES)

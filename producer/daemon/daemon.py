@@ -290,7 +290,6 @@ class _Daemon:
                 asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _listen_no_more(self) -> None:
-        """Restore the default handling of signals."""
         for number in _SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
@@ -351,7 +350,6 @@ class DaemonReport:
         error: str | None,
         has_journal: bool,
     ) -> DaemonReport:
-        """Return the report of a producer that is closed."""
         return cls(
             name=name,
             topic=topic,
@@ -375,7 +373,6 @@ class DaemonReport:
         return NOT_ALL_SENT if unsure and not self.has_journal else DONE
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
         return {name: value for name, value in asdict(self).items() if name != "has_journal"}
 
 

@@ -102,7 +102,6 @@ class DaemonCollector:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics now."""
         snapshot = self._snapshot()
         for name, text in COUNTERS.items():
             if name in snapshot.counts:
@@ -146,7 +145,6 @@ class Heartbeat:
         return self._now_s() - self._beaten_s
 
     def beat(self) -> None:
-        """Note that the event loop still runs."""
         self._beaten_s = self._now_s()
 
     async def _run(self) -> None:

@@ -97,13 +97,13 @@ class ProduceJob(Settings):
         """Run before the sections' own checks, which require a directory for a journal."""
         if not isinstance(values, dict):
             return values
-        given = dict(values.get("producer") or {})
-        if given.get("durability") != "none":
-            if "journal" not in given:
-                given["journal"] = default_journal(given.get("name"))
-            given.setdefault("delivery_timeout", _NEVER)
-        given.setdefault("topic_timeout", _NEVER)
-        return {**values, "producer": given}
+        producer = dict(values.get("producer") or {})
+        if producer.get("durability") != "none":
+            if "journal" not in producer:
+                producer["journal"] = default_journal(producer.get("name"))
+            producer.setdefault("delivery_timeout", _NEVER)
+        producer.setdefault("topic_timeout", _NEVER)
+        return {**values, "producer": producer}
 
 
 def default_journal(

@@ -59,14 +59,14 @@ class BarredTopics:
         self._spare()
 
     def lift(self, topic: str) -> None:
-        """Hold the senders of a topic no more: it takes batches, or none of its batches is left."""
+        """End the bar of a topic: it takes batches, or none of its batches is left."""
         if self.reasons.pop(topic, None) is not None:
             _log.info("a topic takes batches again", topic=topic)
             self._spare()
             self._look_again()
 
     def look_again(self) -> None:
-        """Let those who wait look whether there is room: batches may have ended."""
+        """Let waiting senders look whether there is room: batches may have ended."""
         if self.reasons:
             waiting = {queue.topic for queue in self._queues if not queue.is_empty}
             for topic in self.reasons.keys() - waiting:
@@ -96,7 +96,7 @@ class BarredTopics:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Hold nobody any more: the producer closes, and accepts nothing."""
+        """Let all waiting senders go: the producer closes, and accepts nothing."""
         self._is_closed = True
         self._look_again()
 
@@ -107,7 +107,7 @@ class BarredTopics:
         return cut + sum(q.accumulated.open_bytes for q in self._queues if q.topic in barred)
 
     def _spare(self) -> None:
-        """Let others have the memory that barred topics have taken beyond their share."""
+        """Do not count the memory that barred topics take beyond their share: others may use it."""
         beyond = self._in_memory() - self._budget.limit // _SHARE if self.reasons else 0
         self._budget.spare(max(0, beyond))
 

@@ -68,9 +68,9 @@ class Identities:
         return self.current
 
     def still_ours(self, identity: Identity) -> bool:
-        """Return whether no other producer has an identity of this life or a former one.
+        """Return whether an identity of this life, or of a former one, is this producer's alone.
 
-        If none has, the broker's answers about it are about batches of this producer, and those may
+        If it is, the broker's answers about it are about batches of this producer, and these may
         be sent under it.
         """
         return self._are_ours is None or (
@@ -117,7 +117,7 @@ class Identities:
         if is_new_cluster:
             self._are_ours = {}
         elif self._name is None:
-            self._are_ours = None  # they are: on the same cluster no other producer gets them
+            self._are_ours = None  # all are: on the same cluster no other producer gets them
         else:
             newest = max(
                 (i.epoch for i in self._used if i.producer_id == identity.producer_id), default=-1
@@ -129,7 +129,7 @@ class Identities:
 
 
 def _identities_in(former: Recovered) -> Iterator[Identity]:
-    """Give all identities that a journal knows of."""
+    """Yield all identities that a journal knows."""
     for state in former.partitions.values():
         yield Identity(state.producer_id, state.epoch)
     for batch in chain.from_iterable(former.unacked.values()):

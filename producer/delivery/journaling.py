@@ -49,11 +49,11 @@ class Round:
     waiting: list[Batch] = field(default_factory=list)
     # what was added to batches that grow
     pieces: list[tuple[Batch, Waiting]] = field(default_factory=list)
-    is_part: bool = False  # whether it counts only once a later round, that `ends_parts`, is there
+    is_part: bool = False  # whether it counts only once a later round with `ends_parts` is there
     ends_parts: bool = False  # whether the parts before it count with it
-    # batches that the journal holds without numbers, and gets the numbers of
+    # batches that the journal holds without numbers, and whose numbers it gets
     numbered: list[SlotStamp] = field(default_factory=list)
-    # batches that it holds with numbers, and gets other timestamps of
+    # batches that it holds with numbers, and whose new timestamps it gets
     redated: list[SlotStamp] = field(default_factory=list)
     # source positions that cover its events
     positions: list[SourcePosition] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class Mark:
-    """How a batch ended: in the log at an offset, or given up for a reason."""
+    """How a batch ended: in the log at an offset, or given up for a reason (a mark)."""
 
     batch: Batch
     offset: int = NO_OFFSET
@@ -120,11 +120,11 @@ class JournalUpdates:
 
     @property
     def is_due(self) -> bool:
-        """Whether to make a round for it."""
+        """Whether to make a round for the marks and renewals."""
         return bool(self._renewed) or self._marks_due
 
     def mark(self, mark: Mark, then: Callable[[bool], None] | None) -> None:
-        """Tell the journal how a batch ended, and then `then` whether it surely knows."""
+        """Tell the journal how a batch ended; then tell `then` whether the journal surely knows."""
         self._marks.append(mark)
         if then is not None and self._has_ended:
             then(False)
@@ -151,14 +151,15 @@ class JournalUpdates:
         """Take note that the last part is in the journal; return the batches that it has whole."""
         parts, self._parts = self._parts, {}
         self._marks_due |= any(mark.batch in parts for mark in self._marks)
-        # One that grows gets no number yet: the journal would keep what is added as another.
+        # A batch that grows gets no number yet: else the journal would keep what is added to it as
+        # another batch.
         return [batch for batch, is_whole in parts.items() if is_whole]
 
     def fill(
         self, round_: Round, numbered: list[SlotStamp], redated: list[SlotStamp]
     ) -> list[tuple[SendQueue, Slot[Batch]]]:
         """Put all marks and renewals into a round, and what batches got since they were written."""
-        # A batch of a part can be given up only after the last part: that would bring it back.
+        # A batch of a part can be given up only after the last part, which would bring it back.
         round_.marks = [mark for mark in self._marks if mark.batch not in self._parts]
         self._marks = [mark for mark in self._marks if mark.batch in self._parts]
         round_.renewed, self._renewed = list(self._renewed), {}
@@ -195,7 +196,7 @@ class JournalUpdates:
         round_.halved = []
 
     def on_durable(self, round_: Round) -> None:
-        """Call what was to be called once the marks of a round are durable."""
+        """Call the `then` of each mark of a round: the marks are durable."""
         for mark in round_.marks:
             after = self._after.pop(mark.batch, None)
             if after is not None:
@@ -204,14 +205,14 @@ class JournalUpdates:
     def stop(self) -> list[Frame]:
         """Cancel the timer, and return the frames of the marks that may not be written.
 
-        Those of a round that was cancelled are among them: the journal ignores what it knows.
+        The marks of a cancelled round are among them: the journal ignores what it knows.
         """
         if self._timer is not None:
             self._timer.cancel()
         return frames_of_marks(self._unsure())
 
     def end(self, *, is_durable: bool) -> None:
-        """Call all that waits for its mark: no more marks become durable."""
+        """Call the `then` of all marks: no more marks become durable."""
         self._has_ended = True
         self._marks = self._unsure()  # `stop` may still write them
         after, self._after = self._after, {}

@@ -24,7 +24,7 @@ class LeaderFinder:
     """Find the connected leader of a partition.
 
     At most one task refreshes the metadata, and at most one task per broker connects to it. Each
-    tries again, with backoff, for as long as `leader` is called for what it looks for.
+    waits before it ends, by the backoff of `Retry`. The next call of `leader` begins it again.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LeaderFinder:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._connects: dict[int, Attempts] = {}
         self._connect_reasons: dict[int, str] = {}
-        # The last fatal error of each broker, as a rejected login, since it was last connected.
+        # The last fatal error of each broker since it was last connected, such as a rejected login.
         self._fatal_errors: dict[int, str] = {}
 
     def leader(self, topic: str, partition: int) -> int | str:
@@ -62,7 +62,6 @@ class LeaderFinder:
         return f"broker {node} cannot be reached{f': {reason}' if reason else ''}"
 
     def refresh(self) -> None:
-        """Refresh the metadata, in the background."""
         if self._refreshing is None:
             self._refreshing = self._begin(self._refresh())
 
@@ -72,7 +71,6 @@ class LeaderFinder:
         return task
 
     def stop(self) -> None:
-        """Cancel the refresh and all attempts to connect."""
         for task in (self._refreshing, *self._connecting.values()):
             if task is not None:
                 task.cancel()

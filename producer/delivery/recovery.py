@@ -1,8 +1,8 @@
 """Renewing the identity of a partition whose sequence numbers are lost.
 
-The sequencer says what is due (`query_due`, `renewal_due`, a provisional identity); here is the
-I/O for it: getting the identity, asking the broker which numbers it has, searching the log, and
-getting a newer identity.
+The sequencer says what is due: `query_due`, `renewal_due`, or a provisional identity. `Recovery`
+does the I/O for it: it gets the identity, asks the broker which numbers it has, searches the log,
+and gets a newer identity.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ class Recovery:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, queue: SendQueue) -> None:
-        """Recover a partition in the background."""
         queue.begin_recovery()
         task = asyncio.create_task(self._recover(queue))
         self._tasks.add(task)
@@ -102,7 +101,6 @@ class Recovery:
         return self._clock.now_ms() - batch.newest_ms > self._old_ms
 
     def stop(self) -> None:
-        """Recover nothing any more."""
         for task in self._tasks:
             task.cancel()
 
@@ -142,7 +140,7 @@ class Recovery:
             queue.note_trouble(str(error))
             return False
         except Exception as error:  # noqa: BLE001
-            # A defect here: without the log the partition's events would wait for ever, unnoticed.
+            # A defect of this code: without a log line the events would wait for ever, unnoticed.
             queue.note_trouble(repr(error))
             _log.error("a partition could not be recovered", exc_info=error)
             return False
@@ -187,7 +185,7 @@ class Recovery:
         return all(slot.topic_id in {None, topic_id} for slot in uncertain)
 
     async def _search(self, queue: SendQueue, *, numbers_hold: bool = True) -> None:
-        """Search the log for slots that the broker knows nothing of: it forgets producers."""
+        """Search the log for slots of which the broker knows nothing: it forgets producers."""
         sequencer = queue.sequencer
         asked = [slot for slot in sequencer if slot.possibly_appended]
         try:
@@ -213,8 +211,8 @@ class Recovery:
     async def _search_inherited(self, queue: SendQueue) -> None:
         """Settle the batches that a former life left without numbers and that are in the log.
 
-        None is, unless the journal was copied: then the holder of the other copy may have sent
-        them. If the broker knows of nothing behind what this journal has numbered, nobody has.
+        The log has them only if the journal was copied: then the holder of the other copy may have
+        sent them. It has not if the broker knows of no number after those of this journal.
         """
         former = Identity(queue.inherited_from.producer_id, queue.inherited_from.epoch)
         found: set[Batch] = set()
@@ -237,9 +235,9 @@ class Recovery:
             self._settlement.persisted(batch, None)
 
     async def _found_in_log(self, queue: SendQueue, batches: Iterable[Batch]) -> set[Batch]:
-        """Return those that the log holds, by the ids of their first events.
+        """Return the batches that the log holds, by the ids of their first events.
 
-        Batches that end meanwhile, as when their time is over, are not looked for.
+        Batches that end meanwhile, as when their time is over, are left out.
         """
         asked: dict[bytes, Batch] = {}
         since_ms = 0

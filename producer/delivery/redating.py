@@ -98,7 +98,6 @@ class Redating:
                 self._rounds.redate(queue, slot, now_ms)
 
     def stop(self) -> None:
-        """Cancel the questions to brokers."""
         for task in self._asking.values():
             task.cancel()
 

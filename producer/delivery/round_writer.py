@@ -41,7 +41,7 @@ _log = Logger(__name__)
 
 
 class RoundWriter:
-    """Write rounds, one after the other."""
+    """Write rounds, one after the other; `shut_down` ends its threads."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RoundWriter:
         return self._full_reason
 
     def note_freed(self) -> None:
-        """Try again to append: what the journal has may be needed no more."""
+        """Try again to append: the journal may need less now."""
         self._freed.set()
 
     async def in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
@@ -94,7 +94,7 @@ class RoundWriter:
             if self._loop.time() >= warning_s:
                 warning_s = inf
                 _log.warning("no room in the journal: senders wait", reason=self._full_reason)
-            # What the journal is told of other batches frees space, and must not wait for it.
+            # Marks of other batches free space, so they must not wait for it.
             self._freed.clear()
             self._numbering.number_waiting()
             await self._try_to_write(Round(0))
@@ -124,7 +124,6 @@ class RoundWriter:
                 await asyncio.sleep(self._sync_interval_s)
 
     def stop(self) -> None:
-        """Reclaim nothing any more."""
         if self._reclaiming is not None:
             self._reclaiming.cancel()
 
@@ -145,7 +144,6 @@ class RoundWriter:
         return True
 
     def shut_down(self) -> None:
-        """Let the threads end."""
         self._threads.shutdown(wait=False)
 
     async def _try_to_write(self, round_: Round) -> bool:
@@ -173,12 +171,12 @@ class RoundWriter:
         return True
 
     def _resize_budget(self) -> None:
-        """Accept no more events than the journal's disk has space for, which others fill, too."""
+        """Accept no more events than the disk has space for: other programs fill it, too."""
         if self._journal is not None:
             self._budget.resize(min(self._budget_limit, self._journal.limit_bytes // 4))
 
     def _fill(self, round_: Round) -> None:
-        """Put into a round what has to be in it now: numbers may change while it waits."""
+        """Put the batches, marks and numbers of now into a round: they change while it waits."""
         slots = [(queue, slot) for queue, slot in round_.fresh if not slot.batch.ended]
         if self._journal is not None:
             round_.waiting = [batch for batch in round_.waiting if not batch.ended]
@@ -224,7 +222,7 @@ class RoundWriter:
             batch.encode(self._compression, stamp)
 
     def _encode_and_append(self, round_: Round) -> None:
-        """Encode what is not encoded yet, and append; may be called in any thread."""
+        """Encode all batches that are not encoded yet, and append; may run in any thread."""
         frames: list[Frame] = [*round_.frames, *(piece for _, piece in round_.pieces)]
         frames += [batch.waiting(self._compression) for batch in round_.waiting]
         for _queue, slot, stamp in round_.batches:

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 _AHEAD: Final = 3
 """How many windows of batches of a partition have numbers: those in flight, and the next."""
 _AHEAD_LARGE: Final = 16
-"""The same if the next batch is large: it would not grow while it waits, and cost a sync."""
+"""The same if the next batch is large: waiting would not make it larger, and would cost a sync."""
 _LARGE_BYTES: Final = 64 << 10
 _GATHER_S: Final = 0.05
 """How long many accepted events may wait for the journal while no partition could send them."""
 _FEW_EVENTS: Final = 64
-"""So many are not worth to be waited for: they are cut once the linger is over."""
+"""So few events do not wait for more: they are cut once the linger is over."""
 
 
 class RoundMaker:
@@ -113,7 +113,6 @@ class RoundMaker:
 
     @property
     def journals(self) -> bool:
-        """Whether anything is written."""
         return self._journal is not None
 
     @property
@@ -124,21 +123,19 @@ class RoundMaker:
 
     @property
     def next_cut(self) -> int:
-        """The cut that what is accepted now will be in."""
+        """The cut that takes the events that are accepted now."""
         return self._accumulator.cutter.number + 1
 
     def wake(self) -> None:
-        """Look whether a round is due."""
         self._due.set()
 
     def note(self, position: SourcePosition) -> None:
-        """Put a position into the round of what was accepted until now."""
+        """Put a position into the round that takes the events accepted until now."""
         if self._journal is not None:
             self._positions[position.source] = position.value
             self._due.set()
 
     async def kept(self, cut: int) -> None:
-        """Wait until a cut is durable."""
         await self._durable.wait(cut)
 
     def mark(
@@ -217,7 +214,7 @@ class RoundMaker:
         self._updates.end(is_durable=False)
 
     def _update_due(self) -> bool:
-        """Return whether the journal has to be told of something beside events."""
+        """Return whether the journal has to be told of marks, renewals, numbers or timestamps."""
         self._numbering.number_waiting()
         return self._numbering.has_numbered or self._updates.is_due
 
@@ -284,7 +281,7 @@ class RoundMaker:
         positions: list[SourcePosition],
         limit: int,
     ) -> list[Round]:
-        """Return a long round as several. With positions, all of them count or none."""
+        """Return a long round as several. If there are positions, all parts count or none."""
         together = bool(positions)
         rounds = [Round(0, is_part=together)]
         size = 0
@@ -321,7 +318,7 @@ class RoundMaker:
                 batch.in_journal = InJournal.WAITING
 
     def _on_durable(self, round_: Round) -> None:
-        """Let the batches of a round be sent, and tell those who wait for it."""
+        """Let the batches of a round be sent, and wake the callers that wait for it."""
         told = (*round_.batches, *round_.restamped, *round_.numbered, *round_.redated)
         for queue, slot, stamp in told:
             # A batch that was renumbered since waits for the round with its new numbers.
@@ -453,7 +450,7 @@ class Numbering:
         self._redated = {slot.batch: (queue, slot) for queue, slot, _ in redated} | self._redated
 
     def _takes_more(self, queue: SendQueue, batch: Batch) -> bool:
-        """Return whether a batch is to have numbers, behind those of its partition that have."""
+        """Return whether a batch of a queue may get numbers now."""
         sequencer = queue.sequencer
         ahead = _AHEAD if batch.size < _LARGE_BYTES else _AHEAD_LARGE
         return (
@@ -487,7 +484,6 @@ class DurableCuts:
         return self._failure
 
     def has(self, cut: int) -> bool:
-        """Return whether a cut is durable."""
         return cut <= self._reached
 
     def is_awaited_after(self, cut: int) -> bool:
@@ -495,7 +491,6 @@ class DurableCuts:
         return any(awaited > cut for awaited in self._waiting)
 
     async def wait(self, cut: int) -> None:
-        """Wait until a cut is durable."""
         if cut > self._reached:
             if self._failure is not None:
                 raise self._failure
@@ -514,11 +509,11 @@ class DurableCuts:
                 future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Fail all who wait, now and later: nothing becomes durable any more."""
+        """Fail all waits, now and later: nothing becomes durable any more."""
         if self._failure is None:
             self._failure = error
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._failure)
-                future.exception()  # the one who waited may be gone
+                future.exception()  # the caller that waited may be gone
         self._waiting.clear()

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LEARN_S: Final = 2.0
-"""How long brokers are asked about a topic that is known, before what is known of it is taken."""
+"""How long brokers are asked about a topic before the journal's knowledge of it is used."""
 _KNOWN_FOR_S: Final = 1.0
-"""How long an event is refused by what brokers said, before they are asked again."""
+"""How long the answers of brokers count when an event is refused; then they are asked again."""
 _log = Logger(__name__)
 
 
@@ -133,7 +133,7 @@ class Routes:
 
     @staticmethod
     def unanswered(route: Route, add: Callable[[], _T]) -> _T:
-        """Call `add`, and have it refuse events by what brokers said when they last answered."""
+        """Call `add`, which refuses events by the last answers of brokers."""
         before, route.known = route.known, Known.UNANSWERED
         try:
             return add()
@@ -141,7 +141,6 @@ class Routes:
             route.known = before
 
     def stop(self) -> None:
-        """Open nothing any more."""
         for task in (*self._opening.values(), *self._looking.values()):
             task.cancel()
 
@@ -191,8 +190,8 @@ class Routes:
     def _follow(self, route: Route) -> None:
         """Adapt to a topic that was recreated, and to more or fewer partitions.
 
-        Partitions only vanish with their topic. What was for one that is gone is given up: only
-        its sender can say which partition of the new topic it would belong to.
+        Partitions only vanish with their topic. Events for a partition that is gone are given up:
+        only their sender can say which partition of the new topic they would belong to.
         """
         topic_id, partitions = self._wire.topic_id(route.topic), self._wire.partitions(route.topic)
         if partitions is None:
@@ -260,10 +259,10 @@ class Routes:
         return count, await until_answered(limit, self._settings, self._random)
 
     def _open_queue(self, topic: str, partition: int) -> PartitionQueue:
-        """Open the queues of a partition: first what the journal holds of it, then what is new.
+        """Open the queue of a partition, with the batches that the journal holds of it.
 
-        Where the numbering of the former life stood does not matter: what is new begins at 0,
-        under an identity that no life had before.
+        Where the numbering of the former life ended does not matter: new batches begin at 0, under
+        an identity that no life had before.
         """
         sequencer = Sequencer[Batch](self._identities.current, window=self._settings.max_in_flight)
         state = self._former.partitions.get((topic, partition))
@@ -298,7 +297,7 @@ class Routes:
         return queue.accumulated
 
     def _take_over(self, queue: SendQueue, frame: BatchFrame | Waiting, **known: Any) -> Batch:
-        """Make a batch of what a former life left; its bytes are in the journal alone."""
+        """Return a batch that a former life left; its bytes are only in the journal."""
         batch = Batch(
             queue.topic,
             queue.partition,
@@ -324,7 +323,7 @@ class Routes:
 
 
 async def _outcome_of(task: asyncio.Task[_T]) -> _T:
-    """Return what a task that others wait for, too, returns."""
+    """Return the result of a task for which others wait, too."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -337,7 +336,7 @@ async def _outcome_of(task: asyncio.Task[_T]) -> _T:
 async def until_answered(
     ask: Callable[[], Awaitable[_T]], settings: ProducerSettings, random: Random
 ) -> _T:
-    """Return what `ask` gives; ask again, with backoff, for as long as `delivery_timeout`."""
+    """Return the answer of `ask`; ask again, with backoff, for `delivery_timeout` at most."""
     retry = Retry(
         patience_s=settings.delivery_timeout.total_seconds(),
         backoff=backoff_of(settings),

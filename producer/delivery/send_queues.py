@@ -72,7 +72,6 @@ class SendQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to be sent or answered."""
         return self.sequencer.is_empty and not self.has_unnumbered
 
     @property
@@ -90,7 +89,6 @@ class SendQueue:
         return self._inherited
 
     def wait(self, batch: Batch) -> None:
-        """Let a batch wait for its numbers."""
         self._waiting.append(batch)
 
     def inherit(self, batch: Batch) -> None:
@@ -99,7 +97,7 @@ class SendQueue:
         self._inherited.append(batch)
 
     def resolve_inherited(self, found: Collection[Batch]) -> list[Batch]:
-        """Take out the inherited batches that were found in the log; the others may be sent."""
+        """Take out and return the inherited batches that the log has; the others may be sent."""
         self._inherited.clear()
         persisted = [batch for batch in self._waiting if batch in found]
         for batch in persisted:
@@ -123,25 +121,23 @@ class SendQueue:
     # Batches with numbers.
 
     def replace(self, slot: Slot[Batch], halves: tuple[Batch, Batch]) -> None:
-        """Put the halves of a batch in its place."""
         if slot.batch.journaled is not None:
             self._halved.append(slot.batch)
         self.sequencer.replace(slot, [(half, half.count) for half in halves])
 
     def take_halved(self) -> list[Batch]:
-        """Take out the batches that were halved, and that the journal still holds whole."""
+        """Take out the batches that were halved while the journal still holds them whole."""
         halved, self._halved = self._halved, []
         return halved
 
     def return_halved(self, batch: Batch) -> None:
-        """Take back what `take_halved` gave: the journal did not take its halves."""
+        """Take back a batch from `take_halved`: the journal did not take its halves."""
         self._halved.append(batch)
 
     # How sending goes.
 
     @property
     def failures(self) -> int:
-        """Failed attempts since the last success."""
         return self._failures
 
     @property
@@ -165,7 +161,6 @@ class SendQueue:
         return self._is_recovering
 
     def note_trouble(self, trouble: str) -> None:
-        """Take note of what went wrong."""
         self._trouble = trouble
 
     def note_answer(self, now_s: float) -> None:
@@ -173,7 +168,6 @@ class SendQueue:
         self._active_at_s = now_s
 
     def note_success(self, now_s: float) -> None:
-        """Take note that a batch is in the log."""
         self._failures = 0
         self._trouble = ""
         self._active_at_s = now_s
@@ -186,19 +180,17 @@ class SendQueue:
         return wait_s
 
     def begin_recovery(self) -> None:
-        """Send nothing until `end_recovery`."""
         self._is_recovering = True
 
     def end_recovery(self) -> None:
-        """Send again."""
         self._is_recovering = False
 
 
 class SendQueues:
     """The send queues of all partitions, and which of them may have something to send.
 
-    Whoever changes that (a round is durable, an answer comes, a wait ends) wakes the queue; the
-    sender takes it, and wakes it again if it found a batch.
+    What changes that wakes the queue: a durable round, an answer, the end of a wait. The sender
+    takes the queue, and wakes it again if it found a batch.
     """
 
     __slots__ = ("_by_accumulated", "_woken", "are_woken")
@@ -209,7 +201,6 @@ class SendQueues:
         self._woken: dict[SendQueue, None] = {}
 
     def __iter__(self) -> Iterator[SendQueue]:
-        """Give all of them."""
         return iter(self._by_accumulated.values())
 
     def of(self, accumulated: PartitionQueue) -> SendQueue:
@@ -217,7 +208,6 @@ class SendQueues:
         return self._by_accumulated[accumulated]
 
     def add(self, queue: SendQueue) -> None:
-        """Add the queue of another partition."""
         self._by_accumulated[queue.accumulated] = queue
 
     def remove(self, queue: SendQueue) -> None:
@@ -230,11 +220,10 @@ class SendQueues:
         self.are_woken.set()
 
     def wake_all(self) -> None:
-        """Have it look at all of them."""
         self._woken.update(dict.fromkeys(self))
         self.are_woken.set()
 
     def take_woken(self) -> Iterable[SendQueue]:
-        """Take out those to be looked at."""
+        """Take out the queues to be looked at."""
         woken, self._woken = self._woken, {}
         return woken

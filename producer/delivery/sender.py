@@ -132,7 +132,6 @@ class Sender:
         )
 
     async def run(self) -> None:
-        """Send until cancelled."""
         sweeps = self._loop.create_task(self._sweep())
         report_failure(sweeps, self._on_failure)
         try:

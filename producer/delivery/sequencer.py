@@ -129,7 +129,6 @@ class Slot(Generic[BatchT]):
 
     @property
     def last_sequence(self) -> int:
-        """The last number it takes."""
         return following(self.base_sequence, self.count - 1)
 
     @property
@@ -180,12 +179,11 @@ class NumberedSlots(Generic[BatchT]):
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether a number given now is likely to be the one that the batch is sent under."""
+        """Whether a batch that gets its number now is likely to be sent under it."""
         return not self.unknown and self._gap is None and not self.identity.is_provisional
 
     @property
     def is_empty(self) -> bool:
-        """Whether all batches with numbers are settled."""
         return not self.slots and not self.backlog
 
     @property
@@ -227,7 +225,6 @@ class NumberedSlots(Generic[BatchT]):
         self._update_leading()
 
     def clear(self) -> None:
-        """Forget all batches: nothing more will be sent."""
         self.slots.clear()
         self.backlog.clear()
         self._gap = None
@@ -340,7 +337,6 @@ class Sequencer(NumberedSlots[BatchT]):
 
     @property
     def limit(self) -> int:
-        """How many batches may be in flight now."""
         return self._window if self._confirmed else 1
 
     @property

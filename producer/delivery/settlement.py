@@ -1,8 +1,8 @@
 """The end of every batch: outcomes for its events, counts, and memory given back.
 
-Whoever wants the events of a batch that is given up gets them whole. If its bytes are in the
-journal alone, they are read back for that. While too many files are open they cannot be read: then
-the batch stays where it is, so that nothing overtakes it, and is given up as soon as they can be.
+`on_given_up` and `on_failure` get whole events. If the bytes of a batch are only in the journal,
+they are read back for that. While too many files are open, they cannot be read. Then the batch
+stays where it is, so that nothing overtakes it, and is given up as soon as it can be read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Settlement:
     def persisted(
         self, batch: Batch, base_offset: int | None, append_ms: int | None = None
     ) -> None:
-        """Settle a batch that is in the log."""
         if not batch.completed and batch.claims:
             at = LogPlace(
                 batch.topic,
@@ -106,11 +105,11 @@ class Settlement:
             self.failed(batch, self._unread.pop(batch))
 
     def _is_at_hand(self, batch: Batch) -> bool:
-        """Return whether a batch can be given up now: are wanted bytes in memory?"""
+        """Return whether a batch can be given up now; read its bytes back if they are wanted."""
         return not self._is_wanted(batch) or self._read(batch)
 
     def _is_wanted(self, batch: Batch) -> bool:
-        """Return whether somebody is given the events: once it is marked, the journal has none."""
+        """Return whether a callback gets the events: the journal has none after the mark."""
         by_sender = self._unawaited is not None and self._unawaited.wants(batch)
         return self._on_given_up is not None or by_sender
 
@@ -151,8 +150,12 @@ class Settlement:
     ) -> None:
         """Give the events of a batch their outcome, and keep the batch: it may be in flight.
 
-        Of events that `on_given_up` was given others are told already. One that is left to the
-        journal, for this life or the next, is given to nobody until it is given up after all.
+        Args:
+            batch: The batch.
+            outcome: The outcome of all of its events.
+            is_told: Whether `on_given_up` got the events: then nobody else is told.
+            is_left: Whether the batch is left to the journal, for this life or the next. Then no
+                callback gets its events until it is given up after all.
         """
         if batch.completed and (is_left or not batch.left):
             return
@@ -175,17 +178,17 @@ class Settlement:
         self._outstanding.complete(batch)
 
     def dropped(self, batch: Batch, verdict: Verdict, reason: str) -> None:
-        """Settle a batch that was dropped from its sequencer."""
         lost = verdict is Verdict.LOST
         self.failed(batch, PossiblyPersisted(reason) if lost else NotPersisted(reason))
 
     def expire(self, queue: SendQueue, accepted_until_s: float, grace_s: float) -> None:
         """Settle everything of a partition that was accepted until then: its time is over.
 
-        What has no numbers yet, or is surely not in the log, is dropped. What may be in the log is
-        completed as such `grace_s` later, and still sent: only the broker's answer says which
-        number is next. What cannot be read now, for whoever wants what is given up, stays where it
-        is: it is sent if it can be, or given up by another call.
+        - A batch that has no numbers yet, or is surely not in the log, is dropped.
+        - A batch that may be in the log is completed as such `grace_s` later, and still sent: only
+          the broker's answer says which number is next.
+        - A batch that a callback wants and that cannot be read now stays where it is. It is sent if
+          it can be, or given up by another call.
         """
         trouble = queue.trouble or "it was never its turn"
         while (batch := self._pop_due(queue, accepted_until_s)) is not None:
@@ -254,7 +257,8 @@ class Settlement:
     def abandon_rest(self, reason: str) -> None:
         """Complete what no partition holds, as `abandon` does: no event may wait for ever.
 
-        It could not be read when it was to be given up, or a defect ended the one who settled it.
+        Such a batch could not be read when it was to be given up, or a defect ended the task that
+        settled it.
         """
         self._unread.clear()
         for batch in [batch for batch in self._outstanding.batches if not batch.ended]:
@@ -264,7 +268,6 @@ class Settlement:
                 self._forget(batch, PossiblyPersisted(f"{reason} before it was settled"))
 
     def _leave(self, batch: Batch, reason: str) -> None:
-        """Leave a batch to the next start."""
         is_kept = self._rounds.has_all
         keeps = "keeps" if is_kept else "may keep"
         why = f"{reason}; the journal {keeps} it for the next start"

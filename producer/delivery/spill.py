@@ -69,8 +69,8 @@ class Spill:
         self._read_back_bytes = 0
         self._busy = False
         self._requested: dict[Batch, Callable[[], None]] = {}
-        self._next: dict[Batch, None] = {}  # those of the requested ones whose turn it is
-        self._ahead: dict[Batch, None] = {}  # read back, and not sent since
+        self._next: dict[Batch, None] = {}  # the requested batches whose turn it is
+        self._ahead: dict[Batch, None] = {}  # batches that were read back, and not sent since
         self._loading: dict[Batch, asyncio.Task[None]] = {}
 
     def track(self, batches: Iterable[Batch]) -> None:
@@ -122,7 +122,7 @@ class Spill:
         self._ahead.pop(batch, None)
 
     def on_retry(self, batch: Batch) -> None:
-        """Let others have the memory of a batch that waits to be sent again, if they ask for it."""
+        """Give the memory of a batch that waits to be sent again to others that ask for it."""
         if batch.in_memory is not InMemory.READ_BACK:
             return
         if self._requested:
@@ -132,7 +132,6 @@ class Spill:
             self._ahead[batch] = None
 
     def forget(self, batch: Batch) -> None:
-        """Forget a batch that is no longer needed."""
         self._ended_at_s = self._loop.time()
         self._resident.pop(batch, None)
         if batch.in_memory is InMemory.READ_BACK:
@@ -140,7 +139,10 @@ class Spill:
             self._load_next()
 
     def read_now(self, batch: Batch) -> bool:
-        """Read a batch back at once, for the few whose events are needed one by one."""
+        """Read a batch back at once, in the loop's thread; return False if it cannot be read now.
+
+        Only few batches need this: those whose events are needed one by one.
+        """
         if batch.in_memory is InMemory.AWAY:
             try:
                 data = self.read(batch)
@@ -152,7 +154,7 @@ class Spill:
         return True
 
     def hold(self, batch: Batch, data: bytes) -> None:
-        """Give a batch its bytes back, if it has them no more."""
+        """Give a batch its bytes back, if they are only in the journal."""
         if batch.in_memory is InMemory.AWAY:
             batch.load(data)
             self._read_back_bytes += batch.loaded
@@ -184,7 +186,6 @@ class Spill:
         return None if batch.ended else batch.data
 
     def stop(self) -> None:
-        """Read nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._resident.clear()
@@ -194,7 +195,7 @@ class Spill:
             task.cancel()
 
     def _load_next(self) -> None:
-        # What is being read is not counted yet: a few at a time.
+        # Batches that are being read are not counted yet: so only a few are read at a time.
         while self._requested and len(self._loading) < _READERS:
             # Batches that were read ahead must not keep the memory from the one whose turn it is.
             while self._next and self._ahead and self._read_back_bytes >= self._read_back_limit:

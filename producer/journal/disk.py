@@ -91,7 +91,6 @@ class RealDisk:
 
     @property
     def place(self) -> str:
-        """The directory's path."""
         return str(self._directory)
 
     def lock(self) -> None:
@@ -130,15 +129,12 @@ class RealDisk:
             self._lock = None
 
     def names(self) -> list[str]:
-        """Names of all files."""
         return [path.name for path in self._directory.iterdir()]
 
     def read(self, name: str) -> bytes:
-        """Return a whole file."""
         return (self._directory / name).read_bytes()
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
-        """So many bytes of a file from an offset on."""
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(descriptor, length, offset)
@@ -151,15 +147,12 @@ class RealDisk:
         return found.f_bavail * found.f_frsize
 
     def open(self, name: str) -> DiskFile:
-        """Return a handle that appends."""
         return _RealFile(self._directory / name)
 
     def rename(self, name: str, new_name: str) -> None:
-        """Rename a file."""
         (self._directory / name).rename(self._directory / new_name)
 
     def unlink(self, name: str) -> None:
-        """Remove a file, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             (self._directory / name).unlink()
 

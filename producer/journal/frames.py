@@ -327,12 +327,10 @@ class PlacedFrame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next frame begins."""
         return self.at + self.length
 
 
 def segment_name(segment: int) -> str:
-    """File name of a segment."""
     return f"{segment:020d}{_SUFFIX}"
 
 
@@ -348,7 +346,6 @@ def segment_seed(segment: int) -> int:
 
 
 def encode_preamble(segment: int, version: int = FORMAT_VERSION) -> bytes:
-    """Return the first bytes of a segment."""
     head = _PREAMBLE.pack(_PREAMBLE_MAGIC, version, segment)
     return head + _CRC.pack(google_crc32c.value(head))
 

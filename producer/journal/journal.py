@@ -14,12 +14,12 @@ for an executor thread: it waits for the disk, begins a new segment when the cur
 and says what `reclaim` can remove. Both may run at the same time.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sequitur.errors import (
     JournalBusyError,
@@ -50,58 +50,9 @@ from sequitur.producer.journal.scan import TornTail, scan_segment
 from sequitur.producer.journal.segments import NO_FILES, UNNAMED, JournalLimits, Segments
 from sequitur.producer.journal.state import JournalState, Recovered
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JournalStatistics:
-    """What a journal holds and has done since it was opened."""
-
-    segments: int
-    disk_bytes: int
-    live_bytes: int  # what is still needed of them
-    unacked_batches: int  # batches that have numbers, and no ack mark
-    waiting_batches: int
-    rounds: int
-    syncs: int
-
-
-def replay(
-    segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
-) -> tuple[JournalState, TornTail | None, Sequence[int]]:
-    """Return the state that segments hold, oldest first."""
-    state = JournalState(producer)
-    torn: TornTail | None = None
-    lengths: list[int] = []
-    expected: int | None = None
-    for number, data in segments:
-        name = segment_name(number)
-        if expected is not None and number != expected:
-            raise JournalCorruptError(
-                segment_name(expected), 0, "the whole file is missing", f"{name} follows"
-            )
-        scan = scan_segment(data, number, newest=number == newest)
-        if scan.damages:
-            raise scan.damages[0].error(name)
-        torn = scan.torn
-        head = scan.frames[0].frame
-        if not isinstance(head, Head):
-            raise JournalCorruptError(name, 0, "the head frame is missing", "other frames follow")
-        if head.producer != producer:
-            raise JournalNameError(head.producer, producer)
-        if lengths and head.previous_length != lengths[-1]:
-            raise JournalCorruptError(
-                segment_name(number - 1),
-                lengths[-1],
-                f"the file had {head.previous_length} bytes when {name} was begun",
-                f"{name} follows",
-            )
-        for placed in scan.frames:
-            place = Place(number, placed.at, placed.length)
-            state.apply(placed.frame, place, part=placed.part)
-        lengths.append(scan.length if torn is None else torn.offset)
-        expected = number + 1
-        del data, scan  # before the next is read
-    return state, torn, lengths
-
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -363,7 +314,6 @@ class Journal:
             return sum(self._state.live.bytes_of(topic) for topic in topics)
 
     def statistics(self) -> JournalStatistics:
-        """Return what the journal holds and has done."""
         with self._state_lock:
             return JournalStatistics(
                 segments=self._segments.count,
@@ -403,6 +353,58 @@ class Journal:
         except OSError as error:
             with self._state_lock:
                 raise self._segments.failed("sync", error) from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """What a journal holds and has done since it was opened."""
+
+    segments: int
+    disk_bytes: int
+    live_bytes: int  # what is still needed of them
+    unacked_batches: int  # batches that have numbers, and no ack mark
+    waiting_batches: int
+    rounds: int
+    syncs: int
+
+
+def replay(
+    segments: Iterable[tuple[int, bytes]], *, newest: int, producer: str
+) -> tuple[JournalState, TornTail | None, Sequence[int]]:
+    """Return the state that segments hold, oldest first."""
+    state = JournalState(producer)
+    torn: TornTail | None = None
+    lengths: list[int] = []
+    expected: int | None = None
+    for number, data in segments:
+        name = segment_name(number)
+        if expected is not None and number != expected:
+            raise JournalCorruptError(
+                segment_name(expected), 0, "the whole file is missing", f"{name} follows"
+            )
+        scan = scan_segment(data, number, newest=number == newest)
+        if scan.damages:
+            raise scan.damages[0].error(name)
+        torn = scan.torn
+        head = scan.frames[0].frame
+        if not isinstance(head, Head):
+            raise JournalCorruptError(name, 0, "the head frame is missing", "other frames follow")
+        if head.producer != producer:
+            raise JournalNameError(head.producer, producer)
+        if lengths and head.previous_length != lengths[-1]:
+            raise JournalCorruptError(
+                segment_name(number - 1),
+                lengths[-1],
+                f"the file had {head.previous_length} bytes when {name} was begun",
+                f"{name} follows",
+            )
+        for placed in scan.frames:
+            place = Place(number, placed.at, placed.length)
+            state.apply(placed.frame, place, part=placed.part)
+        lengths.append(scan.length if torn is None else torn.offset)
+        expected = number + 1
+        del data, scan  # before the next is read
+    return state, torn, lengths
 
 
 def _gives_room(frames: Sequence[Frame]) -> bool:

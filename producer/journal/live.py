@@ -68,15 +68,12 @@ class LiveBatches:
         return found
 
     def bytes_in(self, segment: int) -> int:
-        """Return how many bytes of a segment are needed."""
         return self._bytes_in.get(segment, 0)
 
     def bytes_of(self, topic: str) -> int:
-        """Return how many bytes the batches of a topic take."""
         return self._bytes_of.get(topic, 0)
 
     def hold(self, key: Key, live: Live) -> None:
-        """Add a batch, under a new key."""
         self._live[key] = live
         if isinstance(key, WaitingKey):
             self.waiting_count += 1

@@ -133,7 +133,6 @@ class JournalReport:
 
     @property
     def exit_status(self) -> int:
-        """What `sequitur journal verify` exits with."""
         return self.verdict.exit_status
 
 
@@ -171,7 +170,6 @@ def inspect_journal(directory: Path) -> JournalReport:
 
 
 def report_as_json(report: JournalReport) -> str:
-    """Return the report as JSON, two spaces deep."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
@@ -314,7 +312,6 @@ def _readable(value: bytes) -> str:
 
 
 def report_as_tables(report: JournalReport) -> RenderableType:
-    """Return the report for a terminal."""
     summary = Table(show_header=False, box=None)
     identity = "none yet" if report.producer_id is None else f"{report.producer_id}"
     for name, value in (

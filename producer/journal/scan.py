@@ -82,7 +82,6 @@ class Damage:
 
     @property
     def follows(self) -> str:
-        """What can still be read behind the damage, as a sentence."""
         if self.resumes_at is None:
             return "no good frame follows in this segment"
         return f"{self.frames_after} good frame(s) follow from offset {self.resumes_at}"

@@ -69,22 +69,18 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._sizes)
 
     @property
     def total_bytes(self) -> int:
-        """The length of all together."""
         return sum(self._sizes.values())
 
     @property
     def newest_bytes(self) -> int:
-        """The length of the newest one."""
         return self._sizes[self.newest]
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest one."""
         return min(self._sizes)
 
     def older_than(self, segment: int) -> list[int]:
@@ -96,7 +92,6 @@ class Segments:
         self.synced = max(self.synced, end)
 
     def removed(self, segment: int) -> None:
-        """Forget a segment whose file was removed."""
         del self._sizes[segment]
         self._no_space = False
 
@@ -310,7 +305,7 @@ class JournalLimits:
 
     @property
     def round_bytes(self) -> int:
-        """The largest round to be appended at once: longer ones are given in parts."""
+        """The largest round to be appended at once: longer ones are appended in parts."""
         return min(self.limit_bytes // _ROUNDS_PER_LIMIT, _ROUND_BYTES)
 
     def crowded(self, live: int, total: int) -> bool:

@@ -73,7 +73,6 @@ class JournalState:
 
     @property
     def is_parted(self) -> bool:
-        """Whether there are parts of a round that is not whole."""
         return bool(self._parted)
 
     def check(self, frames: Iterable[Frame]) -> None:
@@ -177,7 +176,6 @@ class JournalState:
         return min(segments, default=None)
 
     def head(self, previous_length: int) -> Head:
-        """Return the first frame of a new segment."""
         return Head(
             producer=self.producer,
             previous_length=previous_length,
@@ -189,7 +187,6 @@ class JournalState:
         )
 
     def recovered(self, torn: TornTail | None, *, fresh: bool) -> Recovered:
-        """Return the state as a value."""
         unacked: dict[TopicPartition, list[BatchFrame]] = {}
         waiting: dict[TopicPartition, list[Waiting]] = {}
         # Halves of a split batch are appended behind batches that come after them.
@@ -367,12 +364,10 @@ class Recovered:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that have batches to be sent."""
         return frozenset(topic for topic, _ in (*self.unacked, *self.waiting))
 
     @property
     def events(self) -> int:
-        """How many events are to be sent."""
         unacked = sum(b.record_count for batches in self.unacked.values() for b in batches)
         return unacked + sum(b.record_count for batches in self.waiting.values() for b in batches)
 

@@ -164,7 +164,6 @@ class DeadLetterFile:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether it is half full."""
         return self._limit_bytes is not None and 2 * self._size >= self._limit_bytes
 
     def _entry(self, source: str, where: str, reason: str, raw: bytes | None) -> dict[str, Any]:
@@ -210,7 +209,6 @@ class DeadLetterFile:
         return self._owes_sync
 
     def close(self) -> None:
-        """Sync, and close."""
         if self._file >= 0:
             try:
                 self.sync()

@@ -152,7 +152,6 @@ class Inflater:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing at the end."""
         return not self._begun
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -182,7 +181,6 @@ class BodyEvents:
         self._kept_bytes = 0
 
     async def parse_lines(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
-        """Parse a body whose lines are events."""
         splitter = LineSplitter(parser.limit_bytes, holes=False)
         for start in range(0, len(body), _PARSED_BYTES):
             self._take(parser, splitter.feed(body[start : start + _PARSED_BYTES]), key)
@@ -191,7 +189,6 @@ class BodyEvents:
         self._close()
 
     def parse_value(self, parser: EventParser, body: bytes, key: bytes | None) -> None:
-        """Parse a body that is one event."""
         fits = len(body) <= parser.limit_bytes
         parsed = parser.parse_value(body, key) if fits else parser.too_long(len(body))
         if isinstance(parsed, Record):

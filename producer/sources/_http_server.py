@@ -84,7 +84,6 @@ class HttpSource:
         self._site: LimitedSite | None = None
 
     def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
         return self._statistics
 
     async def run(self, intake: Intake, position: bytes | None) -> None:
@@ -164,8 +163,8 @@ class HttpSource:
     def _authorize(self, request: web.Request) -> None:
         if self._token is None:
             return
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        found = given.strip().encode(errors="surrogateescape")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        found = token.strip().encode(errors="surrogateescape")
         # In constant time, so that the time does not tell how much of the token is right.
         if not hmac.compare_digest(found, self._token) or scheme.lower() != "bearer":
             raise web.HTTPUnauthorized(

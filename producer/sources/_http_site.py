@@ -40,11 +40,9 @@ class LimitedSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The address."""
         return f"http://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Listen."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Gate(self._let_in), self._host, self._port, backlog=self._backlog

@@ -65,7 +65,7 @@ class LineFile:
         self._limit_bytes = limit_bytes
         self._read_to = 0
         self._tail = b""  # the last bytes read
-        self._given_tail = b""  # the last bytes of the lines given out
+        self._lines_tail = b""  # the last bytes of the lines returned
         self._splitter = LineSplitter(limit_bytes)
         self._is_in_hole = self._ends_in_hole = False
         self._hole_modified_ns = 0  # when the file was last written before that hole was read
@@ -85,9 +85,9 @@ class LineFile:
         return True
 
     def _begin_at(self, offset: int, line: int, tail: bytes, *, within_line: bool) -> None:
-        """Read on behind the lines that were given out, of which these are the last bytes."""
+        """Read on behind the lines that were returned, of which these are the last bytes."""
         self._read_to = offset
-        self._tail = self._given_tail = tail
+        self._tail = self._lines_tail = tail
         self._splitter = LineSplitter(
             self._limit_bytes, offset=offset, line=line, within_line=within_line
         )
@@ -128,7 +128,7 @@ class LineFile:
             self._begin_at(
                 self._splitter.offset,
                 self._splitter.line,
-                self._given_tail,
+                self._lines_tail,
                 within_line=self._splitter.within_line,
             )
         if not self._read_to and not self._has_its_head():
@@ -154,7 +154,7 @@ class LineFile:
         self._ends_in_hole = self._is_in_hole and len(data) < CHUNK_BYTES
         if batch.lines:
             end = len(buffer) - self._splitter.pending_length
-            self._given_tail = buffer[max(0, end - _SAMPLE_BYTES) : end]
+            self._lines_tail = buffer[max(0, end - _SAMPLE_BYTES) : end]
         return batch
 
     def _skip_hole(self, modified_ns: int) -> None:
@@ -195,7 +195,7 @@ class LineFile:
         """Return the last line, if it has no newline: what is read after it is appended to it."""
         batch = self._splitter.finish()
         if batch.end_offset > batch.first_offset:
-            self._given_tail = self._tail
+            self._lines_tail = self._tail
         return batch
 
     def _has_its_head(self) -> bool:
@@ -212,24 +212,24 @@ class LineFile:
             self._head = sample(self._head[: max(0, seen)] + data[max(0, -seen) :])
 
     def position(self, *, finished: bool = False) -> FilePosition:
-        """Behind the last line that was given out.
+        """Behind the last line that was returned.
 
         What came after that line may be half a line, which its writer takes back after a crash.
         """
-        given = self._splitter.offset
-        head = self._head[: max(0, given - self._head_offset)] if given else self._head
+        offset = self._splitter.offset
+        head = self._head[: max(0, offset - self._head_offset)] if offset else self._head
         return FilePosition(
             name=self.path.name,
             device=self.device,
             inode=self.inode,
-            offset=self._splitter.offset,
+            offset=offset,
             line=self._splitter.line,
             within_line=self._splitter.within_line or msgspec.UNSET,
             modified_ns=self._opened_modified_ns if self._is_blank else self._modified_ns(),
             head_length=len(head),
             head=digest(head),
             head_offset=(head and self._head_offset) or msgspec.UNSET,
-            tail=digest(self._given_tail),
+            tail=digest(self._lines_tail),
             finished=finished,
             log=self.log,
             older=self.older,
@@ -251,13 +251,11 @@ class LineFile:
         )
 
     def is_at(self, path: Path) -> bool:
-        """Return whether this name is of the same file."""
         found = path.stat()
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     @property
     def is_removed(self) -> bool:
-        """Whether it has no name any more."""
         return not os.fstat(self._file).st_nlink
 
     @property
@@ -292,7 +290,6 @@ class LineFile:
         return os.fstat(self._file).st_mtime_ns
 
     def close(self) -> None:
-        """Let the file go."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -324,7 +321,7 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
     tail: str  # digest of the bytes before `offset`, at most 1 KiB
     # how long that hole is, if there is one
     head_offset: int | msgspec.UnsetType = msgspec.UNSET
-    # set and true if the line before `offset` was given out before it had a newline
+    # set and true if the line before `offset` was returned before it had a newline
     within_line: bool | msgspec.UnsetType = msgspec.UNSET
     finished: bool = False  # the file was read to its end, and is no longer needed
     log: str = ""  # where the log is written that it belongs to, links followed; empty in folders
@@ -340,12 +337,10 @@ class FilePosition(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset == 0 and self.head_length == 0
 
     def encode(self) -> bytes:
-        """Return the position as the journal keeps it."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, position: bytes) -> Self:
-        """Read a position from the journal."""
         try:
             return msgspec.json.decode(position, type=cls)
         except msgspec.DecodeError as error:
@@ -419,7 +414,6 @@ class LineFileSource:
         self._statistics = SourceStatistics()
 
     def statistics(self) -> SourceStatistics:
-        """Return what went wrong so far."""
         return self._statistics
 
     async def _hand_over(

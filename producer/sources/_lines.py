@@ -52,7 +52,7 @@ class LineBatch:
     overlong: Mapping[int, int] = field(default_factory=dict)
     # index to the NULs before that line; of a hole that no line follows, the number of lines
     holes: Mapping[int, int] = field(default_factory=dict)
-    # whether the first goes on with a line that was given out before it had a newline
+    # whether the first goes on with a line that was returned before it had a newline
     is_appended: bool = False
 
     def offset_of(self, index: int) -> int:
@@ -65,7 +65,6 @@ class LineBatch:
 
     @property
     def hole_bytes(self) -> int:
-        """How many NULs were passed over."""
         return sum(self.holes.values())
 
 
@@ -76,7 +75,7 @@ class LineSplitter:
         limit_bytes: How long a line may be.
         offset: Where the bytes begin.
         line: Number of the first line.
-        within_line: Whether that line was given out before it had a newline, and goes on here.
+        within_line: Whether that line was returned before it had a newline, and goes on here.
         holes: Whether NULs before a line are passed over. What is sent, and not stored, has none.
     """
 
@@ -100,12 +99,12 @@ class LineSplitter:
 
     @property
     def offset(self) -> int:
-        """Where the first line begins that was not given out yet."""
+        """Where the first line begins that was not returned yet."""
         return self._offset
 
     @property
     def line(self) -> int:
-        """Number of the first line that was not given out yet."""
+        """Number of the first line that was not returned yet."""
         return self._line
 
     @property
@@ -124,7 +123,6 @@ class LineSplitter:
         return self._length
 
     def feed(self, data: bytes) -> LineBatch:
-        """Return the lines that end in `data`."""
         first, *others = data.split(b"\n")
         self._keep(first)
         if not others:
@@ -234,7 +232,7 @@ class EventParser:
     def parse(
         self, batch: LineBatch, key: bytes | None = None
     ) -> tuple[list[Record], list[Refusal]]:
-        """Return the events of a batch, and what is none. `key`, if given, is the key of all."""
+        """Return the events of a batch, and the lines that are none; `key` is the key of all."""
         records = []
         refusals = []
         for index, line in enumerate(batch.lines):
@@ -312,7 +310,6 @@ class EventParser:
         return True
 
     def too_long(self, length: int) -> str:
-        """Return why a line of `length` bytes is no event."""
         return f"too long: {length} bytes, at most {self.limit_bytes}"
 
 

@@ -60,7 +60,6 @@ class Rotation:
         return match is not None and self.is_rotated(match["name"])
 
     def in_order(self, generations: Iterable[Generation]) -> list[Generation]:
-        """Return the generations, oldest first."""
         numbered: list[Generation] = []
         others: list[Generation] = []
         for generation in generations:
@@ -196,7 +195,6 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
-        """List a generation."""
         head = generation.head
         if head is None:
             return cls(generation.inode, -1, "")

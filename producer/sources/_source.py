@@ -237,7 +237,6 @@ class WaitLog:
             _log.warning(what, **more)
 
     def over(self) -> None:
-        """Take note that the source goes on."""
         self._since_s = None
 
 
@@ -263,7 +262,6 @@ class UnjournaledWindow:
             await self._await_oldest()
 
     async def drain(self) -> None:
-        """Wait until all are durable."""
         while self._tickets:
             await self._await_oldest()
 

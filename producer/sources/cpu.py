@@ -66,7 +66,6 @@ class UsageMeter:
         self._usages: list[float] = []
 
     def usages(self, readings: Sequence[tuple[float, float]]) -> list[float]:
-        """Return the usage of each cpu in per cent."""
         if len(self._last) != len(readings):
             # The first reading, or a cpu was plugged in: there is nothing to compare with.
             self._usages = [0.0] * len(readings)
@@ -92,7 +91,6 @@ class CpuSource:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Take no more samples."""
         self._stopped.set()
 
     async def events(self) -> AsyncIterator[Record]:

@@ -453,7 +453,6 @@ class _PassedOver:
     which: tuple[int, ...] | None
 
     def may_be_read_by_now(self, path: Path) -> bool:
-        """Return whether it is worth another try."""
         if not self.which:
             return self.which is not None
         try:
@@ -479,7 +478,6 @@ class WatchedFolder:
         self._changed_at_s = self._listed_at_s = 0.0
 
     def may_have_changed(self) -> bool:
-        """Return whether to list it now; whoever is told so does."""
         now_s = self._now_s()
         try:
             found = os.stat(self._folder)  # noqa: PTH116 - at each poll

@@ -76,134 +76,7 @@ _READERS: Final[Mapping[str, Callable[[Path], IO[bytes]]]] = {
 }
 _BAD_CONTENT: Final = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
 _MAX_LISTINGS: Final = 10
-
-
-class FileSettings(LineFileSettings):
-    """Settings of `file`."""
-
-    rotate_wait: Duration = Field(
-        default=timedelta(seconds=2),
-        description="How long a rotated file must be silent before the daemon leaves it (file)",
-    )
-    take_last_line: bool = Field(
-        default=False,
-        description="With --no-follow, send a last line that has no newline (file)",
-    )
-    rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
-        default="higher-is-older",
-        description="Which of app.log.1 and app.log.2 is older (file)",
-    )
-
-
-class LogFolder:
-    """One log file, by the name under which it is written, and its folder."""
-
-    def __init__(self, path: Path, numbers: RotatedNumbers, limit_bytes: int) -> None:
-        self.path = path
-        self.rotation = Rotation(path.name, numbers)
-        self._limit_bytes = limit_bytes
-
-    def live(self) -> Generation | None:
-        """Return the file that is written, None if there is none."""
-        try:
-            found = os.stat(self.path)  # noqa: PTH116 - a fifth of Path.stat's time, at each poll
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        return Generation(self.path.name, found.st_dev, found.st_ino, found.st_mtime_ns)
-
-    def generations(self) -> list[Generation]:
-        """Return all files of the folder: a rotated file is found by inode under any name."""
-        # A rotation renames one file after the other: a listing in between may miss one.
-        found = self._list()
-        for _ in range(_MAX_LISTINGS):
-            before, found = found, self._list()
-            if {(each.name, each.inode) for each in before} == {
-                (each.name, each.inode) for each in found
-            }:
-                break
-        return found
-
-    def is_of(self, generation: Generation) -> bool:
-        """Return whether it has the log's name, or one that rotation gives."""
-        return generation.name == self.path.name or self.rotation.is_rotated(generation.name)
-
-    def names(self) -> list[str]:
-        """Return the names of the folder's files."""
-        try:
-            return os.listdir(self.path.parent)  # noqa: PTH208 - names are what is asked for
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def open(self, generation: Generation) -> LineFile | None:
-        """Open a file, None if its name is gone or another file's by now."""
-        path = self.path.with_name(generation.name)
-        try:
-            file = LineFile(path, self._limit_bytes)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise SourceError(f"{path}: {error}") from error
-        if generation.is_same_file(file.device, file.inode):
-            return file
-        file.close()
-        return None
-
-    def _list(self) -> list[Generation]:
-        return [found for name in self.names() if (found := self._generation(name)) is not None]
-
-    def _generation(self, name: str) -> Generation | None:
-        path = self.path.with_name(name)
-        try:
-            # A link beside the file names the file once more, unless it stands for a generation.
-            found = path.stat(follow_symlinks=self.rotation.is_rotated(name))
-            if not stat.S_ISREG(found.st_mode):
-                return None
-            head = self._head(path)
-        except FileNotFoundError:
-            return None
-        return Generation(name, found.st_dev, found.st_ino, found.st_mtime_ns, head)
-
-    def _head(self, path: Path) -> bytes | None:
-        """Return the beginning of a generation's content, nothing of other files."""
-        if self.rotation.is_rotated(path.name):
-            try:
-                with path.open("rb") as file:
-                    return head_at(file.fileno())[1]
-            except PermissionError:
-                return None
-        if self.rotation.is_compressed(path.name):
-            reader = _READERS.get(path.suffix)
-            if reader is None:
-                return None
-            try:
-                with reader(path) as compressed:
-                    return head_of(compressed)[1]
-            except FileNotFoundError:
-                raise
-            except _BAD_CONTENT:
-                return b""  # it is being written
-        return b""
-
-
 _log: Final = Logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """What is read after a file."""
-
-    log: LogFolder
-    generation: Generation
-    older: OlderGenerations
-    following: Following  # what was found beside it, and is not read
-    copies: tuple[Generation, ...] = ()  # likewise: copies of what was read
-
-    @property
-    def is_written(self) -> bool:
-        """Whether it is the file that is written: whoever did may still write to the one before."""
-        return self.generation.name == self.log.path.name
 
 
 class FileSource(LineFileSource):
@@ -488,6 +361,113 @@ class FileSource(LineFileSource):
         return LogFolder(path, self._rotated_numbers, self._parser.limit_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What is read after a file."""
+
+    log: LogFolder
+    generation: Generation
+    older: OlderGenerations
+    following: Following  # what was found beside it, and is not read
+    copies: tuple[Generation, ...] = ()  # likewise: copies of what was read
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is the file that is written: whoever did may still write to the one before."""
+        return self.generation.name == self.log.path.name
+
+
+class LogFolder:
+    """One log file, by the name under which it is written, and its folder."""
+
+    def __init__(self, path: Path, numbers: RotatedNumbers, limit_bytes: int) -> None:
+        self.path = path
+        self.rotation = Rotation(path.name, numbers)
+        self._limit_bytes = limit_bytes
+
+    def live(self) -> Generation | None:
+        """Return the file that is written, None if there is none."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - a fifth of Path.stat's time, at each poll
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return Generation(self.path.name, found.st_dev, found.st_ino, found.st_mtime_ns)
+
+    def generations(self) -> list[Generation]:
+        """Return all files of the folder: a rotated file is found by inode under any name."""
+        # A rotation renames one file after the other: a listing in between may miss one.
+        found = self._list()
+        for _ in range(_MAX_LISTINGS):
+            before, found = found, self._list()
+            if {(each.name, each.inode) for each in before} == {
+                (each.name, each.inode) for each in found
+            }:
+                break
+        return found
+
+    def is_of(self, generation: Generation) -> bool:
+        """Return whether it has the log's name, or one that rotation gives."""
+        return generation.name == self.path.name or self.rotation.is_rotated(generation.name)
+
+    def names(self) -> list[str]:
+        try:
+            return os.listdir(self.path.parent)  # noqa: PTH208 - names are what is asked for
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def open(self, generation: Generation) -> LineFile | None:
+        """Open a file, None if its name is gone or another file's by now."""
+        path = self.path.with_name(generation.name)
+        try:
+            file = LineFile(path, self._limit_bytes)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SourceError(f"{path}: {error}") from error
+        if generation.is_same_file(file.device, file.inode):
+            return file
+        file.close()
+        return None
+
+    def _list(self) -> list[Generation]:
+        return [found for name in self.names() if (found := self._generation(name)) is not None]
+
+    def _generation(self, name: str) -> Generation | None:
+        path = self.path.with_name(name)
+        try:
+            # A link beside the file names the file once more, unless it stands for a generation.
+            found = path.stat(follow_symlinks=self.rotation.is_rotated(name))
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            head = self._head(path)
+        except FileNotFoundError:
+            return None
+        return Generation(name, found.st_dev, found.st_ino, found.st_mtime_ns, head)
+
+    def _head(self, path: Path) -> bytes | None:
+        """Return the beginning of a generation's content, nothing of other files."""
+        if self.rotation.is_rotated(path.name):
+            try:
+                with path.open("rb") as file:
+                    return head_at(file.fileno())[1]
+            except PermissionError:
+                return None
+        if self.rotation.is_compressed(path.name):
+            reader = _READERS.get(path.suffix)
+            if reader is None:
+                return None
+            try:
+                with reader(path) as compressed:
+                    return head_of(compressed)[1]
+            except FileNotFoundError:
+                raise
+            except _BAD_CONTENT:
+                return b""  # it is being written
+        return b""
+
+
 def _find(
     log: LogFolder,
     generations: list[Generation],
@@ -541,6 +521,23 @@ def _without(following: Following, lost: FilePosition) -> Following:
             for passed in following.passed_over
             if digest((passed.generation.head or b"")[: lost.head_length]) != lost.head
         ),
+    )
+
+
+class FileSettings(LineFileSettings):
+    """Settings of `file`."""
+
+    rotate_wait: Duration = Field(
+        default=timedelta(seconds=2),
+        description="How long a rotated file must be silent before the daemon leaves it (file)",
+    )
+    take_last_line: bool = Field(
+        default=False,
+        description="With --no-follow, send a last line that has no newline (file)",
+    )
+    rotated_numbers: Literal["higher-is-older", "higher-is-newer"] = Field(
+        default="higher-is-older",
+        description="Which of app.log.1 and app.log.2 is older (file)",
     )
 
 
