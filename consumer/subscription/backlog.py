@@ -101,7 +101,7 @@ class Surveyor:
         found = self.stored(registry, names) if known is None else known
         stored, claims = found.stored, found.claims
         now_ms = wall_clock_ms() if now_ms is None else now_ms
-        # Before records are read: of a topic that is made anew meanwhile it is seen next time.
+        # Before records are read: if a topic is made anew now, the next survey sees it.
         ids = self.topics.ids(topics)
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
@@ -196,7 +196,7 @@ class Surveyor:
         return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
 
     def _timestamps(self, survey: Survey, places: Collection[Place]) -> dict[Place, int]:
-        """Read timestamps of the first messages from places on; those of `_ages` are known."""
+        """Return the timestamp of the first message from each place on. `_ages` keeps them."""
         known, ids = {}, survey.ids
         for where, offset in places:
             key = ids.get(where.topic, ""), where.partition, offset
@@ -301,10 +301,10 @@ def gone_logs(
 def _is_of_gone_log(
     state: SubscriptionState, one: PartitionCursor, log: Log, ids: Mapping[str, str]
 ) -> bool:
-    """Tell whether a cursor is that of a topic that was deleted, and another has its name."""
+    """Tell whether a cursor belongs to a deleted topic, whose name another topic has now."""
     topic = one.cursor.identity.topic
     is_another = topic in state.topics and topic in ids and state.topics[topic] != ids[topic]
-    # Of some subscriptions the ids are not known. A cursor is asked for before the log's end.
+    # Some subscriptions do not know the ids. A cursor is read before the log's end.
     return is_another or one.cursor.committed_offset > log.end
 
 

@@ -46,12 +46,12 @@ _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The newest word of whoever has a subscription."""
+    """The newest word of the owner of a subscription."""
 
     life: str  # names this hold on the subscription; no other has it
     count: int  # how often this life has written it
     lease_ms: int  # so long it may stand still; 0: nobody holds the subscription
-    # when an owner was last there, by that one's wall clock; None if none is known
+    # when an owner was last there, by the owner's wall clock; None if that is not known
     seen_ms: int | None
     owner: ProcessIdentity  # the process
 
@@ -166,7 +166,7 @@ def await_free(
 
 
 def _boot_time() -> float:
-    """Return seconds of a clock that runs on while the machine sleeps, where there is one."""
+    """Return seconds by a clock that runs on while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -117,7 +117,7 @@ class DeadLetters:
         self._under_way.clear()
 
     def _add(self, place: Place, one: DeadMessage[Message]) -> bool:
-        """Write a letter; False if no more go out now."""
+        """Write a letter; return False if no more can be written now."""
         if self._copies is None:
             self._copies = self._open_copies()
         message, (_, time_ms) = one.message, one.message.timestamp()

@@ -127,7 +127,7 @@ class _Entry(Generic[M]):
 
 
 class _Line(Generic[M]):
-    """The messages of a key of a partition, by offset: those that are out before the others."""
+    """The messages of one key in a partition, by offset. Those that are out come first."""
 
     __slots__ = ("key", "out", "part", "waiting")
 
@@ -381,14 +381,14 @@ class Dispatch(Generic[M]):
         return Redeliveries.of(counts, out=range(begin, part.handed), fresh=fresh)
 
     def _needs_lines(self, part: _Part[M]) -> bool:
-        """Tell whether what comes in is to stand in lines."""
+        """Tell whether new messages have to be put in lines."""
         if self._order is OrderRule.ONE_OUT or self._limits.ack_timeout_ms:
             return True
         is_lined = part.waiting > 0 or self._turns <= part.lined_until
         return self._order is OrderRule.TAKEN_BACK and is_lined
 
     def _line_up(self, part: _Part[M], failed: int | None = None) -> None:
-        """Have plain messages stand in lines: all where there is an order, else one that fails."""
+        """Put plain messages in lines: all if there is an order, else only the one that fails."""
         if self._order is not OrderRule.NONE:
             plain, part.plain = part.plain, {}
         else:
@@ -414,7 +414,7 @@ class Dispatch(Generic[M]):
     def _stand(
         self, part: _Part[M], offset: int, kept: tuple[int, bytes | None, M], failures: int = 0
     ) -> None:
-        """Have a message that is not out stand at the end of its line."""
+        """Put a message that is not out at the end of its line."""
         entry = self._entry(part, offset, kept)
         entry.times_out = entry.failures = failures
         waiting = entry.line.waiting
@@ -440,7 +440,6 @@ class Dispatch(Generic[M]):
         return line.part.where, offset, entry.message, redelivered
 
     def _hand_out_plain(self, handed: list[HandedOut[M]], most: int) -> None:
-        """Hand out what is left of the oldest span."""
         span = self._fresh[0]
         part, plain, before = span.part, span.part.plain, len(handed)
         these = span.left[: most - before]
@@ -460,7 +459,7 @@ class Dispatch(Generic[M]):
             self.touched.add(part.where)
 
     def _fail(self, entry: _Entry[M], now_ms: float, cause: FailureCause) -> None:
-        """Put a message that is out back into its line, and with it those behind it."""
+        """Put a message that is out back into its line, and those after it."""
         line = entry.line
         self._line_up(line.part)
         while (behind := next(reversed(line.out.values()))) is not entry:
@@ -475,7 +474,7 @@ class Dispatch(Generic[M]):
         self._offer(line)
 
     def _judge(self, entry: _Entry[M], cause: FailureCause) -> None:
-        """Take note of a message that has failed too often."""
+        """Note a message that has failed too often."""
         most = self._limits.redeliveries
         if most is not None and entry.failures > most:
             entry.is_dead = True
@@ -483,7 +482,7 @@ class Dispatch(Generic[M]):
             self.counts.dead += 1
 
     def _put_back(self, entry: _Entry[M]) -> None:
-        """Put the last message of a line that is out before those that are not."""
+        """Put the last message of a line that is out before those that are not out."""
         line = entry.line
         self._no_longer_out(entry)
         line.waiting[entry.offset] = entry
@@ -513,7 +512,7 @@ class Dispatch(Generic[M]):
             self._offer(line)
 
     def _offer(self, line: _Line[M]) -> None:
-        """Have the head of a line handed out in its turn, if it may be."""
+        """Offer the head of a line for its turn, if it may be handed out."""
         head = next(iter(line.waiting.values()), None)
         if head is None or not self._is_next(head):
             return
@@ -525,7 +524,7 @@ class Dispatch(Generic[M]):
             self._clear_away()
 
     def _clear_away(self) -> None:
-        """Drop from the heaps what no longer holds, so that they stay as small as what is held."""
+        """Drop outdated entries, so that the heaps stay as small as what is held."""
         ready = {entry.turn: entry for _, entry in self._ready if self._is_next(entry)}
         delayed = {
             entry.turn: (due_ms, entry.turn, entry)

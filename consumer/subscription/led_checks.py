@@ -57,8 +57,8 @@ class LedChecks:
     def run(self) -> CheckRound:
         """Make one round, as the process that leads; see `Checks.run`.
 
-        After an error the next round begins them anew: whoever leads now goes on, brokers that were
-        away come back.
+        After an error the next round makes new ones: the process that leads goes on, and brokers
+        that were away come back.
         """
         if self._checks is None:
             self._checks = self._make()
@@ -132,7 +132,7 @@ class Leadership:
 
 
 def checks_group(kafka: KafkaSettings) -> str:
-    """Return the group that settles who makes an installation's checks."""
+    """Return the group that decides which process makes an installation's checks."""
     return system_name(kafka, "subscription-checks")
 
 

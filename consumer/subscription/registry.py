@@ -222,7 +222,7 @@ class Registry:
         return found
 
     def find(self, name: str) -> SubscriptionRecord | None:
-        """Return a subscription; None if there is none of that name."""
+        """Return a subscription; None if it is not registered."""
         if name in self.unread:
             raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
         return self.subscriptions.get(name)
