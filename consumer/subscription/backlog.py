@@ -66,7 +66,7 @@ class Surveyor:
         clock: Callable[[], float] = time.monotonic,
         by_thread: bool = False,
     ) -> None:
-        """Take one; `by_thread`: what is asked again and again goes by the thread's connections."""
+        """Take surveys. With `by_thread` repeated questions use the connections of the thread."""
         self.kafka = kafka
         self.admin = SharedAdmin(kafka)
         kind = LeaderTopics if by_thread else KafkaTopics
@@ -92,7 +92,7 @@ class Surveyor:
         known: StoredSubscriptions | None = None,
         times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
     ) -> Survey:
-        """Ask for all there is of topics and of the subscriptions on them, but for ages."""
+        """Return a survey of topics and the subscriptions on them, without ages."""
         if registry is None:
             registry = self.registry.read()
         topics = registry.topics() if wanted is None else sorted(set(wanted))
@@ -180,7 +180,7 @@ class Surveyor:
             oldest.update(self._timestamps(survey, wanted))
             return oldest
 
-        # Figures of quotas by age, as far as they come at no great cost.
+        # Ages for the figures of quotas, as far as they cost little.
         read([
             (where, min(offsets))
             for where, offsets in places.items()
@@ -190,7 +190,7 @@ class Surveyor:
         return replace(survey, oldest_ms=oldest, older_than_ms=older)
 
     def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
-        """Return a survey with the ages of what is not acked; what is known is not asked again."""
+        """Return a survey with the ages of unacked messages. Known ages are not asked again."""
         found = survey.places(names)
         places = [(where, offset) for where, offsets in found.items() for offset in offsets]
         return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
@@ -241,7 +241,12 @@ class Surveyor:
 
 
 class FrontierWatch:
-    """Remembers since when frontiers stand still."""
+    """Remembers since when the frontiers of jobs have stood still.
+
+    What a job holds for its frontier counts for no quota while the frontier moves. If the frontier
+    stands still though there is something to read, the job is down, or hangs. If all is read, the
+    job waits for messages. These would wait for the job if producers were held for what it holds.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, float]] = {}
@@ -318,7 +323,7 @@ def log_sizes(
     if not partitions:
         return {}
     wanted = [OutputPartition(*one) for one in partitions]
-    # An estimate is not worth to fail for, and the next round asks again.
+    # An estimate is not worth a failure, and the next round asks again.
     with contextlib.suppress(RetriableError, FatalError):
         connections = kept_connections(kafka)
         connections.run(connections.leaders.refresh({one.topic for one in wanted}))

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LEASE_S: Final = 15.0
 LONGEST_LEASE_S: Final = 3_600.0
 RENEWALS: Final = 3
-"""So often a claim is written in the time of its lease."""
+"""How often a claim is written in the time of its lease."""
 _LOOKS: Final = 10
-"""So often others look at it in that time."""
+"""How often others look at it in that time."""
 _CLAIMS_FORMAT: Final = 2
 """No release had the first form, the life alone. It is refused."""
 _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
@@ -57,7 +57,7 @@ class Claim:
 
     @classmethod
     def begin(cls, lease_s: float, before: Claim | None) -> Self:
-        """Return that of a new owner."""
+        """Return the claim of a new owner."""
         seen_ms = None if before is None else before.seen_ms
         own = ProcessIdentity.own()
         return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
@@ -189,5 +189,5 @@ class HeldLease:
         return self._renewed_s + self.lease_s / RENEWALS - self.now_s()
 
     def renewed(self, begun_s: float) -> None:
-        """Note that the claim is written: nobody has seen it before that was begun."""
+        """Note that the claim is written. Nobody can have seen it before the write began."""
         self._renewed_s = max(self._renewed_s, begun_s)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _MOST_AT_ONCE: Final = 500
 _SENDS_EACH_S: Final = 1.0
-"""While there is no room for messages the group's offsets are sent so often."""
+"""How often the group's offsets are sent while there is no room for messages."""
 _LOOKS_EACH_S: Final = 0.25
-"""So often the writing thread looks whether a takeover is known: calls learn of it from there."""
+"""How often the writing thread looks for a takeover. Calls learn of it from this thread."""
 NEW_PARTITIONS_EACH_S: Final = 5.0
 
 _logger: Final = logging.getLogger("sequitur.subscription")
@@ -114,13 +114,13 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             while True:
                 self._check()
                 now_s = time.monotonic()
-                # One that was paused may have been taken over from: the next renewal tells.
+                # After a pause another process may have taken over: the next renewal tells.
                 is_over = self._owner.lease.is_over
                 handed = [] if is_over else self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
                 if handed and not self._was_out:
-                    # Whatever ends this process soon has been out, and is to be stored as such.
+                    # If a message ends this process, it has been out, and that is to be stored.
                     self._was_out = True
                     self._request()
                 if handed or (until_s is not None and now_s >= until_s):
@@ -360,7 +360,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         return moves
 
     def _run_writer(self) -> None:
-        """Write cursors every so often, and renew the lease: the second thread's work."""
+        """Write cursors again and again, and renew the lease: the second thread's work."""
         writes_s = time.monotonic() + self._write_interval_s
         try:
             while True:
@@ -378,7 +378,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                     writes_s = time.monotonic() + self._write_interval_s
                 if ends:
                     return
-                # By that alone it learns that a command has reset or deleted the subscription.
+                # Only by that it learns that a command has reset or deleted the subscription.
                 with suppress(UnansweredError):  # it is tried again
                     self._owner.renew()
         except Exception as error:  # noqa: BLE001 - as above

@@ -2,15 +2,15 @@
 
 Pulsar's negative acks break the order of a key: the messages behind a failed one are long out when
 it comes again (PIP-379 calls that unavoidable). Here the messages of a key of a partition stand in
-a *line*, and those that are out are always the first ones of it. `OrderRule` says how many may be
-out; one that fails takes those of its line that are out behind it back.
+a *line*, and those that are out are always the first of it. `OrderRule` says how many may be out.
+If one fails, those that are out after it in its line are taken back.
 
 Lines cost time, and most messages need none: those of a partition in which nothing has failed are
 handed out in spans as they came. They are lined up when the first one fails. Only with `ONE_OUT`
 and ack timeouts each message has a line from the beginning.
 
-Messages leave it by an ack alone, whether they are out, wait for their next attempt, or were never
-handed out. What comes in was neither acked nor given before: a cursor knows.
+Only an ack removes a message, whether it is out, waits for its next attempt, or was never handed
+out. What comes in was not acked and did not come in before: a cursor knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FEW: Final = 64
 _LINED_FOR: Final = 20_000
-"""So that each failure does not have to line up all that is held."""
+"""A limit, so that a failure does not have to line up all that is held."""
 NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0.2, factor=2.0)
 """Pulsar's `MultiplierRedeliveryBackoff`, spread so that what failed together comes apart."""
 
@@ -57,7 +57,7 @@ class OrderRule(Enum):
 class DispatchLimits:
     """How much is held."""
 
-    # messages that are read and not out; those that were taken back count and are held in any case
+    # messages that are read and not out. Those that were taken back count, and are held in any case
     receiver_queue: int = 1_000
     # messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for no limit
     unacked: int = 50_000
@@ -259,7 +259,7 @@ class Dispatch(Generic[M]):
             self._fresh.append(_Span(part, offsets, turn))
 
     def take(self, now_ms: float, most: int = 1) -> list[HandedOut[M]]:
-        """Hand out the oldest messages that may be, up to a number; none if none may."""
+        """Hand out the oldest messages that may be handed out, up to a number."""
         self.pass_time(now_ms)
         if self._limits.unacked:
             most = min(most, self._limits.unacked - self._out)
@@ -333,7 +333,7 @@ class Dispatch(Generic[M]):
         return True
 
     def pass_time(self, now_ms: float) -> None:
-        """Let time pass: what is due may be handed out, what got no ack in time has failed."""
+        """Let time pass: due messages may be handed out, unacked ones fail after their time."""
         while self._deadlines:
             entry, deadline_ms = next(iter(self._deadlines.items()))
             if deadline_ms > now_ms:
@@ -365,7 +365,7 @@ class Dispatch(Generic[M]):
         ]
 
     def redeliveries(self, where: SourcePartition) -> Redeliveries:
-        """Return how often what is held of a partition has failed, or was out and may yet."""
+        """Return how often held messages of a partition have failed, or are out and may fail."""
         part = self._parts.get(where)
         if part is None:
             return NO_REDELIVERIES
@@ -373,7 +373,7 @@ class Dispatch(Generic[M]):
             offset: entry.failures + (offset in entry.line.out)
             for offset, entry in part.entries.items()
         }
-        # Where there is an order, all that is plain is behind all that is not.
+        # If there is an order, all plain messages come after all others.
         begin = 0
         if counts and self._order is not OrderRule.NONE:
             begin = next(reversed(counts)) + 1

@@ -161,7 +161,7 @@ def watch(
         round_ = Duty(
             lambda: tell(checks.run()),
             every_s=interval_s,
-            # What was written by a newer version is told of until it is understood.
+            # Records of a newer version are told of until this version is replaced.
             passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
             tell=lambda error: warn(str(error)),
         )

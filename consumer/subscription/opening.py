@@ -46,7 +46,7 @@ _NOBODYS: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class OpenedSubscription:
-    """A subscription that is this process's from now on."""
+    """A subscription that this process owns from now on."""
 
     owner: CursorOwner
     state: SubscriptionState  # what its cursors share

@@ -261,7 +261,7 @@ def _others(surveyor: Surveyor, survey: Survey, neighbours: _Neighbours) -> _Oth
         try:
             if kind == SHARE:
                 begun, subscribed = groups.share_offsets(group), groups.share_topics(group)
-                # Of what it has subscribed to and not begun to read it may need any record.
+                # It may need any record of a topic that it has subscribed to and not begun to read.
                 waits = {where: 0 for where in survey.logs if where.topic in subscribed}
                 committed[group] = {**waits, **begun}
                 is_told = bool(begun or subscribed)

@@ -96,7 +96,7 @@ class StoredRecords:
         return [TopicPartition(*where, *committed) for where, committed in found]
 
     def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
-        """Return the keys of the chunks of each of a subscription's cursors that has some."""
+        """Return the keys of the chunks of each cursor that has chunks."""
         chunks = {}
         for where, (_, metadata) in self._committed(name).items():
             pointer = read_pointer(metadata)
@@ -105,7 +105,7 @@ class StoredRecords:
         return chunks
 
     def newest_generation(self, name: str) -> int:
-        """Return the greatest number that a writing had; -1 before the first."""
+        """Return the number of the newest write; -1 before the first."""
         pointers = (read_pointer(text) for _, text in self._committed(name).values())
         of_chunks = max((one.generation for one in pointers if one is not None), default=-1)
         found = self._stored_state(name)
@@ -191,7 +191,7 @@ def state_key(subscription: str) -> bytes:
 
 
 def owner_key(subscription: str) -> bytes:
-    """Return the key under which a subscription's newest owner stands."""
+    """Return the key of a subscription's claim."""
     return _key(_OWNER, subscription)
 
 

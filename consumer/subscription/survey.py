@@ -33,9 +33,9 @@ class Survey:
     connected: frozenset[str]  # the subscriptions that have a consumer, or may have one
     logs: Mapping[SourcePartition, Log]  # each partition of the topics
     held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
-    # the epoch that each subscription's cursors are of; absent where none are stored
+    # the epoch of each subscription's cursors; absent if none are stored
     epochs: Mapping[str, int] = field(default_factory=dict)
-    # the brokers' ids of topics, where they give some
+    # the brokers' ids of topics, if they have some
     ids: Mapping[str, str] = field(default_factory=dict)
     # the first offset whose timestamp is not before a time, by partition and time; the end where
     # there is none
@@ -48,11 +48,11 @@ class Survey:
     # the subscriptions whose cursors cannot be read, and why. Nothing of theirs counts as acked,
     # nothing is acked for them, and they hold no producer back
     damaged: Mapping[str, str] = field(default_factory=dict)
-    # the subscriptions and partitions whose cursors are those of an earlier topic of the name,
-    # which was deleted
+    # the subscriptions and partitions whose cursors belong to an earlier topic of the name, which
+    # was deleted
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
-    # the subscriptions of Spark jobs, and the frontier of each, epoch milliseconds: what these have
-    # read they hold themselves
+    # the subscriptions of jobs, and the frontier of each, epoch milliseconds. Jobs hold themselves
+    # what they have read
     jobs: Mapping[str, int] = field(default_factory=dict)
     # those whose frontier stands still though there is something to read
     standing: frozenset[str] = frozenset()
