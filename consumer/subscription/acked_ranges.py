@@ -218,7 +218,7 @@ class AckedRanges:
             self._stops[block : block + 1] = [stops[:middle], stops[middle:]]
 
     def _join_small(self, block: int) -> None:
-        """Join a block that has become small with the one behind or in front of it."""
+        """Join a small block with a neighbour."""
         if len(self._firsts[block]) >= _SMALL_BLOCK:
             return
         if not self._firsts[block]:
@@ -234,7 +234,7 @@ class AckedRanges:
                 return
 
     def _replace(self, begin: int, end: int, firsts: Offsets, stops: Offsets) -> None:
-        """Put ranges in order in the place of the blocks from `begin` to before `end`."""
+        """Put ranges in the place of the blocks from `begin` to before `end`."""
         old_firsts, old_stops = self._arrays(begin, end)
         # Half full, as a division leaves them: the next insertions divide none.
         cuts = range(0, len(firsts), BLOCK_RANGES // 2)

@@ -67,7 +67,7 @@ class SubscriptionAdmin:
         may_take(self._surveyor, record.name, record.type, record.topics, fence=fence)
         self._surveyor.registry.read().created(record)
         with self._surveyor.cursors.take(record.name) as owner:
-            # Of one of that name whose deletion an older version has not ended.
+            # Cursors of that name, whose deletion an older version has not finished.
             left = () if owner.stored is None else owner.stored.cursors
             begins = {
                 where: log.start if at is Edge.EARLIEST else log.end
@@ -170,7 +170,7 @@ def refuse_another(
 
 
 def _refuse_groups(groups: ConsumerGroups, name: str, own: str, *, fence: bool) -> None:
-    """Refuse a name that a group has which is no subscription's, with the prefix or without."""
+    """Refuse a name whose group belongs to another program, with the prefix or without it."""
     kinds = groups.kinds()
     for group in (name, own):
         if kinds.get(group, "") not in _OF_CONSUMERS:

@@ -65,7 +65,7 @@ class Surveyor:
         clock: Callable[[], float] = time.monotonic,
         by_thread: bool = False,
     ) -> None:
-        """Take one; `by_thread`: what is asked again and again goes by the thread's connections."""
+        """Take surveys. With `by_thread` repeated questions use the connections of the thread."""
         self.kafka = kafka
         self.admin = SharedAdmin(kafka)
         self.topics = KafkaTopics(kafka, outages, self.admin, by_thread=by_thread)
@@ -90,7 +90,7 @@ class Surveyor:
         known: StoredSubscriptions | None = None,
         times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
     ) -> Survey:
-        """Ask for all there is of topics and of the subscriptions on them, but for ages."""
+        """Return a survey of topics and the subscriptions on them, without ages."""
         if registry is None:
             registry = self.registry.read()
         topics = registry.topics() if wanted is None else sorted(set(wanted))
@@ -99,7 +99,7 @@ class Surveyor:
         found = self.stored(registry, names) if known is None else known
         stored, claims = found.stored, found.claims
         now_ms = wall_clock_ms() if now_ms is None else now_ms
-        # Before records are read: of a topic that is made anew meanwhile it is seen next time.
+        # Before records are read: if a topic is made anew now, the next survey sees it.
         ids = self.topics.ids(topics)
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
@@ -178,7 +178,7 @@ class Surveyor:
             oldest.update(self._timestamps(survey, wanted))
             return oldest
 
-        # Figures of quotas by age, as far as they come at no great cost.
+        # Ages for the figures of quotas, as far as they cost little.
         read([
             (where, min(offsets))
             for where, offsets in places.items()
@@ -188,13 +188,13 @@ class Surveyor:
         return replace(survey, oldest_ms=oldest, older_than_ms=older)
 
     def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
-        """Return a survey with the ages of what is not acked; what is known is not asked again."""
+        """Return a survey with the ages of unacked messages. Known ages are not asked again."""
         found = survey.places(names)
         places = [(where, offset) for where, offsets in found.items() for offset in offsets]
         return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
 
     def _timestamps(self, survey: Survey, places: Collection[Place]) -> dict[Place, int]:
-        """Read timestamps of the first messages from places on; those of `_ages` are known."""
+        """Return the timestamp of the first message from each place on. `_ages` keeps them."""
         known, ids = {}, survey.ids
         for where, offset in places:
             key = ids.get(where.topic, ""), where.partition, offset
@@ -239,7 +239,12 @@ class Surveyor:
 
 
 class FrontierWatch:
-    """Remembers since when frontiers stand still."""
+    """Remembers since when the frontiers of jobs have stood still.
+
+    What a job holds for its frontier counts for no quota while the frontier moves. If the frontier
+    stands still though there is something to read, the job is down, or hangs. If all is read, the
+    job waits for messages. These would wait for the job if producers were held for what it holds.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, float]] = {}
@@ -299,10 +304,10 @@ def gone_logs(
 def _is_of_gone_log(
     state: SubscriptionState, one: PartitionCursor, log: Log, ids: Mapping[str, str]
 ) -> bool:
-    """Tell whether a cursor is that of a topic that was deleted, and another has its name."""
+    """Tell whether a cursor belongs to a deleted topic, whose name another topic has now."""
     topic = one.cursor.identity.topic
     is_another = topic in state.topics and topic in ids and state.topics[topic] != ids[topic]
-    # Of some subscriptions the ids are not known. A cursor is asked for before the log's end.
+    # Some subscriptions do not know the ids. A cursor is read before the log's end.
     return is_another or one.cursor.committed_offset > log.end
 
 
@@ -316,7 +321,7 @@ def log_sizes(
     if not partitions:
         return {}
     wanted = [OutputPartition(*one) for one in partitions]
-    # An estimate is not worth to fail for, and the next round asks again.
+    # An estimate is not worth a failure, and the next round asks again.
     with contextlib.suppress(RetriableError, FatalError):
         connections = kept_connections(kafka)
         connections.run(connections.leaders.refresh({one.topic for one in wanted}))

@@ -33,8 +33,8 @@ class QuotaCheck:
     held_bytes: int  # what a job holds for its frontier, which is left out of that
     is_estimate: bool  # whether these are not known exactly
     age_s: float  # age of the oldest message that is not acked and counts
-    # who holds most of the backlog; where only the age is beyond its limit, who has the oldest
-    # message
+    # the subscription with the largest backlog; if only the age is too high, the one with the
+    # oldest message
     subscription: str | None
     is_too_large: bool  # whether the size has reached its limit
     is_too_old: bool  # whether the age is beyond its limit
@@ -139,7 +139,7 @@ class TopicBacklog:
 
     @cached_property
     def longest(self) -> dict[int, PartitionBacklog]:
-        """Of each partition the backlog of the cursor that is furthest behind."""
+        """The backlog of the cursor that is furthest behind, for each partition."""
         found: dict[int, PartitionBacklog] = {}
         for part in self.parts:
             known = found.get(part.partition)

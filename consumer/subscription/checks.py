@@ -49,7 +49,7 @@ _OF_BEFORE: Final = "and the acks are for messages of the old topic: reset the s
 
 
 class Checks:
-    """Rounds of checks. One process at a time: see `watch`."""
+    """Rounds of checks. One process at a time makes them, see `led_checks`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Checks:
         )
 
     def _with_ages_of_reset(self, survey: Survey, wanted: Cuts) -> Survey:
-        """Return the survey with the ages that say what resets have asked for, where it matters."""
+        """Return the survey with the ages that say what a reset asked for, if they matter."""
         names = {
             record.name
             for where, stop in wanted.alive_from.items()
@@ -128,7 +128,7 @@ class Checks:
         if record.name in survey.connected:
             return survey, [], [_owned(record.name, due)]
         try:
-            # Judged again, since to take it over would fence a consumer that has come meanwhile.
+            # Judged again, since a consumer may have come, and a takeover would fence it.
             with self._surveyor.cursors.take(
                 record.name, watch=self._surveyor.watch, partition=record.partition
             ) as owner:
@@ -144,7 +144,7 @@ class Checks:
         return survey, due, _acked(due)
 
     def _near_deletion(self, survey: Survey) -> list[Finding]:
-        """Return what the topics' own retention will soon delete though it is not acked."""
+        """Return unacked messages that the topics' own retention will soon delete."""
         found = []
         for topic, own in self._surveyor.topics.known_retentions(survey.topics()).items():
             for record in survey.registry.on(topic):
@@ -158,7 +158,7 @@ class Checks:
         return found
 
     def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
-        """Tell producers; of topics that have lost their quota the record is deleted."""
+        """Tell producers. If a topic has lost its quota, its record is deleted."""
         limited = [one for one in checks if one.has_limit]
         states = {
             one.topic: one.state(now_ms=now_ms, valid_for_ms=self._valid_for_ms) for one in limited
@@ -175,7 +175,7 @@ class Checks:
         self._told = set(states)
 
     def _expire(self, survey: Survey, kept: Collection[str | None]) -> list[str]:
-        """Delete the subscriptions that nobody uses, but for some; return their names."""
+        """Delete the subscriptions that nobody uses; return their names. Those in `kept` stay."""
         expired = []
         for record in survey.registry.subscriptions.values():
             if record.name in kept or not is_unused(
@@ -192,7 +192,7 @@ class Checks:
         return expired
 
     def _delete_unused(self, name: str, survey: Survey) -> bool:
-        """Delete a subscription if it is unused still; whether it was."""
+        """Delete a subscription if it is still unused; return whether it was."""
         is_deleted, group = False, ""
 
         def delete(registry: Registry, owner: CursorOwner) -> Changes:
@@ -220,7 +220,7 @@ class Checks:
         return is_deleted
 
     def _note_connected(self, survey: Survey) -> None:
-        """Write when subscriptions were last connected, where no time says that by our clock."""
+        """Note when subscriptions were last connected, if no time by our clock says so."""
         for name in survey.connected:
             record = survey.registry.require(name)
             noted_ms = max(record.last_connected_ms, survey.seen_ms.get(name, 0))
@@ -300,7 +300,7 @@ def _detected(survey: Survey) -> list[Finding]:
 
 
 def _unknown(survey: Survey) -> list[Finding]:
-    """Return what cannot be judged; the rest is."""
+    """Return what cannot be judged."""
     kind, registry = FindingKind.UNKNOWN, survey.registry
     of_subscriptions = {**registry.unread, **survey.untold}
     found = [
@@ -334,13 +334,13 @@ def _unknown(survey: Survey) -> list[Finding]:
 
 
 def _not_known(findings: Iterable[Finding]) -> set[str | None]:
-    """Return the subscriptions of which something is not known: none of them is deleted."""
+    """Return the subscriptions that are not known well enough to delete one of them."""
     kinds = {FindingKind.DAMAGED, FindingKind.UNKNOWN}
     return {one.subscription for one in findings if one.kind in kinds}
 
 
 def _lost(survey: Survey) -> list[Finding]:
-    """Return what was deleted though it is not acked, and no consumer has passed yet."""
+    """Return messages that were deleted unacked, and that no consumer has passed yet."""
     found = []
     for where in sorted(survey.logs):
         for record in survey.registry.on(where.topic):

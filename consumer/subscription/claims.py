@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LEASE_S: Final = 15.0
 LONGEST_LEASE_S: Final = 3_600.0
 RENEWALS: Final = 3
-"""So often a claim is written in the time of its lease."""
+"""How often a claim is written in the time of its lease."""
 _LOOKS: Final = 10
-"""So often others look at it in that time."""
+"""How often others look at it in that time."""
 _CLAIMS_FORMAT: Final = 2
 """No release had the first form, the life alone. It is refused."""
 _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
@@ -46,18 +46,18 @@ _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The newest word of whoever has a subscription."""
+    """The newest word of the owner of a subscription."""
 
     life: str  # names this hold on the subscription; no other has it
     count: int  # how often this life has written it
     lease_ms: int  # so long it may stand still; 0: nobody holds the subscription
-    # when an owner was last there, by that one's wall clock; None if none is known
+    # when an owner was last there, by the owner's wall clock; None if that is not known
     seen_ms: int | None
     owner: ProcessIdentity  # the process
 
     @classmethod
     def begin(cls, lease_s: float, before: Claim | None) -> Self:
-        """Return that of a new owner."""
+        """Return the claim of a new owner."""
         seen_ms = None if before is None else before.seen_ms
         own = ProcessIdentity.own()
         return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
@@ -166,7 +166,7 @@ def await_free(
 
 
 def _boot_time() -> float:
-    """Return seconds of a clock that runs on while the machine sleeps, where there is one."""
+    """Return seconds by a clock that runs on while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -189,5 +189,5 @@ class HeldLease:
         return self._renewed_s + self.lease_s / RENEWALS - self.now_s()
 
     def renewed(self, begun_s: float) -> None:
-        """Note that the claim is written: nobody has seen it before that was begun."""
+        """Note that the claim is written. Nobody can have seen it before the write began."""
         self._renewed_s = max(self._renewed_s, begun_s)

@@ -182,7 +182,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
 
 
 def _checked_body(data: bytes, identity: CursorIdentity) -> bytes:
-    """Return the unpacked body of bytes that are whole."""
+    """Return the unpacked body if all bytes are as they were written."""
     if len(data) < _HEADER_LENGTH:
         raise CursorDamagedError(f"{len(data)} bytes are too few for a cursor")
     header, body = data[: _HEADER.size], data[_HEADER_LENGTH:]
@@ -246,13 +246,13 @@ def _redeliveries(
 
 
 def _distances(begin: int, firsts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    """Return how far each range begins behind the one before it, and how long it is."""
+    """Return how far each range begins after the one before it, and its length."""
     before = np.concatenate([[begin], stops[:-1]])[: len(firsts)]
     return firsts - before, stops - firsts
 
 
 def _edges(begin: int, distances: Offsets, lengths: Offsets, least: int) -> tuple[Offsets, Offsets]:
-    """Read `_distances` of at least one back; a distance is `least` or more."""
+    """Read back `_distances` of at least one range. A distance is at least `least`."""
     edges = np.empty(2 * len(distances), dtype=np.int64)
     edges[0::2], edges[1::2] = distances, lengths
     # The sum in floating point is rounded, and sees what is far too large; the sign sees the rest.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _FOLLOWED_FOR_S: Final = 600.0
-"""Deletions are kept for `delete.retention.ms`: who comes back later begins anew."""
+"""Deletions are kept for `delete.retention.ms`. After a longer pause the topic is read again."""
 _CONFIG: Final = {
     "cleanup.policy": "compact",
     # Kafka compacts no segment that is written to, and its default is one of 1 GiB or a week: what
@@ -132,7 +132,7 @@ class CompactedTopic:
         spans: Mapping[SourcePartition, tuple[int, int]],
         found: dict[int, dict[bytes, KeptRecord]],
     ) -> None:
-        # Who reads a table needs what is newest; what is deleted meanwhile is not.
+        # A table needs the newest records. It does not need one that is deleted while it is read.
         for where, row in Reader(kafka=self._kafka, passes_deleted=True).rows(spans):
             _keep(found, where.partition, row.offset, row.key, row.value)
 
@@ -168,7 +168,7 @@ class FollowedTopic:
             now_s = self._clock()
             if now_s - self._read_s >= _FOLLOWED_FOR_S:
                 self._ends = {}
-            known, self._ends = self._ends, {}  # whoever fails begins anew
+            known, self._ends = self._ends, {}  # if this fails, the next read begins again
             self._ends = self._topic.read_on(self._records, known, self._only)
             self._read_s = now_s
             return {one: dict(records) for one, records in self._records.items() if records}

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _MOST_AT_ONCE: Final = 500
 _SENDS_EACH_S: Final = 1.0
-"""While there is no room for messages the group's offsets are sent so often."""
+"""How often the group's offsets are sent while there is no room for messages."""
 _LOOKS_EACH_S: Final = 0.25
-"""So often the writing thread looks whether a takeover is known: calls learn of it from there."""
+"""How often the writing thread looks for a takeover. Calls learn of it from this thread."""
 NEW_PARTITIONS_EACH_S: Final = 5.0
 
 _logger: Final = logging.getLogger("sequitur.subscription")
@@ -91,7 +91,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             for what, work in (("reader", self._run_reader), ("writer", self._run_writer))
         ]
         self._duties = [
-            # A topic that is not the one of before ends all; brokers that are away are asked again.
+            # If a topic was made anew, this ends all. Brokers that are away are asked again.
             Duty(
                 self._look_for_partitions,
                 every_s=NEW_PARTITIONS_EACH_S,
@@ -114,13 +114,13 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             while True:
                 self._check()
                 now_s = time.monotonic()
-                # One that was paused may have been taken over from: the next renewal tells.
+                # After a pause another process may have taken over: the next renewal tells.
                 is_over = self._owner.lease.is_over
                 handed = [] if is_over else self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
                 if handed and not self._was_out:
-                    # Whatever ends this process soon has been out, and is to be stored as such.
+                    # If a message ends this process, it has been out, and that is to be stored.
                     self._was_out = True
                     self._request()
                 if handed or (until_s is not None and now_s >= until_s):
@@ -161,7 +161,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
     def negative_ack(
         self, where: SourcePartition, offset: int, redelivery_count: int | None
     ) -> bool:
-        """Have a message handed out again; False if it is not out, or is so anew."""
+        """Have a message handed out again; False if it is not out, or was handed out since."""
         with self._lock:
             self._check()
             self._require(where)
@@ -220,7 +220,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 raise self._refusal
 
     def end_in_fork(self) -> None:
-        """End in a process that was forked: it has none of the threads, and acks would be lost."""
+        """End in a forked process: it does not have the threads, and acks would be lost."""
         self._lock = threading.Lock()  # a thread that is not here may have held the other one
         self._ends = self._is_closed = True
         # An earlier failure stays: its traceback may be the last that holds clients of librdkafka,
@@ -232,7 +232,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             )
 
     def _learn_ends(self, offsets: Mapping[SourcePartition, int]) -> None:
-        """Ask where partitions end if acks lie beyond what is known of them."""
+        """Ask where partitions end if acks lie beyond their known ends."""
         with self._lock:
             self._check()
             for where in offsets:
@@ -257,7 +257,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             )
 
     def _check(self) -> None:
-        """Check that this process may go on."""
+        """Check that this process may go on. Under the lock."""
         self._check_failure()
         if self._ends:
             raise SubscriptionClosedError(f"subscription {self.name!r} was closed: open it again")
@@ -279,7 +279,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             condition.notify_all()
 
     def _let_go_on(self) -> None:
-        """Wake up whoever waits for what an ack has made possible."""
+        """Wake the threads that may go on after an ack."""
         self._has_messages.notify_all()
         if self._dispatch.room >= self._refill:
             self._has_room.notify()
@@ -331,7 +331,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         )  # fmt: skip
 
     def _take_in(self, arrivals: Iterable[Arrival]) -> dict[SourcePartition, int]:
-        """Take what was read; return where to read on instead of over what is acked."""
+        """Take what was read. Return where to read on, for partitions that are acked far ahead."""
         read: dict[SourcePartition, int] = {}
         for arrival in arrivals:
             where, first, offset, messages, is_deleted = arrival
@@ -360,7 +360,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         return moves
 
     def _run_writer(self) -> None:
-        """Write cursors every so often, and renew the lease: the second thread's work."""
+        """Write cursors again and again, and renew the lease: the second thread's work."""
         writes_s = time.monotonic() + self._write_interval_s
         try:
             while True:
@@ -378,10 +378,10 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                     writes_s = time.monotonic() + self._write_interval_s
                 if ends:
                     return
-                # By that alone it learns that a command has reset or deleted the subscription.
+                # Only by that it learns that a command has reset or deleted the subscription.
                 with suppress(UnansweredError):  # it is tried again
                     self._owner.renew()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
             if self._letters is not None:
@@ -389,7 +389,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             self._owner.close()
 
     def _write_letters(self, letters: DeadLetters) -> None:
-        """Write what has failed too often to the topic for it, and ack what is there."""
+        """Write messages that failed too often to the dead-letter topic, then ack those."""
         with self._lock:
             dead = self._dispatch.dead()
         written = letters.write(dead)
@@ -402,7 +402,6 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 self._let_go_on()
 
     def _write_once(self) -> None:
-        """Write the cursors that have changed since they were written."""
         with self._lock:
             for where in self._dispatch.touched:
                 self._touch(where)
@@ -416,7 +415,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
     def _pass_over(
         self, where: SourcePartition, one: ConsumedPartition, stop: int, log: Log
     ) -> None:
-        """Ack messages before an offset; those that wait are not handed out any more."""
+        """Ack messages before an offset. Those that wait are no longer handed out."""
         one.know_end(log.end)
         if lost := one.pass_over(stop, start=log.start):
             self._tell_lost(where, log.start, lost)
@@ -424,7 +423,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         self._let_go_on()
 
     def _look_for_partitions(self) -> None:
-        """Take up partitions that were added; end where a topic is not the one of before."""
+        """Add new partitions. Raise if a topic was made anew."""
         added = self._opening.added(self._partitions, self.state.topics)
         with self._lock:
             self._partitions |= added
@@ -432,7 +431,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
 
 
 def _wait_s(left_s: float) -> float:
-    """Return how long to wait at a time: Python refuses what is longer, such as infinity."""
+    """Return how long to wait at a time: Python refuses longer waits, such as infinity."""
     return min(max(left_s, 0), threading.TIMEOUT_MAX)
 
 

@@ -88,7 +88,7 @@ class CountedSizes:
         return round(self.sizes[index] * share)
 
     def _coarser(self) -> Self:
-        """Put each two neighbours together, but for the newest piece."""
+        """Join each two neighbours, except the newest piece."""
         last = len(self.stops) - 1
         pairs = [(at, min(at + 2, last)) for at in range(0, last, 2)]
         return type(self)(

@@ -31,8 +31,8 @@ LARGEST_OFFSET: Final = (1 << 63) - 2
 class Cursor:
     """The cursor of one subscription on one partition. One thread at a time.
 
-    Whoever calls says with each ack where the partition ends, as far as the caller knows: an ack
-    beyond it is a mistake, or that of another topic of the same name.
+    With each ack the caller says where the partition ends, as far as it knows. An ack beyond that
+    end is a mistake, or belongs to another topic of the same name.
     """
 
     __slots__ = ("_committed", "_counts", "_ranges", "_read_position", "identity")
@@ -256,7 +256,7 @@ class Cursor:
 
         Args:
             start: The log's first offset.
-            keeps_read: Whether what was read is kept by whoever has read it, as a job does.
+            keeps_read: Whether the reader keeps what it has read, as a job does.
         """
         first = self._read_position if keeps_read else self._committed
         return list(self.unacked_ranges(first, start)) if first < start else []
@@ -378,7 +378,7 @@ class Cursor:
         )
 
     def _acked(self, first: int, stop: int, end: int) -> int:
-        """Ack a range; what was acked before counts as repeated."""
+        """Ack a range. Offsets that were acked before count as repeated."""
         self.check_range(first, stop, end=end)
         added = self._add(first, stop)
         self._counts.repeated += stop - first - added
@@ -401,7 +401,7 @@ class Cursor:
         return added
 
     def _move(self, committed: int) -> None:
-        """Let the mark-delete position move to before `committed`."""
+        """Move the mark-delete position to just before `committed`."""
         self._committed = committed
         # Who acks what was not read has skipped it: Pulsar, ManagedCursorImpl.
         self._read_position = max(self._read_position, committed)

@@ -72,7 +72,7 @@ class CursorMoves:
         self._surveyor = surveyor
 
     def plan_reset(self, name: str, target: ResetTarget) -> Plan:
-        """Return what it means to begin anew elsewhere, with nothing acked behind that."""
+        """Return what it means to begin again elsewhere, with nothing acked after that."""
 
         def make(standing: Standing) -> list[CursorMove]:
             logs = standing.survey.logs
@@ -128,7 +128,7 @@ class CursorMoves:
             moves = tuple(plan.make(standing))
             state = replace(standing.state, epoch=standing.epoch, written_ms=wall_clock_ms())
             if plan.kind is MoveKind.RESET:
-                # A topic that is made anew later is known by its id not to be the one of now.
+                # If a topic is made anew later, its id tells that it is another one.
                 ids = self._surveyor.topics.ids(standing.record.topics)
                 state = SubscriptionState(
                     epoch=standing.epoch + 1,
@@ -176,7 +176,7 @@ class CursorMoves:
     def _begins(self, standing: Standing, target: ResetTarget) -> dict[SourcePartition, int]:
         """Return where cursors are to begin; partitions that stay as they are are left out.
 
-        Of a topic that was created anew none stays: what is acked is of messages that are gone.
+        If a topic was made anew, none stays: the acked messages are gone.
         """
         logs = standing.survey.logs
         if isinstance(target, Edge):
@@ -250,7 +250,7 @@ def _document(kind: MoveKind, name: str, epoch: int, moves: Sequence[CursorMove]
 
 
 def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
-    """Refuse what was planned for other cursors; those of a job that runs move all the time."""
+    """Refuse a plan that was made for other cursors. Those of a running job always move."""
     name = found.record.name
     if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
         raise SubscriptionChangedError(
@@ -266,7 +266,7 @@ def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
 
 
 def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[PartitionCursor]:
-    """Return all cursors of the new epoch; of those that stay, what was read comes again."""
+    """Return all cursors of the new epoch. Where one stays, what was read comes again."""
     cursors = {
         one.where: PartitionCursor.begin(CursorIdentity(name, *one.where), one.target)
         for one in moves
@@ -279,7 +279,7 @@ def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[P
 
 
 def _of_none(standing: Standing) -> list[SourcePartition]:
-    """Return the partitions with cursors that their topics do not have: they had more before."""
+    """Return the partitions that have a cursor, and that their topic does not have any more."""
     stored = {} if standing.stored is None else standing.stored.cursors
     there = {where.topic for where in standing.partitions}
     return [where for where in stored.keys() - standing.partitions if where.topic in there]

@@ -69,7 +69,7 @@ _NAME: Final = "cursors"
 _PARTITIONS: Final = 8
 _NOTHING: Final = StoredRecords({})
 _FEW: Final = 4
-"""Of more partitions than these the topic is read whole."""
+"""For more partitions than this the whole topic is read."""
 _RETRY: Final = Retry(
     patience_s=60.0,
     backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
@@ -121,7 +121,7 @@ class CursorStore(TopicStore):
     def _read_all(
         self, names: Collection[str], partition_of: Callable[[str], int | None]
     ) -> Iterator[tuple[str, StoredRecords]]:
-        """Return the records among which those of each subscription are; none is read twice."""
+        """Return each subscription's name and the records that have its own among them."""
         if not names or not self._topic.exists():
             return
         known = {name: partition_of(name) for name in sorted(names)}
@@ -143,7 +143,7 @@ class CursorStore(TopicStore):
         return place, read.get(place, _NOTHING)
 
     def _home(self, name: str, noted: int | None) -> int:
-        """Return the partition of the topic where records are written of which none is found."""
+        """Return the partition for a subscription's records if there are none yet."""
         if noted is not None and noted < (self._topic.partitions() or 0):
             return noted
         return self._topic.partition_of(name)
@@ -185,7 +185,7 @@ class CursorStore(TopicStore):
         offsets: GroupOffsets | None = None,
         to_remove: bool = False,
     ) -> CursorOwner:
-        """Become the owner of a subscription; whoever was is fenced."""
+        """Become the owner of a subscription. The former owner is fenced."""
         self.ensure()
         if followed is not None:
             followed.read()
@@ -205,7 +205,7 @@ class CursorStore(TopicStore):
 
 
 class CursorOwner:
-    """Whoever may write a subscription's cursors."""
+    """The one process that may write a subscription's cursors."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class CursorOwner:
         """Delete all that is stored of the subscription, but for the group's offsets."""
         with self._lock:
             self.check()
-            # Of a topic that has grown other partitions may hold older ones.
+            # If the topic has grown, other partitions may hold older records.
             (by or partial(self._write, claims=False))(
                 [
                     self._record(key, None)._replace(partition=partition)
@@ -375,13 +375,14 @@ class CursorOwner:
         self._writer.close()
 
     def _write(self, records: Sequence[TopicWrite], *, claims: bool = True) -> None:
-        """Write records, by another client where one's transaction failed."""
+        """Write records. If a client's transaction failed, another client writes them."""
         outages = self._outages.as_one()
 
         def attempt() -> None:
             if self._writer.is_over:
                 # First: a new client ends what the failed one has left open, which hides the
-                # claim. Whoever this takes the id from has the claim, and takes it back.
+                # claim. If this takes the id from a new owner, that one has the claim, and takes
+                # the id back.
                 self._writer.close()
                 self._writer = self._new_writer(outages)
                 self._is_proven = False
@@ -410,7 +411,6 @@ class CursorOwner:
             raise self._lost()
 
     def _next_claim(self) -> list[TopicWrite]:
-        """Return the claim as it is written next."""
         self._claim = self._claim.renewed(wall_clock_ms())
         return [self._claim_record()]
 
@@ -464,13 +464,13 @@ class CursorOwner:
         _RETRY.run(attempt, passes)
 
     def _is_claimed_anew(self, followed: FollowedPartition, before: Claim | None) -> bool:
-        """Tell whether somebody else has become the owner since a claim was read."""
+        """Tell whether another process has become the owner since a claim was read."""
         claim = StoredRecords(followed.read()).claim(self.subscription)
         lives = {self._claim.life} if before is None else {self._claim.life, before.life}
         return before is not None if claim is None else claim.life not in lives
 
     def _lost(self) -> SubscriptionFencedError:
-        """Say that the subscription is somebody else's, and why, where that can be known."""
+        """Return the error that says who has the subscription now, as far as that can be known."""
         state, own = None, self.stored
         with contextlib.suppress(TopicError, CursorError):
             records = StoredRecords(self._topic.read(self.partition))
@@ -490,7 +490,7 @@ class CursorOwner:
         )
 
     def _is_claimed(self) -> bool:
-        """Tell whether nobody has become the owner since."""
+        """Tell whether this process is still the owner."""
         with contextlib.suppress(CursorError):  # a newer version's
             claim = StoredRecords(self._topic.read(self.partition)).claim(self.subscription)
             return claim is not None and claim.life == self._claim.life

@@ -84,7 +84,7 @@ class DeadLetters:
     @classmethod
     def in_kafka(cls, kafka: KafkaSettings, topic: str, subscription: str) -> DeadLetters:
         """Return those of a topic of Kafka."""
-        # A batch is measured and refused whole: each letter is one, so that none is for another's.
+        # A batch is refused as a whole. So each letter is a batch of its own.
         settings = {"message.timeout.ms": _ANSWER_MS, "batch.num.messages": 1}
         return cls(topic, subscription, lambda: MessageCopies(kafka, topic, settings))
 
@@ -117,7 +117,7 @@ class DeadLetters:
         self._under_way.clear()
 
     def _add(self, place: Place, one: DeadMessage[Message]) -> bool:
-        """Write a letter; False if no more go out now."""
+        """Write a letter; return False if no more can be written now."""
         if self._copies is None:
             self._copies = self._open_copies()
         message, (_, time_ms) = one.message, one.message.timestamp()
@@ -146,7 +146,7 @@ class DeadLetters:
             self._written.append(place)
             return
         self._under_way.pop(place, None)
-        # In what is told of a message its code alone says so, and never `fatal()`.
+        # For a message only the error's code says so, and never `fatal()`.
         self._is_over |= error.fatal() or ends_client(error.code())
         now_s = self._now_s()
         refusals = self._refused.get(place, (0, 0.0))[0] + 1

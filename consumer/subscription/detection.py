@@ -155,7 +155,7 @@ def near_deletion(
 def _hole(
     cursor: Cursor, end: int, thresholds: DetectionThresholds
 ) -> tuple[str, dict[str, Any]] | None:
-    """Return what there is to say of a cursor's ack hole, if it has one."""
+    """Return the sentence and the figures of a cursor's ack hole; None if it has none."""
     entries = max(cursor.read_position, _acked_to(cursor)) - cursor.mark_delete
     if not 0 < thresholds.ack_hole_entries <= entries or not cursor.acked_range_count:
         return None

@@ -2,15 +2,15 @@
 
 Pulsar's negative acks break the order of a key: the messages behind a failed one are long out when
 it comes again (PIP-379 calls that unavoidable). Here the messages of a key of a partition stand in
-a *line*, and those that are out are always the first ones of it. `OrderRule` says how many may be
-out; one that fails takes those of its line that are out behind it back.
+a *line*, and those that are out are always the first of it. `OrderRule` says how many may be out.
+If one fails, those that are out after it in its line are taken back.
 
 Lines cost time, and most messages need none: those of a partition in which nothing has failed are
 handed out in spans as they came. They are lined up when the first one fails. Only with `ONE_OUT`
 and ack timeouts each message has a line from the beginning.
 
-Messages leave it by an ack alone, whether they are out, wait for their next attempt, or were never
-handed out. What comes in was neither acked nor given before: a cursor knows.
+Only an ack removes a message, whether it is out, waits for its next attempt, or was never handed
+out. What comes in was not acked and did not come in before: a cursor knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FEW: Final = 64
 _LINED_FOR: Final = 20_000
-"""So that each failure does not have to line up all that is held."""
+"""A limit, so that a failure does not have to line up all that is held."""
 NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0.2, factor=2.0)
 """Pulsar's `MultiplierRedeliveryBackoff`, spread so that what failed together comes apart."""
 
@@ -57,7 +57,7 @@ class OrderRule(Enum):
 class DispatchLimits:
     """How much is held."""
 
-    # messages that are read and not out; those that were taken back count and are held in any case
+    # messages that are read and not out. Those that were taken back count, and are held in any case
     receiver_queue: int = 1_000
     # messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for no limit
     unacked: int = 50_000
@@ -127,7 +127,7 @@ class _Entry(Generic[M]):
 
 
 class _Line(Generic[M]):
-    """The messages of a key of a partition, by offset: those that are out before the others."""
+    """The messages of one key in a partition, by offset. Those that are out come first."""
 
     __slots__ = ("key", "out", "part", "waiting")
 
@@ -259,7 +259,7 @@ class Dispatch(Generic[M]):
             self._fresh.append(_Span(part, offsets, turn))
 
     def take(self, now_ms: float, most: int = 1) -> list[HandedOut[M]]:
-        """Hand out the oldest messages that may be, up to a number; none if none may."""
+        """Hand out the oldest messages that may be handed out, up to a number."""
         self.pass_time(now_ms)
         if self._limits.unacked:
             most = min(most, self._limits.unacked - self._out)
@@ -333,7 +333,7 @@ class Dispatch(Generic[M]):
         return True
 
     def pass_time(self, now_ms: float) -> None:
-        """Let time pass: what is due may be handed out, what got no ack in time has failed."""
+        """Let time pass: due messages may be handed out, unacked ones fail after their time."""
         while self._deadlines:
             entry, deadline_ms = next(iter(self._deadlines.items()))
             if deadline_ms > now_ms:
@@ -365,7 +365,7 @@ class Dispatch(Generic[M]):
         ]
 
     def redeliveries(self, where: SourcePartition) -> Redeliveries:
-        """Return how often what is held of a partition has failed, or was out and may yet."""
+        """Return how often held messages of a partition have failed, or are out and may fail."""
         part = self._parts.get(where)
         if part is None:
             return NO_REDELIVERIES
@@ -373,7 +373,7 @@ class Dispatch(Generic[M]):
             offset: entry.failures + (offset in entry.line.out)
             for offset, entry in part.entries.items()
         }
-        # Where there is an order, all that is plain is behind all that is not.
+        # If there is an order, all plain messages come after all others.
         begin = 0
         if counts and self._order is not OrderRule.NONE:
             begin = next(reversed(counts)) + 1
@@ -381,14 +381,14 @@ class Dispatch(Generic[M]):
         return Redeliveries.of(counts, out=range(begin, part.handed), fresh=fresh)
 
     def _needs_lines(self, part: _Part[M]) -> bool:
-        """Tell whether what comes in is to stand in lines."""
+        """Tell whether new messages have to be put in lines."""
         if self._order is OrderRule.ONE_OUT or self._limits.ack_timeout_ms:
             return True
         is_lined = part.waiting > 0 or self._turns <= part.lined_until
         return self._order is OrderRule.TAKEN_BACK and is_lined
 
     def _line_up(self, part: _Part[M], failed: int | None = None) -> None:
-        """Have plain messages stand in lines: all where there is an order, else one that fails."""
+        """Put plain messages in lines: all if there is an order, else only the one that fails."""
         if self._order is not OrderRule.NONE:
             plain, part.plain = part.plain, {}
         else:
@@ -414,7 +414,7 @@ class Dispatch(Generic[M]):
     def _stand(
         self, part: _Part[M], offset: int, kept: tuple[int, bytes | None, M], failures: int = 0
     ) -> None:
-        """Have a message that is not out stand at the end of its line."""
+        """Put a message that is not out at the end of its line."""
         entry = self._entry(part, offset, kept)
         entry.times_out = entry.failures = failures
         waiting = entry.line.waiting
@@ -440,7 +440,6 @@ class Dispatch(Generic[M]):
         return line.part.where, offset, entry.message, redelivered
 
     def _hand_out_plain(self, handed: list[HandedOut[M]], most: int) -> None:
-        """Hand out what is left of the oldest span."""
         span = self._fresh[0]
         part, plain, before = span.part, span.part.plain, len(handed)
         these = span.left[: most - before]
@@ -460,7 +459,7 @@ class Dispatch(Generic[M]):
             self.touched.add(part.where)
 
     def _fail(self, entry: _Entry[M], now_ms: float, cause: FailureCause) -> None:
-        """Put a message that is out back into its line, and with it those behind it."""
+        """Put a message that is out back into its line, and those after it."""
         line = entry.line
         self._line_up(line.part)
         while (behind := next(reversed(line.out.values()))) is not entry:
@@ -475,7 +474,7 @@ class Dispatch(Generic[M]):
         self._offer(line)
 
     def _judge(self, entry: _Entry[M], cause: FailureCause) -> None:
-        """Take note of a message that has failed too often."""
+        """Note a message that has failed too often."""
         most = self._limits.redeliveries
         if most is not None and entry.failures > most:
             entry.is_dead = True
@@ -483,7 +482,7 @@ class Dispatch(Generic[M]):
             self.counts.dead += 1
 
     def _put_back(self, entry: _Entry[M]) -> None:
-        """Put the last message of a line that is out before those that are not."""
+        """Put the last message of a line that is out before those that are not out."""
         line = entry.line
         self._no_longer_out(entry)
         line.waiting[entry.offset] = entry
@@ -513,7 +512,7 @@ class Dispatch(Generic[M]):
             self._offer(line)
 
     def _offer(self, line: _Line[M]) -> None:
-        """Have the head of a line handed out in its turn, if it may be."""
+        """Offer the head of a line for its turn, if it may be handed out."""
         head = next(iter(line.waiting.values()), None)
         if head is None or not self._is_next(head):
             return
@@ -525,7 +524,7 @@ class Dispatch(Generic[M]):
             self._clear_away()
 
     def _clear_away(self) -> None:
-        """Drop from the heaps what no longer holds, so that they stay as small as what is held."""
+        """Drop outdated entries, so that the heaps stay as small as what is held."""
         ready = {entry.turn: entry for _, entry in self._ready if self._is_next(entry)}
         delayed = {
             entry.turn: (due_ms, entry.turn, entry)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_IDLE_S: Final = 3_600.0
-"""Whoever makes the checks looks for so long at most: it may be started again more often."""
+"""The checks look for so long at most: their process may be started again more often."""
 Place: TypeAlias = "tuple[SourcePartition, int]"
 """A partition and an offset."""
 
@@ -49,7 +49,7 @@ def is_pinned(record: SubscriptionRecord, oldest_ms: int | None) -> bool:
 def expired_before(cursor: Cursor, alive_from: int, *, end: int, is_pinned: bool) -> int | None:
     """Return up to before which offset messages have expired and are not acked yet.
 
-    All before it are to be acked at once, as Pulsar does: also such as are younger, which an older
+    All before it are to be acked at once, as Pulsar does: also younger ones, which an older
     timestamp behind them shows only with clocks that differ.
     """
     stop = min(alive_from, end)

@@ -32,15 +32,15 @@ TRANSACTION_TIMEOUT_MS: Final = 10_000
 """After so long a broker ends the transaction of a process that died."""
 _CALL_S: Final = 10.0
 _NO_KEY: Final = b'["none","none"]'
-"""Of a record that is never committed."""
+"""The key of a record that is never committed."""
 
 
 class FencedWriter:
     """The owner of a transactional id, from its creation on, for as long as its writes succeed.
 
     A client whose transaction failed is over: what is known of it here and at the broker may differ
-    for good (INVALID_TXN_STATE after a broker's restart). Whoever goes on makes another writer,
-    which ends what the failed one left, and first looks whether that one was taken over from.
+    for good (INVALID_TXN_STATE after a broker's restart). To go on, a caller makes another writer,
+    which ends what the failed one left. Then it looks whether another process has taken over.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FencedWriter:
         return self._failure is not None
 
     def write(self, records: Iterable[TopicWrite], outages: Outages | None = None) -> None:
-        """Write records, all or nothing; `outages` say how long to wait, if not those of before."""
+        """Write records, all or nothing. Wait as `outages` say, or those of the writer."""
         if self._failure is not None:
             raise self._failure
         wanted = list(records)
@@ -128,7 +128,7 @@ class FencedWriter:
             del refused
 
     def _again(self, outages: Outages, call: Callable[[], object]) -> None:
-        """Make a call until it is carried out: of one that timed out nobody knows what it did."""
+        """Repeat a call until it is carried out: if it timed out, nobody knows what it did."""
 
         def passes(error: Exception) -> str | None:
             if isinstance(error, KafkaException) and _passes(error.args[0]):
@@ -139,7 +139,7 @@ class FencedWriter:
 
     @contextlib.contextmanager
     def _told(self, *, another_may: bool) -> Iterator[None]:
-        """Tell of a client's error in our words."""
+        """Raise a client's error as one of ours."""
         try:
             yield
         except KafkaException as error:

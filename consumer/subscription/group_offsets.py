@@ -42,7 +42,7 @@ CLOSE_S: Final = 20.0
 
 
 class GroupOffsets:
-    """The offsets that a group is to have; whoever has a consumer of the group sends them."""
+    """The offsets that a group is to have. A thread with a consumer of the group sends them."""
 
     def __init__(
         self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
@@ -92,7 +92,7 @@ class GroupOffsets:
             self._all |= newest
 
     def forget(self) -> None:
-        """Set none of them any more: another process has the subscription."""
+        """Set no offset any more: another process has the subscription."""
         with self._lock:
             self._all, self._waiting = {}, {}
 
@@ -202,7 +202,7 @@ class OwnersThread:
                 continue
             try:
                 self._renew()
-            except SubscriptionFencedError:  # whoever writes next is told
+            except SubscriptionFencedError:  # the next write says so
                 renews_s = math.inf
             except ReorderError as error:
                 renews_s = time.monotonic() + _PAUSE_S

@@ -220,7 +220,7 @@ def moment(time_ms: int) -> str | None:
 
 
 def _owner_seen_s(survey: Survey, name: str) -> int | None:
-    """Return how old the last word of a subscription's owner is; it asserts nothing more."""
+    """Return how many seconds ago the owner last wrote its claim."""
     seen_ms = survey.seen_ms.get(name)
     return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
 
@@ -272,13 +272,13 @@ def _subscription_stats(
 
 
 def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]:
-    """Return rates between two moments, from what was stored at each."""
+    """Return rates between two moments."""
     first, last = before.state(name), after.state(name)
     if first.epoch != last.epoch:
         return {}
     earlier, later = (_cursors(one.survey, name, topic) for one in (before, after))
     elapsed_s = (last.written_ms - first.written_ms) / 1000
-    if elapsed_s <= 0:  # nothing was stored meanwhile: no step was done
+    if elapsed_s <= 0:  # nothing was stored between them: no step was done
         return {"msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0}
     messages = size = 0
     for where in earlier.keys() & later.keys():
@@ -316,7 +316,6 @@ def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[st
 
 
 def _state(survey: Survey, name: str, where: SourcePartition) -> str:
-    """Return a cursor's state in Pulsar's words."""
     record = survey.registry.subscriptions.get(name)
     if record is not None and survey.is_being_reset(record):
         return _UNINITIALIZED
@@ -328,7 +327,7 @@ def _cursors(survey: Survey, name: str, topic: str) -> dict[SourcePartition, Cur
 
 
 def _unacked(cursor: Cursor, start: int) -> int:
-    """Return how many messages were read and are not acked: held and waiting rows of a job."""
+    """Return how many messages were read and are not acked. A job holds them."""
     unacked = cursor.unacked_ranges(max(cursor.committed_offset, start), cursor.read_position)
     return sum(stop - first for first, stop in unacked)
 
@@ -341,7 +340,7 @@ def _reached(cursor: Cursor) -> int:
 def _publishers(
     kafka: KafkaSettings, partitions: Collection[SourcePartition]
 ) -> dict[str, list[Publisher]]:
-    """Return the producers that partitions remember; of topics whose leaders do not tell, none."""
+    """Return the producers that partitions know, where leaders tell them."""
     wanted = [OutputPartition(*one) for one in partitions]
     found: dict[str, list[Publisher]] = {}
     if not wanted:

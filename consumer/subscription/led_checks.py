@@ -57,8 +57,8 @@ class LedChecks:
     def run(self) -> CheckRound:
         """Make one round, as the process that leads; see `Checks.run`.
 
-        After an error the next round begins them anew: whoever leads now goes on, brokers that were
-        away come back.
+        After an error the next round makes new ones: the process that leads goes on, and brokers
+        that were away come back.
         """
         if self._checks is None:
             self._checks = self._make()
@@ -132,7 +132,7 @@ class Leadership:
 
 
 def checks_group(kafka: KafkaSettings) -> str:
-    """Return the group that settles who makes an installation's checks."""
+    """Return the group that decides which process makes an installation's checks."""
     return system_name(kafka, "subscription-checks")
 
 
@@ -161,7 +161,7 @@ def watch(
         round_ = Duty(
             lambda: tell(checks.run()),
             every_s=interval_s,
-            # What was written by a newer version is told of until it is understood.
+            # Records of a newer version are told of until this version is replaced.
             passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
             tell=lambda error: warn(str(error)),
         )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SUBSCRIPTION_HEADER: Final = "sequitur-subscription"
 _LARGEST: Final = 1_000_000_000
-"""The most that librdkafka takes: topics decide what is too large, and it is told from there."""
+"""The most that librdkafka takes. Topics decide what is too large."""
 _FLUSH_S: Final = 60.0
 _PAUSE_S: Final = 0.1
 
@@ -83,7 +83,7 @@ class MessageCopies:
         self._producer.poll(0)
 
     def settle(self, timeout_s: float) -> int:
-        """Wait until all is told; return how many still are not."""
+        """Wait until each copy has an outcome; return how many still have none."""
         return int(self._producer.flush(timeout_s))
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class MoveTotals:
 
 
 def reset_move(cursor: Cursor, where: SourcePartition, log: Log, target: int) -> CursorMove:
-    """Return what it means to begin anew at an offset, with nothing acked behind it.
+    """Return what it means to begin again at an offset, with nothing acked after it.
 
     An offset that Kafka does not have any more is taken as the first that it has.
     """

@@ -46,7 +46,7 @@ _NOBODYS: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class OpenedSubscription:
-    """A subscription that is this process's from now on."""
+    """A subscription that this process owns from now on."""
 
     owner: CursorOwner
     state: SubscriptionState  # what its cursors share
@@ -89,12 +89,12 @@ class SubscriptionOpening:
         offsets: GroupOffsets,
         take_over: bool = False,
     ) -> OpenedSubscription:
-        """Take the subscription; create it if there is none of its name."""
+        """Take the subscription; create it if it does not exist."""
         while True:
             registered = may_take(
                 self.surveyor, self._record.name, self._record.type, self._record.topics
             )
-            with contextlib.suppress(SubscriptionExistsError):  # registered by another meanwhile
+            with contextlib.suppress(SubscriptionExistsError):  # another has just registered it
                 opened = self._open(registered, position, lease, offsets, take_over=take_over)
                 if opened is not None:
                     self.surveyor.admin.let_go()
@@ -109,7 +109,7 @@ class SubscriptionOpening:
         *,
         take_over: bool,
     ) -> OpenedSubscription | None:
-        """Open it; None where that took so long that it may be another one by now."""
+        """Open it; return None if that took so long that it may be another one by now."""
         name = self._record.name
         noted = None if registered is None else registered.partition
         stored = self.surveyor.cursors.read(name, partition=noted)
@@ -139,7 +139,7 @@ class SubscriptionOpening:
             found = SubscriptionState() if owner.stored is None else owner.stored.state
             state = replace(found, written_ms=wall_clock_ms(), topics={**found.topics, **ids})
             partitions = self._partitions(owner.stored, starts)
-            # So that `latest` stays where it is, and that those who count backlogs know of it.
+            # So that `latest` stays where it is, and that backlogs are counted from there.
             copies = [one.copy() for one in partitions.values()]
             if registered is None:
                 self._create(owner, state, copies)
@@ -156,7 +156,7 @@ class SubscriptionOpening:
         return self._record.type is SubscriptionType.FAILOVER
 
     def _awaits_turn(self, followed: FollowedPartition) -> bool:
-        """Wait until nobody has it, if its type waits; tell whether that took time."""
+        """Wait until it has no owner, if its type waits; return whether that took time."""
         name = self._record.name
         look = self.surveyor.look(name, followed)
         if look()[0] is Hold.FREE:
@@ -194,7 +194,7 @@ class SubscriptionOpening:
     def _check(
         self, stored: StoredSubscription | None, ids: Mapping[str, str], *, is_registered: bool
     ) -> None:
-        """Check that the cursors are no job's, of these topics, and there."""
+        """Check that the cursors belong to no job and to these topics, and that they are there."""
         if stored is None:
             if is_registered:
                 raise SubscriptionError(nothing_stored(self._record.name))
@@ -208,7 +208,7 @@ class SubscriptionOpening:
         self._check_ids(state.topics, ids)
 
     def _check_ids(self, noted: Mapping[str, str], ids: Mapping[str, str]) -> None:
-        """Check that topics are those whose ids were noted; where an id is unknown they may be."""
+        """Check topics by the ids that were noted. A topic whose id is unknown passes."""
         for topic, one in ids.items():
             if noted.get(topic, one) != one:
                 raise SubscriptionError(
@@ -253,7 +253,7 @@ class SubscriptionOpening:
         known = self.surveyor.registry.change(change, subscription=self._record.name).require(
             self._record.name
         )
-        if found.epoch > known.epoch:  # whoever has reset it died before that was noted
+        if found.epoch > known.epoch:  # the process of its reset died before it noted that
             finish_reset(self.surveyor.registry, known.name, found)
 
     def _partitions(
@@ -261,7 +261,7 @@ class SubscriptionOpening:
     ) -> dict[SourcePartition, ConsumedPartition]:
         cursors = {} if stored is None else stored.cursors
         known = {where.topic for where in cursors}
-        # Of a topic that has cursors, a partition without one is new: nothing of it is left out.
+        # If a topic has cursors, a partition without one is new: nothing of it is left out.
         lows = self._lows([where for where in starts if where.topic in known])
         highs = self.topics.high_watermarks(starts)
         partitions = {}

@@ -134,7 +134,7 @@ class PartitionReader:
         self._consumer.close()
 
     def _found_again(self, where: SourcePartition) -> Arrival:
-        """Read on where the partition begins now: retention, or somebody, has deleted records."""
+        """Read on where the partition begins now, since records were deleted."""
         first = self._next[where]
         begins = self._topics.low_watermarks([where])[where]
         ends = self._topics.high_watermarks([where])[where]

@@ -68,12 +68,12 @@ class ConsumedPartition:
 
     @classmethod
     def begin(cls, identity: CursorIdentity, start: int) -> ConsumedPartition:
-        """Return one of which nothing is acked from an offset on."""
+        """Return a partition with nothing acked from an offset on."""
         return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
 
     def copy(self, held: Redeliveries = NO_REDELIVERIES) -> PartitionCursor:
         """Return its cursor and sizes as they are now."""
-        # Of what was not read yet an earlier life's counts hold.
+        # An earlier life's counts hold for what was not read yet.
         earlier = self.redeliveries = self.redeliveries.behind(self.cursor.read_position)
         redeliveries = held.behind(self.cursor.committed_offset).followed_by(earlier)
         return PartitionCursor(self.cursor.copy(), self.sizes, redeliveries)

@@ -23,7 +23,7 @@ MOST_SPANS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Redeliveries:
-    """Of a partition."""
+    """How often messages of a partition were delivered."""
 
     # in order, without overlaps, each delivered at least once
     spans: tuple[RedeliverySpan, ...] = ()
@@ -45,7 +45,7 @@ class Redeliveries:
         return type(self)(tuple(one for one in left if one.first < one.stop))
 
     def followed_by(self, others: Self) -> Self:
-        """Return these and others, all of which lie behind them."""
+        """Return these and others. The others are after these."""
         return type(self)(self.spans + others.spans)
 
     def among(self, offsets: range) -> dict[int, int]:
@@ -73,7 +73,7 @@ NO_REDELIVERIES: Final = Redeliveries()
 
 
 def _spans(counts: Mapping[int, int], out: range) -> Iterator[RedeliverySpan]:
-    """Return spans in order; those without a count, too, since no other may reach over them."""
+    """Return spans in order. Spans of count 0 are among them: no other may cover them."""
     at = out.start
     for offset, count in sorted(counts.items()):
         if offset in out:
@@ -89,12 +89,12 @@ def _spans(counts: Mapping[int, int], out: range) -> Iterator[RedeliverySpan]:
 
 
 def _meet(one: RedeliverySpan, two: RedeliverySpan, fresh: range) -> bool:
-    """Tell whether offsets between two spans were never delivered."""
+    """Tell whether no offset between two spans is new."""
     return max(one.stop, fresh.start) < min(two.first, fresh.stop)
 
 
 def _joined(spans: Iterator[RedeliverySpan], fresh: range) -> Iterator[RedeliverySpan]:
-    """Join neighbours of the same count, with what is acked between them; drop those of none."""
+    """Join neighbours of the same count, with acked offsets between. Drop those of count 0."""
     held: RedeliverySpan | None = None
     for span in spans:
         if held is not None and held.times == span.times and not _meet(held, span, fresh):

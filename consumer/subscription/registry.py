@@ -76,14 +76,14 @@ class SubscriptionRecord:
     last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
     # after so long without a consumer it is deleted; 0 never, None as its topics' policies say
     expiration_time_minutes: int | None = None
-    # when it was last reset to read messages again; None if it was not. Until it has acked those
-    # from before that moment, none of them expires
+    # when it was last reset to read messages again; None if it was not. Messages from before that
+    # moment do not expire until it has acked them
     reset_ms: int | None = None
     # partition of the cursors' topic that its cursors are in; None where no owner has noted it:
     # they are looked for in all of them
     partition: int | None = None
-    # topic that its messages are copied to before a backlog quota evicts them, whoever does that;
-    # None: they are not, as its owner has it
+    # topic that its messages are copied to before a backlog quota evicts them, by its owner or by
+    # the checks; None: no copies
     evicted_topic: str | None = None
     # so much a job may hold for its frontier, which counts for no quota that holds producers; None
     # of other subscriptions
@@ -222,7 +222,7 @@ class Registry:
         return found
 
     def find(self, name: str) -> SubscriptionRecord | None:
-        """Return a subscription; None if there is none of that name."""
+        """Return a subscription; None if it is not registered."""
         if name in self.unread:
             raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
         return self.subscriptions.get(name)
@@ -352,7 +352,7 @@ def check_name(name: str) -> str:
 
 
 def read_key(key: bytes) -> tuple[str, str | None]:
-    """Return a record's kind and the name in its key."""
+    """Return the kind and the name in a record's key."""
     found = _loaded(key, "a key of the registry")
     match found:
         case [str(kind), str() | None as name]:

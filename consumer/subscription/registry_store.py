@@ -65,7 +65,7 @@ class RegistryStore(TopicStore):
         return registry
 
     def told_topics(self) -> set[str]:
-        """Return the topics whose producers are told of a backlog, by whomever."""
+        """Return the topics that have a record of their backlog for producers."""
         found: set[str] = set()
         for key in self._topic.read():
             with contextlib.suppress(ControlRecordError):
@@ -97,7 +97,7 @@ class RegistryStore(TopicStore):
         subscription: str | None,
         tried: list[tuple[Registry, Changes]],
     ) -> Registry:
-        """Make a change; `tried` holds those of which nobody knows whether they were written."""
+        """Make a change. `tried` has changes that may have been written, or not."""
         writer = FencedWriter(
             self._kafka,
             registry_id(self._kafka, subscription),
@@ -179,14 +179,14 @@ def registry_id(kafka: KafkaSettings, subscription: str | None = None) -> str:
 def backlog_id(kafka: KafkaSettings) -> str:
     """Return the transactional id under which backlog states are written.
 
-    They come again and again, and would otherwise take the registry away from whoever changes it.
+    They are written again and again. Under the id of the registry they would fence its changes.
     """
     return system_name(kafka, "registry/backlog")
 
 
 _REGISTRY_TOPIC: Final = re.compile(f"({SYSTEM_PREFIX_FORM})-{CONTROL_NAME}", re.ASCII)
 _READ_AGAIN_S: Final = 2.0
-"""A registry of which nothing comes for so long may be gone: it is looked for again."""
+"""A registry that sends nothing for so long may be gone: it is looked for again."""
 
 
 def registries_of_others(kafka: KafkaSettings, topics: KafkaTopics) -> dict[str, Registry]:

@@ -123,14 +123,14 @@ def held_back(plan: PartitionPlan, offset: int, why: Holder, holder: str | None)
 
 
 def _expired(log: PartitionLog, retention: Retention) -> int:
-    """Return up to before which offset all is older than the retention time."""
+    """Return the offset before which all messages are older than the retention time."""
     if retention.time_s is None:
         return log.start
     return log.end if retention.time_s == 0 else log.young_from
 
 
 def _over_size(log: PartitionLog, retention: Retention) -> int:
-    """Return up to before which offset all may go that the retention size does not hold."""
+    """Return the offset before which all messages exceed the retention size."""
     if retention.size_bytes is None:
         return log.start
     return log.offset_with_bytes_behind(retention.size_bytes)

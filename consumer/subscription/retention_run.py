@@ -149,7 +149,7 @@ def run_retention(
 
 
 def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
-    """Return what may go by the cursors of this moment: some were reset or created meanwhile."""
+    """Return what the cursors of this moment let go. Some were reset or created meanwhile."""
     topics = {one.topic for one in plans if one.deletes}
     if not topics:
         return list(plans)
@@ -210,7 +210,7 @@ class _Neighbours(NamedTuple):
 
 
 def _keeping(plan: PartitionPlan, other: PartitionPlan | None) -> PartitionPlan:
-    """Return a plan that keeps what another's plan for the partition keeps."""
+    """Return a plan that also keeps what another plan for the partition keeps."""
     if other is None:  # it has lost its leader
         return held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
     return held_back(plan, other.after, other.held_by or Holder.SUBSCRIPTION, other.holder)
@@ -241,7 +241,7 @@ def _plans(
 
 
 class _Others(NamedTuple):
-    """What groups need that are no subscriptions."""
+    """What consumer groups and share groups need that are no subscriptions."""
 
     committed: Mapping[str, Mapping[SourcePartition, int]] = MappingProxyType({})
     # a group, if there is one, that may need any record, and why; the group is None where there may
@@ -261,7 +261,7 @@ def _others(surveyor: Surveyor, survey: Survey, neighbours: _Neighbours) -> _Oth
         try:
             if kind == SHARE:
                 begun, subscribed = groups.share_offsets(group), groups.share_topics(group)
-                # Of what it has subscribed to and not begun to read it may need any record.
+                # It may need any record of a topic that it has subscribed to and not begun to read.
                 waits = {where: 0 for where in survey.logs if where.topic in subscribed}
                 committed[group] = {**waits, **begun}
                 is_told = bool(begun or subscribed)

@@ -155,9 +155,10 @@ def quota_checks(survey: Survey) -> list[QuotaCheck]:
 def _up_to_transactions(
     kafka: KafkaSettings, survey: Survey, due: Iterable[DueAck], copied: Iterable[DueAck]
 ) -> list[DueAck]:
-    """Return what is due, and of what is copied first only what no open transaction may abort.
+    """Return what is due. What is copied first ends where an open transaction begins.
 
-    To wait for that one's end would hold up all else, and copy again what was copied meanwhile.
+    Messages that an open transaction may still abort are left for a later round. To wait for its
+    end would hold up all other acks.
     """
     ends = Reader(kafka=kafka).stable_ends({_where(one): one.first for one in copied})
     found = []
@@ -178,6 +179,5 @@ def _where(one: DueAck) -> SourcePartition:
 
 
 def _may_skip(policies: PoliciesInForce) -> bool:
-    """Tell whether anything may expire or be evicted."""
     quota = policies.backlog_quota
     return bool(policies.message_ttl_s) or (quota.limit_bytes, quota.limit_s) != (None, None)

@@ -65,7 +65,7 @@ def standing_of(surveyor: Surveyor, name: str) -> Standing:
 
 
 def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
-    """Return how a subscription stands with what was read of it before; see `standing_of`."""
+    """Return how a subscription stands, by what was read of it before; see `standing_of`."""
     return _standing(surveyor, surveyor.registry.read().require(name), stored)
 
 
@@ -90,7 +90,7 @@ def _standing(
 
 
 def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
-    """Return where the partitions of topics begin and end; topics that are not there have none."""
+    """Return where the partitions of topics begin and end. A missing topic has none."""
     wanted = [
         SourcePartition(name, one)
         for name, partitions in topics.counts(names).items()

@@ -214,7 +214,7 @@ def chunk_key(identity: CursorIdentity, generation: int, index: int) -> bytes:
 
 
 def is_chunk_of(key: bytes, subscription: str) -> bool:
-    """Tell whether a key is that of a chunk of a subscription's cursors, of any generation."""
+    """Tell whether a key belongs to a chunk of a subscription's cursors, of any generation."""
     parts = key.split(b"/", 4)
     return len(parts) == 5 and parts[4] == subscription.encode()  # noqa: PLR2004 - as `chunk_key` makes it
 
@@ -249,7 +249,7 @@ def _chunk_value(pointer: Pointer, index: int, part: bytes) -> bytes:
 
 
 def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tuple[int, bytes]:
-    """Return a chunk's index and bytes, if it is one of those that the pointer names."""
+    """Return a chunk's index and bytes, if the pointer names it."""
     if len(value) < _CHUNK_HEADER:
         raise CursorDamagedError(f"{identity}: {len(value)} bytes are too few for a chunk")
     header, part = value[: _CHUNK.size], value[_CHUNK_HEADER:]

@@ -40,7 +40,7 @@ _MOST_KEYS: Final = 1 << 16
 KnownCursors: TypeAlias = (
     "dict[CursorIdentity, tuple[tuple[str, list[bytes], int], PartitionCursor]]"
 )
-"""Of each cursor its metadata, its chunks and the offset, and what they say."""
+"""The metadata, chunks and offset of each cursor, and what they say."""
 
 
 class StoredRecords:
@@ -96,7 +96,7 @@ class StoredRecords:
         return [TopicPartition(*where, *committed) for where, committed in found]
 
     def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
-        """Return the keys of the chunks of each of a subscription's cursors that has some."""
+        """Return the keys of the chunks of each cursor that has chunks."""
         chunks = {}
         for where, (_, metadata) in self._committed(name).items():
             pointer = read_pointer(metadata)
@@ -105,7 +105,7 @@ class StoredRecords:
         return chunks
 
     def newest_generation(self, name: str) -> int:
-        """Return the greatest number that a writing had; -1 before the first."""
+        """Return the number of the newest write; -1 before the first."""
         pointers = (read_pointer(text) for _, text in self._committed(name).values())
         of_chunks = max((one.generation for one in pointers if one is not None), default=-1)
         found = self._stored_state(name)
@@ -158,9 +158,9 @@ class StoredSubscriptions:
 
     # what is stored, by name; absent where nothing is
     stored: dict[str, StoredSubscription] = field(default_factory=dict)
-    # of which it was changed, or is of another version, and what is wrong with it
+    # that were changed, or are of another version, and what is wrong with them
     damaged: dict[str, str] = field(default_factory=dict)
-    # the claim of the newest owner of each that has one
+    # the claim of each one's newest owner
     claims: dict[str, Claim] = field(default_factory=dict)
     untold: dict[str, str] = field(default_factory=dict)  # whose claim cannot be read, and why
 
@@ -191,7 +191,7 @@ def state_key(subscription: str) -> bytes:
 
 
 def owner_key(subscription: str) -> bytes:
-    """Return the key under which a subscription's newest owner stands."""
+    """Return the key of a subscription's claim."""
     return _key(_OWNER, subscription)
 
 
@@ -207,7 +207,7 @@ def cursor_value(offset: int, metadata: str) -> bytes:
 
 @lru_cache(_MOST_KEYS)
 def cursor_of_key(key: bytes) -> tuple[str, SourcePartition] | None:
-    """Return whose cursor a key is of, and of which partition; None for other keys."""
+    """Return the subscription and the partition of a cursor's key; None for other keys."""
     match _parts(key):
         case [kind, str(name), str(topic), int(partition)] if kind == _CURSOR:
             return name, SourcePartition(topic, partition)
@@ -241,7 +241,7 @@ def _key(*parts: str | int) -> bytes:
 
 
 def _parts(key: bytes) -> list[str | int] | None:
-    """Read a key back; None for that of a chunk."""
+    """Read a key back; return None for the key of a chunk."""
     try:
         found = json.loads(key)
     except (ValueError, RecursionError):

@@ -53,7 +53,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
-    """What is known of the job of a subscription, as of its newest step that is done."""
+    """How far the job of a subscription has got with its newest step that is done."""
 
     epoch: int = 0  # how often the subscription was reset. Acks of an earlier one are refused
     checkpoint: str = ""  # id of the checkpoint whose job wrote it last; empty if none has

@@ -33,9 +33,9 @@ class Survey:
     connected: frozenset[str]  # the subscriptions that have a consumer, or may have one
     logs: Mapping[SourcePartition, Log]  # each partition of the topics
     held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
-    # the epoch that each subscription's cursors are of; absent where none are stored
+    # the epoch of each subscription's cursors; absent if none are stored
     epochs: Mapping[str, int] = field(default_factory=dict)
-    # the brokers' ids of topics, where they give some
+    # the brokers' ids of topics, if they have some
     ids: Mapping[str, str] = field(default_factory=dict)
     # the first offset whose timestamp is not before a time, by partition and time; the end where
     # there is none
@@ -48,22 +48,22 @@ class Survey:
     # the subscriptions whose cursors cannot be read, and why. Nothing of theirs counts as acked,
     # nothing is acked for them, and they hold no producer back
     damaged: Mapping[str, str] = field(default_factory=dict)
-    # the subscriptions and partitions whose cursors are those of an earlier topic of the name,
-    # which was deleted
+    # the subscriptions and partitions whose cursors belong to an earlier topic of the name, which
+    # was deleted
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
-    # the subscriptions of Spark jobs, and the frontier of each, epoch milliseconds: what these have
-    # read they hold themselves
+    # the subscriptions of jobs, and the frontier of each, epoch milliseconds. Jobs hold themselves
+    # what they have read
     jobs: Mapping[str, int] = field(default_factory=dict)
     # those whose frontier stands still though there is something to read
     standing: frozenset[str] = frozenset()
-    # the subscriptions of which the brokers do not tell whether they have a consumer, and why. They
+    # the subscriptions for which brokers do not tell whether they have a consumer, and why. They
     # are not taken over, and do not expire
     untold: Mapping[str, str] = field(default_factory=dict)
-    # when each subscription's owner was last there, by that one's own clock
+    # when each subscription's owner was last there, by the owner's clock
     seen_ms: Mapping[str, int] = field(default_factory=dict)
-    # for how many seconds whoever makes the checks has seen no owner of a subscription
+    # for how many seconds the process of the checks has seen no owner of a subscription
     idle_s: Mapping[str, float] = field(default_factory=dict)
-    # partitions that have no leader now; they are none of `logs`
+    # partitions that have no leader now; they are not in `logs`
     leaderless: frozenset[SourcePartition] = frozenset()
 
     def with_held(
@@ -122,8 +122,8 @@ class Survey:
     def held_of(self, subscription: str, where: SourcePartition) -> PartitionCursor:
         """Return what a subscription has of a partition.
 
-        One that is not stored has acked nothing of what is there; neither has one of an epoch that
-        is over.
+        A cursor that is not stored has acked nothing of what is there. Neither has one of a former
+        epoch.
         """
         known = self.held.get(subscription, {}).get(where)
         if known is not None and subscription not in self._unsettled:
@@ -213,7 +213,7 @@ class Survey:
 
     @cached_property
     def _holding(self) -> dict[str, float]:
-        """Jobs that hold rows for their frontiers, and the share of these that they may hold."""
+        """Jobs that hold rows for their frontiers, and which share of them each may hold."""
         found = {}
         for name in self.jobs.keys() - self.standing - self._unsettled - self.damaged.keys():
             record = self.registry.subscriptions.get(name)
@@ -233,12 +233,11 @@ class Survey:
         return min(max(read, self.first_unacked(name, where)), self.logs[where].end)
 
     def _held_to(self, name: str, where: SourcePartition) -> int:
-        """Return up to before where a job holds what it has read and not acked."""
+        """Return the offset before which a job holds what it has read and not acked."""
         first = self.first_unacked(name, where)
         return first + int((self._read_to(name, where) - first) * self._holding[name])
 
     def _bytes_from(self, name: str, where: SourcePartition, first: int) -> int:
-        """Return the bytes of a log from an offset on."""
         log, sizes = self.logs[where], self.held_of(name, where).sizes
         if log.size_bytes is None:  # nobody tells; what was read is known all the same
             return round(sizes.weight(first, log.end)) if any(sizes.sizes) else 0
@@ -272,7 +271,7 @@ class Survey:
         )
 
     def _age_of(self, place: Place) -> int | None:
-        """Return a timestamp, or one that it is not behind; None if it is not known to be old."""
+        """Return a timestamp, or a later one; None if the message is not known to be old."""
         older_than_ms = self.older_than_ms.get(place)
         return self.oldest_ms.get(place, None if older_than_ms is None else older_than_ms - 1)
 

@@ -1,7 +1,7 @@
 """The checks of subscriptions in a job: a thread beside its steps.
 
 The job acks by itself what has expired or is evicted of its own subscription, since nobody else may
-write its cursors. And it takes a seat among those who can make the checks of all topics; see
+write its cursors. It also joins the processes that can make the checks of all topics, see
 `sequitur.consumer.subscription.led_checks`.
 """
 
@@ -73,7 +73,7 @@ class SubscriptionChecks:
                 every_s=INTERVAL_S,
                 passes=(ReorderError, ConsumerError),
                 tell=lambda error: self._tell(
-                    # Of the job's own subscription its next step tells; else another one leads.
+                    # The next step says so of the job's own subscription; else another leads.
                     str(error)
                     if isinstance(error, SubscriptionFencedError)
                     else f"subscriptions are not checked: {error}"
@@ -85,7 +85,7 @@ class SubscriptionChecks:
                 round_.run()
 
     def _look(self, checks: LedChecks | None) -> None:
-        """Ack what is due of the job's own subscription; make the checks of all if it leads."""
+        """Ack what is due to the job's own subscription. If this process leads, make all checks."""
         self._skip_due()
         for found in checks.run().findings if checks is not None else ():
             if found.kind is not FindingKind.OWNED:

@@ -112,7 +112,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
     def confirm(self) -> None:
         """Check with the brokers that nobody has taken the subscription over.
 
-        To be called before a step goes out: behind a reset, nothing of before may.
+        To be called before a step goes out: after a reset, no row of before may go out.
         """
         self.store()
 
@@ -221,7 +221,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         return begins
 
     def _count_again(self, now: Mapping[SourcePartition, int]) -> int:
-        """Count the records behind what was there when the cursors were written."""
+        """Count the output records that were written after the cursors."""
         return sum(
             max(0, now[where] - end)
             for topic, ends in self.state.sent.items()
@@ -272,7 +272,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             return one.cursor.acked_among(offsets)
 
     def _pass_over(self, where: SourcePartition, one: PartitionCursor, stop: int, log: Log) -> None:
-        """Skip the messages before an offset: held ones when they are due."""
+        """Skip the messages before an offset. Held ones are skipped when they are due."""
         super()._pass_over(where, one, stop, log)
         sizes = one.sizes.behind(one.cursor.committed_offset)
         self._partitions[where] = PartitionCursor(one.cursor, sizes)
@@ -314,7 +314,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             self._write(state)
 
     def _jumps(self, entry: StepEntry, where: SourcePartition) -> bool:
-        """Tell whether a step has passed offsets that hold no row, or begins a partition."""
+        """Tell whether a step has passed offsets without rows, or begins a partition."""
         one = self._partitions.get(where)
         if one is None:
             return True
@@ -348,7 +348,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         return self._partitions[where]
 
     def _forget_recreated(self, ids: Mapping[str, str]) -> None:
-        """Let go of the cursors of topics that are other ones now, of the same name."""
+        """Remove the cursors of topics that were made anew under the same name."""
         known = self.state.topics
         gone = {topic for topic, one in ids.items() if known.get(topic, one) != one}
         for where in [where for where in self._partitions if where.topic in gone]:
@@ -437,7 +437,7 @@ def subscribe(
     noted = registry.partition_of(name)
 
     def take() -> CursorOwner:
-        # Whoever has it: the checkpoint's owner has decided which job goes on.
+        # From any owner: the checkpoint's owner has decided which job goes on.
         followed = store.follow(name, partition=noted)
         return opened.enter_context(store.take(name, lease=HeldLease(LEASE_S), followed=followed))
 
