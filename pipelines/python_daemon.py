@@ -27,6 +27,7 @@ from pyspark import daemon
 import sequitur.pipelines.ordering.key_tasks
 import sequitur.pipelines.ordering.source
 import sequitur.pipelines.rows.run_writer
+import sequitur.pipelines.rows.selection
 import sequitur.pipelines.sink.sink
 import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded
 

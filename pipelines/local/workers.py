@@ -32,6 +32,7 @@ MODULES: Final = (
     "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.ordering.source",
     "sequitur.pipelines.rows.run_writer",
+    "sequitur.pipelines.rows.selection",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )

@@ -80,7 +80,7 @@ escape is in no plain object, and what bytes that are not UTF-8 are read as is i
 def read_many(spec: EventTimeSpec, rows: pa.Table) -> tuple[Longs, Bools]:
     """Return the event time of each row in epoch ms, and whether it was found here.
 
-    What is found is what `sequitur.consumer.read_event_time` gives; what is not, has to be asked
+    What is found is what `read_event_time` gives; what is not, has to be asked
     there (`read_each`).
     """
     match spec.source:

@@ -16,6 +16,7 @@ _NEEDED = (
     "pyarrow.compute",
     "sequitur.pipelines.ordering.key_tasks",
     "sequitur.pipelines.rows.run_writer",
+    "sequitur.pipelines.rows.selection",
     "sequitur.pipelines.sink.sink",
     "sequitur.pipelines.topology.batch",
 )
