@@ -13,7 +13,7 @@ from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.step_log import StepLog
 from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
-from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT
+from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT
 from sequitur.pipelines.topology.processing import Processing
 from sequitur.pipelines.topology.topology_file import (
     check_settings,

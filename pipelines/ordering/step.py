@@ -43,8 +43,8 @@ from sequitur.pipelines.ordering.progress import QuarantineWatch
 from sequitur.pipelines.ordering.runs import KeyHistory
 from sequitur.pipelines.rows.stage import SOURCE_COLUMNS
 from sequitur.pipelines.sink.sink import Outgoing
-from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
 from sequitur.pipelines.store.documents import NO_FORMER_JOB
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

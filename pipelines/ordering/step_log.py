@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import StepKind
-from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,7 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE, following
 from sequitur.pipelines.store.documents import check_format
-from sequitur.pipelines.store.ownership import step_name
+from sequitur.pipelines.store.owned_folder import step_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -17,10 +17,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sequitur.errors import CheckpointError, WrongBatchError
-from sequitur.pipelines.store.checkpoint import Sweeper
 from sequitur.pipelines.store.documents import check_format
 from sequitur.pipelines.store.hadoop_folder import HadoopFolder
-from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, step_name
+from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, step_name
+from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

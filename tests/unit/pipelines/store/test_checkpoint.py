@@ -508,7 +508,7 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
     impatient = partial(Ownership, stale_s=0.2)
-    monkeypatch.setattr("sequitur.pipelines.store.ownership.Ownership", impatient)
+    monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
     claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
     second = claimed(tmp_path)
