@@ -481,7 +481,7 @@ class Steps:
                 holding=self._log.holding,
             )
         except Exception:
-            self._job.checkpoint.drop_run(name)  # the disk may be full
+            self._job.checkpoint.drop_attempt(f"runs/{name}")  # the disk may be full
             raise
         # Behind the staging: an id that is the same now was the same while the rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})

@@ -8,7 +8,7 @@ import re
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.base.retry import Backoff, Retry
 from sequitur.base.settings import milliseconds
@@ -398,6 +398,12 @@ class BlockWriter:
     # when the plan was written, epoch seconds, if nothing of the step can be out
     begun_s: float | None
 
+    @classmethod
+    def of(cls, kafka: KafkaSettings, topic: str, planned: Planned) -> Self:
+        """Return what writes to a topic as a step's plan says."""
+        plan = planned.plan
+        return cls(kafka, topic, plan.topics[topic], plan.identity, planned.begun_s)
+
     def write(self, rows: Iterable[Batches], gives_way: GivesWay | None = None) -> dict[int, int]:
         """Write rows that are not there; how many each partition has, those that were included."""
         gives_way = gives_way or GivesWay(bool)
@@ -597,7 +603,13 @@ class TopicSink:
             now = replace(planned, begun_s=begun_s)
             begun_s = None
             sends = [
-                _Send(place, self._writer(out.topic, now), out.rows.over(count), block, rule)
+                _Send(
+                    place,
+                    BlockWriter.of(self._kafka, out.topic.name, now),
+                    out.rows.over(count),
+                    block,
+                    rule,
+                )
                 for place, (out, rule, count) in enumerate(
                     zip(outgoing, rules, counts_of, strict=True)
                 )
@@ -639,16 +651,6 @@ class TopicSink:
         except BrokerError:
             return True
         return len(told) < len(where)
-
-    def _writer(self, topic: OutputTopic, planned: Planned) -> BlockWriter:
-        plan = planned.plan
-        return BlockWriter(
-            kafka=self._kafka,
-            topic=topic.name,
-            plan=plan.topics[topic.name],
-            identity=plan.identity,
-            begun_s=planned.begun_s,
-        )
 
 
 def timestamp_rule(

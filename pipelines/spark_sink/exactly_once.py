@@ -172,8 +172,7 @@ class ExactlyOnceKafka:
             yield self._steps
 
     def _is_repeated(self, steps: SinkSteps, batch: BatchSource) -> bool:
-        newest = None if steps.newest is None else steps.newest.source
-        return is_repeated(steps.root, batch, newest, self._first_batch)
+        return is_repeated(steps.root, batch, steps.newest, self._first_batch)
 
 
 def _session_of(rows: DataFrame) -> SparkSession:

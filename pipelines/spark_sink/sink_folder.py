@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from uuid import uuid4
 
@@ -19,15 +18,12 @@ from pyspark.errors import PySparkException
 from sequitur.errors import CheckpointError, WrongBatchError
 from sequitur.pipelines.store.documents import check_format
 from sequitur.pipelines.store.hadoop_folder import HadoopFolder
-from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, step_name
-from sequitur.pipelines.store.sweeper import Sweeper
+from sequitur.pipelines.store.step_folder import StepFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
-
-    from sequitur.pipelines.store.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,21 +225,20 @@ def _group(pairs: Sequence[Sequence[int]]) -> RowGroup:
 
 _FOLDER_FORMAT: Final = 1
 _KIND: Final = "sequitur-spark-sink"
-_KEPT_STEPS: Final = 100
 _DOCUMENTS: Final = ("staged", "plans", "names", "done")
 _ROWS: Final = "rows"
 
 
-class SinkFolder(OwnedFolder):
+class SinkFolder(StepFolder[StagedBatch, BatchDone]):
     """The folder, and what stands in it."""
 
-    def __init__(self, storage: Storage) -> None:
-        super().__init__(storage)
-        self._sweeper = Sweeper(storage, storage, self._ownership)
+    _LOG = "staged"
+    _BY_STEP = ("staged", "plans", "done")
+    _PUT_BACK = "Put it back whole, from its newest copy"
 
     def claim(self, topic: str, app: str | None) -> str:
         """Make the folder a topic's sink's, or check that it is; then take it over."""
-        self._make(
+        found = self._made_by(
             {
                 "format": _FOLDER_FORMAT,
                 "kind": _KIND,
@@ -251,7 +246,6 @@ class SinkFolder(OwnedFolder):
                 "app": app or f"spark.{topic}.{uuid4().hex}",
             }
         )
-        found = self.read_document(FORMAT_DOCUMENT, dict) or {}
         if found.get("kind") != _KIND:
             raise CheckpointError(f"{self.root} is not an exactly-once sink's")
         if found.get("format") != _FOLDER_FORMAT:
@@ -273,62 +267,43 @@ class SinkFolder(OwnedFolder):
 
     def latest(self) -> tuple[StagedBatch | None, BatchDone]:
         """Return the newest batch that is staged, and the newest that is done."""
-        # In the other order: a life before us may be at work yet, and mark one in between.
-        done = self._newest("done", BatchDone.from_document) or NOTHING_DONE
-        staged = self._newest("staged", StagedBatch.from_document)
-        step = -1 if staged is None else staged.step
-        if not step - 1 <= done.step <= step:
-            raise CheckpointError(
-                f"{self.root}: step {step} is the last in staged/, and step {done.step} the last "
-                "in done/: part of the folder is gone. Put it back whole, from its newest "
-                "copy"
-            )
+        staged, done = self._newest_steps(
+            StagedBatch.from_document, BatchDone.from_document, NOTHING_DONE
+        )
+        if staged is not None and done.step < staged.step - 1:
+            raise self._torn(f"step {staged.step} is staged, but the last in done/ is {done.step}")
         return staged, done
-
-    def drop_rows(self, name: str) -> None:
-        """Delete what an attempt at staging has written that failed: no document names it.
-
-        In an object store it goes once a batch is staged.
-        """
-        if isinstance(self.location(), Path):
-            self._storage.delete(f"{_ROWS}/{name}")
 
     def check_rows(self, staged: StagedBatch) -> None:
         """Check that all files of a staged batch are there."""
-        there = {*self._storage.names(f"{_ROWS}/{staged.folder}")}
-        if gone := sorted({file.name for file in staged.files} - there):
+        folder = f"{_ROWS}/{staged.folder}"
+        if gone := self._gone(folder, [file.name for file in staged.files]):
             raise CheckpointError(
-                f"{self.root}/{_ROWS}/{staged.folder}/{gone[0]}, with rows of {staged.source} that "
-                "are not all sent, is gone: put the folder back"
+                f"{self.root}/{folder}/{gone[0]}, with rows of {staged.source} that are not all "
+                "sent, is gone: put the folder back"
             )
 
-    def write_staged(self, staged: StagedBatch) -> None:
+    def write_entry(self, entry: StagedBatch) -> None:
         """Write which rows a batch has, once these outlast a power cut."""
-        self._storage.sync(f"{_ROWS}/{staged.folder}")
-        self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
-        self._sweeper.keep(staged.step, {_ROWS: {staged.folder}})
+        self._storage.sync(f"{_ROWS}/{entry.folder}")
+        self._write_step("staged", entry)
+        self._sweeper.keep(entry.step, {_ROWS: {entry.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:
         """Return the step in which a DataFrame was written; None of a name that is new."""
         found = self.read_document(_name_document(batch), lambda one: (one["name"], one["step"]))
         return None if found is None else int(found[1])
 
-    def write_done(self, staged: StagedBatch, done: BatchDone) -> None:
-        """Mark a batch as done, forget one that is long over, and let go of the rows."""
+    def write_name(self, staged: StagedBatch) -> None:
+        """Write in which step a DataFrame was written, before that step is done."""
         if isinstance(staged.source, NamedBatch) and self.step_of(staged.source) is None:
             document = {"name": staged.source.name, "step": staged.step}
             self.write_document(_name_document(staged.source), document)
-        self.write_document(f"done/{step_name(done.step)}", done.to_document())
-        over = done.step - _KEPT_STEPS
-        if over >= 0:
-            for folder in ("staged", "plans", "done"):
-                self._storage.delete(f"{folder}/{step_name(over)}")
-        self._sweeper.keep(done.step, {_ROWS: ()})
 
-    def close(self) -> None:
-        """Let go of the folder, so that the next process need not wait."""
-        self._sweeper.close()
-        super().close()
+    def write_done(self, done: BatchDone) -> None:
+        """Mark a batch as done, forget one that is long over, and let go of the rows."""
+        super().write_done(done)
+        self._sweeper.keep(done.step, {_ROWS: ()})
 
 
 def _name_document(batch: NamedBatch) -> str:

@@ -34,13 +34,13 @@ from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of, packed, stretches
 from sequitur.pipelines.spark.tasks import SparkWorkers, parallelism
 from sequitur.pipelines.spark_sink.sink_folder import (
-    NOTHING_DONE,
     BatchDone,
     RowGroup,
     StagedBatch,
     StagedFile,
 )
 from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
+from sequitur.pipelines.store.step_folder import LogEnd
 from sequitur.pipelines.workers import all_of, blocks_for, is_small
 
 if TYPE_CHECKING:
@@ -410,9 +410,7 @@ class SinkSteps:
         self._topics = KafkaTopics(kafka)
         self._plans = StepPlanner(kafka, app=app, documents=folder)
         self._floor_ms = 0
-        self._is_known = False
-        self._done = NOTHING_DONE
-        self.newest: StagedBatch | None = None
+        self._known: LogEnd[StagedBatch, BatchDone] | None = None
         self.resumed: BatchSource | None = None
 
     @property
@@ -421,9 +419,20 @@ class SinkSteps:
         return self._folder.root
 
     @property
+    def newest(self) -> BatchSource | None:
+        """The newest batch that was staged; None before the first."""
+        entry = self._log.entry
+        return None if entry is None else entry.source
+
+    @property
     def rows_done(self) -> int:
         """How many rows the newest batch has written."""
-        return self._done.rows
+        return self._log.done.rows
+
+    @property
+    def _log(self) -> LogEnd[StagedBatch, BatchDone]:
+        assert self._known is not None
+        return self._known
 
     def is_written(self, batch: NamedBatch) -> bool:
         """Tell whether a DataFrame of this name was written, or is about to be."""
@@ -440,34 +449,33 @@ class SinkSteps:
         with self._folder.while_owned():
             self._folder.check_owner()
             try:
-                if not self._is_known:
-                    self._look_again(spark)
+                if self._known is None:
+                    self._known = self._recovered(spark)
                 yield
             except BaseException:
-                self._is_known = False
+                self._known = None
                 raise
 
     def write(self, rows: DataFrame, batch: BatchSource, order_by: Sequence[str | Column]) -> int:
         """Write a batch that was never staged; how many rows it has."""
-        self._finish(rows.sparkSession, self._staged(rows, batch, order_by))
-        return self._done.rows
+        self._log.write(self._staged(rows, batch, order_by))
+        self._finish(rows.sparkSession, self._log)
+        return self.rows_done
 
-    def _look_again(self, spark: SparkSession) -> None:
+    def _recovered(self, spark: SparkSession) -> LogEnd[StagedBatch, BatchDone]:
         """Read how far the checkpoint has got, compare the topic with it, finish what was begun."""
         self._floor_ms = self._newest_floor_ms()
-        self.newest, self._done = self._folder.latest()
-        self._compare()
-        if self.newest is not None and self.newest.step > self._done.step:
-            self._folder.check_rows(self.newest)
-            self._finish(spark, self.newest)
-            self.resumed = self.newest.source
-        self._is_known = True
-
-    def _compare(self) -> None:
-        done, newest = self._done, -1 if self.newest is None else self.newest.step
+        log = LogEnd(self._folder)
+        entry, done = log.entry, log.done
+        newest = -1 if entry is None else entry.step
         sent = None if done.sent is None else SequenceEnds.from_document(done.sent)
         topics = {self._topic: self._partitions()}
         self._plans.open(topics, newest=newest, done=done.step, sent=sent)
+        if entry is not None and not log.is_entry_done:
+            self._folder.check_rows(entry)
+            self._finish(spark, log)
+            self.resumed = entry.source
+        return log
 
     def _newest_floor_ms(self) -> int:
         """Return how far behind now a timestamp may be: brokers forget a producer by it."""
@@ -490,7 +498,7 @@ class SinkSteps:
         self, rows: DataFrame, batch: BatchSource, order_by: Sequence[str | Column]
     ) -> StagedBatch:
         check_columns(rows)
-        partitions, step = self._partitions(), self._done.step + 1
+        partitions, step = self._partitions(), self._log.done.step + 1
         rules = RowRules(
             topic=self._topic,
             partitions=partitions,
@@ -504,11 +512,9 @@ class SinkSteps:
             answers = ordered.mapInArrow(writer, SUMMARY_SCHEMA).collect()
             files = _files_of([pickle.loads(one["summary"]) for one in answers], batch)  # noqa: S301 - our own tasks' answers
         except BaseException:
-            self._folder.drop_rows(name)
+            self._folder.drop_attempt(f"rows/{name}")
             raise
-        staged = StagedBatch(step, batch, partitions, name, files)
-        self._folder.write_staged(staged)
-        return staged
+        return StagedBatch(step, batch, partitions, name, files)
 
     def _times_ms(self) -> tuple[int, int]:
         """Return between which timestamps of rows are taken."""
@@ -517,8 +523,10 @@ class SinkSteps:
         ahead_ms = _AHEAD_MS if topic.newest_ms is None else topic.newest_ms
         return now_ms - behind_ms, now_ms + ahead_ms
 
-    def _finish(self, spark: SparkSession, staged: StagedBatch) -> None:
-        """Send a batch that is staged, and mark it as done."""
+    def _finish(self, spark: SparkSession, log: LogEnd[StagedBatch, BatchDone]) -> None:
+        """Send the batch that is staged, and mark it as done."""
+        staged = log.entry
+        assert staged is not None
         rows = staged.rows
         if rows:
             planned = self._plans.of_step(staged.step, {self._topic: staged.partitions})
@@ -532,11 +540,9 @@ class SinkSteps:
                 {OutputPartition(self._topic, number): count for number, count in rows.items()},
             )
         reached = self._plans.sent
-        done = BatchDone(
-            staged.step, sum(rows.values()), None if reached is None else reached.to_document()
-        )
-        self._folder.write_done(staged, done)
-        self.newest, self._done = staged, done
+        sent_so_far = None if reached is None else reached.to_document()
+        self._folder.write_name(staged)
+        log.mark_done(BatchDone(staged.step, sum(rows.values()), sent_so_far))
 
     def _sent(
         self, spark: SparkSession, staged: StagedBatch, planned: Planned
@@ -548,13 +554,7 @@ class SinkSteps:
             now_ms=now_ms,
             earliest_ms=now_ms - self._floor_ms,
         )
-        writer = BlockWriter(
-            kafka=self._kafka,
-            topic=self._topic,
-            plan=planned.plan.topics[self._topic],
-            identity=planned.plan.identity,
-            begun_s=planned.begun_s,
-        )
+        writer = BlockWriter.of(self._kafka, self._topic, planned)
         is_here, workers = is_small(staged.size_bytes), SparkWorkers(spark)
         sends = [
             SendStaged(writer, out, block)

@@ -25,19 +25,15 @@
 
 What keeps it whole, whoever else is at work on it:
 
-- Documents are created whole or not at all, and never over one that is there; whoever finds
-  another's where its own was to stand, stops.
-- A `<name>` belongs to one attempt at a step: `<step>-<owner generation>-<attempt>`. It stands in
-  the document that makes it count. So nobody writes over what another relies on.
+- Documents and names belong to one owner and one attempt (`store.owned_folder`).
+- They are written in one order, and a step that is not done is finished (`store.step_folder`).
 - A folder is deleted once a newer document stands that no longer names it (`store.sweeper`).
 - Before a document is written, all that it rests on outlasts a power cut (`store.durable`).
-- Nothing in it says where it stands: it can be moved.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -52,14 +48,14 @@ from sequitur.pipelines.store.documents import (
     partitions_document,
 )
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
-from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
+from sequitur.pipelines.store.owned_folder import as_text, step_name
 from sequitur.pipelines.store.part_files import forget
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
+from sequitur.pipelines.store.step_folder import KEPT_STEPS, StepFolder
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, sync
-from sequitur.pipelines.store.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer.reorder.lateness import Fold
     from sequitur.consumer.reorder.step_log import Step
@@ -67,14 +63,12 @@ if TYPE_CHECKING:
     from sequitur.pipelines.store.storage import Location, SparkFolder, Storage
 
 
-_KEPT_STEPS: Final = 100
-_PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
 _TRANSACTIONS: Final = "transactions.json"
 PARTITIONS_DOCUMENT: Final = "partitions.json"
 _Found = TypeVar("_Found")
 
 
-class Checkpoint(OwnedFolder):
+class Checkpoint(StepFolder[StepEntry, StepDone]):
     """The folder, and what stands in it.
 
     What reads a document raises `CheckpointError` if it cannot be read. What writes one that
@@ -82,10 +76,13 @@ class Checkpoint(OwnedFolder):
     the folder over.
     """
 
+    _LOG = "frontier"
+    _BY_STEP = ("staged", "frontier", "plans", "done")
+    _PUT_BACK = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
+
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
-        super().__init__(storage)
+        super().__init__(storage, spark_folder)
         self.spark = SparkPart(spark_folder or storage)
-        self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
         self._listed: set[str] = set()
         self._kept: dict[str, set[str]] = {}
         self._paths: dict[str, tuple[Location, ...]] = {}
@@ -117,7 +114,7 @@ class Checkpoint(OwnedFolder):
         """
         for one in held:
             folder, files = _folder(one), one.files
-            if gone := sorted(files.keys() - {*self._storage.names(folder)}):
+            if gone := self._gone(folder, files):
                 raise CheckpointError(
                     f"{self.root}/{folder}/{gone[0]}, with {files[gone[0]]} rows that were read "
                     f"and are still needed, is gone. Files that are gone: {len(gone)} of "
@@ -130,8 +127,7 @@ class Checkpoint(OwnedFolder):
         Return how many partitions the output topic had when the folder was new.
         """
         document = identity.to_document()
-        self._make(document)
-        found = self.read_document(FORMAT_DOCUMENT, dict) or {}
+        found = self._made_by(document)
         check_identity(self.root, found, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
@@ -141,31 +137,21 @@ class Checkpoint(OwnedFolder):
             self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
         return begun_with(found)
 
-    def close(self) -> None:
-        """Let go of the folder, so that the next life need not wait."""
-        self._sweeper.close()
-        super().close()
-
     def latest(self) -> tuple[StepEntry | None, StepDone]:
         """Return the newest step, and the newest that is done."""
-        # In the other order: a life before us may be at work yet, and mark a step in between.
-        last = self._newest("done", StepDone.from_document) or NOTHING_DONE
-        entry = self._newest("frontier", StepEntry.from_document)
-        step = -1 if entry is None else entry.step
-        if last.step > step:
-            raise CheckpointError(
-                f"{self.root}: step {last.step} is done, but the last in frontier/ is {step}: part "
-                f"of the log is gone. {_PUT_BACK}"
-            )
-        if entry is not None and last.step < step - 1:
+        entry, last = self._newest_steps(
+            StepEntry.from_document, StepDone.from_document, NOTHING_DONE
+        )
+        if entry is None:
+            return None, last
+        step = entry.step
+        if last.step < step - 1:
             # A step is logged once the one before it is done, with all counts up to there.
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
-        if entry is not None:
-            # Of a step that is done, the runs that no other needs may be gone.
-            needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
-            runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
-            entry = replace(entry, runs=tuple(runs))
-        return entry, last
+        # Of a step that is done, the runs that no other needs may be gone.
+        needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
+        runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
+        return replace(entry, runs=tuple(runs)), last
 
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
         """Return the steps that are staged and not logged, in their order."""
@@ -175,9 +161,8 @@ class Checkpoint(OwnedFolder):
         for step, name in enumerate(names, newest + 1):
             staged = self.read_document(f"staged/{step_name(step)}", StagedStep.from_document)
             if staged is None or name != step_name(step):
-                raise CheckpointError(
-                    f"{self.root}: step {int(name)} is staged, but the last in frontier/ is "
-                    f"{newest}: part of the log is gone. {_PUT_BACK}"
+                raise self._torn(
+                    f"step {int(name)} is staged, but the last in frontier/ is {newest}"
                 )
             if staged.run is not None:
                 staged = replace(staged, run=self._with_files(staged.run))
@@ -215,7 +200,7 @@ class Checkpoint(OwnedFolder):
         if found is not None:
             raise CheckpointError(
                 f"{self.root}: the query has got to {found}, but frontier/ has no step: the log of "
-                f"read and held rows is gone. {_PUT_BACK}"
+                f"read and held rows is gone. {self._PUT_BACK}"
             )
 
     def write_staged(self, staged: StagedStep) -> None:
@@ -228,21 +213,13 @@ class Checkpoint(OwnedFolder):
             # Whoever wrote its files has synced them; this syncs their names, too.
             self._list_files(staged.run)
             sync(self.location("runs"))
-        self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
-
-    def drop_run(self, name: str) -> None:
-        """Delete what an attempt at staging has written that failed: no document names it.
-
-        In an object store, which may be why, it goes once a step is logged.
-        """
-        if isinstance(self._storage.location(""), Path):
-            self._storage.delete(f"runs/{name}")
+        self._write_step("staged", staged)
 
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._list_files(*entry.runs)
-        self.write_document(f"frontier/{step_name(entry.step)}", entry.to_document())
+        self._write_step("frontier", entry)
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         self._listed = {one for one in self._listed if one in runs or one > entry.name}
@@ -258,18 +235,6 @@ class Checkpoint(OwnedFolder):
         self._kept = kept
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_source(entry.source)
-
-    def write_done(self, done: StepDone) -> None:
-        """Mark a step as done, and forget one that is long over."""
-        self.write_document(f"done/{step_name(done.step)}", done.to_document())
-        over = done.step - _KEPT_STEPS
-        if over >= 0:
-            folders = ("staged", "frontier", "plans", "done")
-            self.sweep([f"{folder}/{step_name(over)}" for folder in folders])
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs, in an object store beside the job."""
-        self._sweeper.delete(names)
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
@@ -292,8 +257,8 @@ class Checkpoint(OwnedFolder):
         self._storage.sync(*(f"topology/{name}" for name in own))
         self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
-        if step >= _KEPT_STEPS:
-            self.sweep([f"processed/{step_name(step - _KEPT_STEPS)}"])
+        if step >= KEPT_STEPS:
+            self.sweep([f"processed/{step_name(step - KEPT_STEPS)}"])
 
     def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
         """Return what databases know the checkpoint by; it is drawn once."""

@@ -117,17 +117,17 @@ class OwnedFolder:
         names = self._storage.names(folder)
         return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
 
-    def _make(self, document: Mapping[str, Any]) -> None:
-        """Say whose the folder is, where it does not say so yet: with the first document of all."""
+    def _made_by(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Say whose the folder is, if it does not say so yet; return what it says."""
         storage = self._storage
-        if storage.exists(FORMAT_DOCUMENT):
-            return
-        # Asked once more: another start may have made it meanwhile.
-        if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
-            raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
-        storage.make_folder("")
-        # The first of all, so that a folder that is not empty always says whose it is.
-        storage.create(FORMAT_DOCUMENT, as_text(document))
+        if not storage.exists(FORMAT_DOCUMENT):
+            # Asked once more: another start may have made it meanwhile.
+            if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
+                raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
+            storage.make_folder("")
+            # The first of all, so that a folder that is not empty always says whose it is.
+            storage.create(FORMAT_DOCUMENT, as_text(document))
+        return self.read_document(FORMAT_DOCUMENT, dict) or {}
 
     def _take(self, folders: Iterable[str], decisive: Iterable[str]) -> None:
         """Take the folder over for this process."""

@@ -143,14 +143,7 @@ class Life:
             step: The step.
             kafka: How the task reaches the brokers; by connections of its own if they differ.
         """
-        planned = self.planned(step)
-        return BlockWriter(
-            kafka=kafka or self.output.kafka,
-            topic=self.output.topic,
-            plan=planned.plan.topics[self.output.topic],
-            identity=planned.plan.identity,
-            begun_s=planned.begun_s,
-        )
+        return BlockWriter.of(kafka or self.output.kafka, self.output.topic, self.planned(step))
 
     def finish(self, step: int, rows: Mapping[int, int]) -> None:
         """Mark a step as done, with so many rows in each partition."""
