@@ -21,6 +21,7 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from sequitur.base.process import user_folder
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.base.text import renamed
 from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, SequiturError
@@ -110,13 +111,17 @@ _TRANSITIVE: Final = ("broker",)
 """Groups whose dependencies come along: Spark itself brings those of the others, and some of them
 in other versions."""
 
-_FETCH_ATTEMPTS: Final = 3
 _FETCH_TIMEOUT_S: Final = 600
 _HASH: Final = re.compile("[0-9a-f]{64}")
 # A part becomes part of a path: nothing in it may lead out of the cache.
 _PART: Final = r"([\w-][\w.-]*)"
 _COORDINATES: Final = re.compile(f"{_PART}:{_PART}:{_PART}", re.ASCII)
 _LOG_LINES_SHOWN: Final = 15
+_RETRY: Final = Retry(
+    most=3,
+    backoff=Backoff(initial_ms=0, jitter=0),
+    tell=lambda why, _left_s: _log(f"{why}\nfetching again"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +298,7 @@ def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
     _log(f"fetching {len(jars)} jars into {target.parent}")
     wanted = [jar.coordinates for jar in jars]
     pattern = target / "[organisation]" / "[artifact]-[revision].[ext]"
-    for attempt in range(1, _FETCH_ATTEMPTS + 1):
-        try:
-            _run_ivy(wanted, pattern)
-        except JarFetchError as error:
-            if attempt == _FETCH_ATTEMPTS:
-                raise
-            _log(f"{error}\nfetching again, attempt {attempt + 1} of {_FETCH_ATTEMPTS}")
-        else:
-            return
+    _RETRY.run(lambda: _run_ivy(wanted, pattern), any_of(JarFetchError))
 
 
 def _run_ivy(wanted: Iterable[str], pattern: Path, transitive: bool | None = None) -> None:
