@@ -28,8 +28,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sequitur.errors import BrokerStartError, PipelineError, PortInUseError
-from sequitur.pipelines.jars import find_java, locked_jars
-from sequitur.pipelines.launch import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

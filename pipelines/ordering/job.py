@@ -33,7 +33,8 @@ from sequitur.pipelines.ordering.source import KafkaSource
 from sequitur.pipelines.ordering.worker_look import WorkerLook
 from sequitur.pipelines.python_path import MODULES
 from sequitur.pipelines.session import build_session, log_level
-from sequitur.pipelines.spark.tasks import SparkWorkers, start_python, watched_executors
+from sequitur.pipelines.spark.executors import watched_executors
+from sequitur.pipelines.spark.tasks import SparkWorkers, start_python
 from sequitur.pipelines.spark_settings import is_local
 from sequitur.pipelines.store.hadoop_folder import check_nameable, open_spark_folder, open_storage
 

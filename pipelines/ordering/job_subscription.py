@@ -37,7 +37,7 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.rows.release import Part, RunRows
 from sequitur.pipelines.rows.stage import SOURCE_ORDER, sources
-from sequitur.pipelines.store.documents import NO_FORMER_JOB, FormerJob
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, FormerJob
 
 if TYPE_CHECKING:
     import contextlib

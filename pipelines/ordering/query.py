@@ -20,7 +20,8 @@ from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.restarts import POLL_S, Ticks
 from sequitur.pipelines.session import log_level
-from sequitur.pipelines.spark.tasks import calling_connection, forget, reason_of, text_of
+from sequitur.pipelines.spark.callbacks import calling_connection, forget
+from sequitur.pipelines.spark.tasks import reason_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,7 @@ from sequitur.pipelines.ordering.progress import QuarantineWatch
 from sequitur.pipelines.ordering.runs import KeyHistory
 from sequitur.pipelines.rows.stage import SOURCE_COLUMNS
 from sequitur.pipelines.sink.sink import Outgoing
-from sequitur.pipelines.store.documents import NO_FORMER_JOB
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
 from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.checkpoint import Checkpoint
     from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import Processing, StepAhead
-    from sequitur.pipelines.topology.step_runs import Processed
 
 
 _LOOK_S: Final = 0.1

@@ -40,16 +40,11 @@ from uuid import uuid4
 from sequitur.consumer.reorder.lateness import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store.documents import (
-    BEGIN_ANEW,
-    files_document,
-    files_document_name,
-    files_of,
-    partitions_document,
-)
+from sequitur.pipelines.store.documents import BEGIN_ANEW, check_format
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
 from sequitur.pipelines.store.owned_folder import as_text, step_name
 from sequitur.pipelines.store.part_files import forget
+from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
 from sequitur.pipelines.store.spark_part import SparkPart, files_around
 from sequitur.pipelines.store.step_folder import KEPT_STEPS, StepFolder
 from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, sync
@@ -65,6 +60,7 @@ if TYPE_CHECKING:
 
 _TRANSACTIONS: Final = "transactions.json"
 PARTITIONS_DOCUMENT: Final = "partitions.json"
+_PARTITIONS_FORMAT: Final = 1
 _Found = TypeVar("_Found")
 
 
@@ -296,6 +292,17 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         names = self._storage.names("prepared")
         over = [f"prepared/{name}" for name in names if name.partition("-")[0] <= step_name(step)]
         self._storage.delete_files(over)
+
+
+def partitions_document(used: int, there: int) -> dict[str, Any]:
+    """Return what `partitions.json` says: how many partitions get rows, and how many there are."""
+    return {"format": _PARTITIONS_FORMAT, "used": used, "there": there}
+
+
+def empty_partitions(document: Mapping[str, Any]) -> int:
+    """Return how many partitions stay empty."""
+    check_format(document, _PARTITIONS_FORMAT)
+    return int(document["there"]) - int(document["used"])
 
 
 def _attempt_name(step: int, attempt: int) -> str:

@@ -62,7 +62,7 @@ class OwnedFolder:
         return self._storage
 
     def location(self, name: str = "") -> Location:
-        """Return where something in it is, or the folder itself, for `store.files`."""
+        """Return where something in it is, or the folder itself."""
         return self._storage.location(name)
 
     def new_folder(self, name: str) -> Location:

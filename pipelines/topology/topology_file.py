@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
-    from sequitur.pipelines.topology.step_runs import Prepared, Processed
+    from sequitur.pipelines.topology.processed import Prepared, Processed
 
 
 def load_topology(path: Path) -> Topology:

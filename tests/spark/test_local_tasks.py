@@ -15,8 +15,9 @@ from sequitur.consumer.reorder.event_time import UNPARSABLE, TimestampRule
 from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.rows.stage import RunWriter, Summary
-from sequitur.pipelines.sink.sink import BlockWriter, _Send
-from sequitur.pipelines.sink.step_plans import StepPlanner
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings

@@ -12,8 +12,9 @@ import pyarrow as pa
 from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.layout import Headers, record_batches
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
-from sequitur.pipelines.sink.sink import BlockWriter
-from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.step_planner import StepPlanner
+from sequitur.pipelines.sink.step_plans import SequenceEnds
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sequitur.pipelines.rows.layout import KafkaBatch
-    from sequitur.pipelines.sink.step_plans import Planned
+    from sequitur.pipelines.sink.step_planner import Planned
     from sequitur.producer import KafkaSettings
     from tests.support.record_bytes import Header
 

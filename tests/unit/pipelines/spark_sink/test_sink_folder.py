@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.spark_sink.sink_folder import BatchDone, SinkFolder, StreamBatch
+from sequitur.pipelines.spark_sink.batch_documents import BatchDone
+from sequitur.pipelines.spark_sink.batch_source import StreamBatch
+from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
 from sequitur.pipelines.store.step_folder import LogEnd
 from sequitur.pipelines.store.storage import LocalStorage
 

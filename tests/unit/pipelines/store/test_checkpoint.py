@@ -22,7 +22,8 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.release import Part, RunRows
-from sequitur.pipelines.sink.step_plans import StepPlan, job_of
+from sequitur.pipelines.sink.step_planner import job_of
+from sequitur.pipelines.sink.step_plans import StepPlan
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.ownership import Ownership

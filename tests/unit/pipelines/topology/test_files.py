@@ -16,12 +16,8 @@ from sequitur.consumer.topology.settling.root import Root
 from sequitur.pipelines.rows.layout import footer_of
 from sequitur.pipelines.rows.release import Part, Selection
 from sequitur.pipelines.topology import files
-from sequitur.pipelines.topology.files import (
-    OUTPUT_ORDER,
-    ExchangeFile,
-    OutputFiles,
-    tuples_in_order,
-)
+from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER, OutputFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,161 @@
+"""Replay requests: events given back to a process job, by files in its checkpoint.
+
+A dead-lettered event cannot go through the input topic again: it would be late there. To try
+it once more, leave its row in the job's checkpoint::
+
+    replays/<name>.parquet    rows to be taken in, in the columns of a run, by event time
+
+The running job, or its next start, takes them into its pending events as first attempts, and
+remembers the names of the files it has taken in. Names sort by the time they were written at, and
+none is given twice.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sequitur.consumer.reorder.event_time import identity_of
+from sequitur.errors import CheckpointError
+from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
+from sequitur.pipelines.store.documents import read_document
+from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
+from sequitur.pipelines.store.job_identity import check_identity
+from sequitur.pipelines.store.part_files import is_rows_file
+from sequitur.pipelines.store.storage import files_in, open_file, storage_at, sync, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from sequitur.consumer.reorder import ReorderSettings
+    from sequitur.pipelines.store.storage import Location, Storage
+
+
+REPLAYS_FOLDER: Final = "replays"
+_REQUIRED: Final = ("topic", "partition", "offset", "event_time_ms")
+_IN_ORDER: Final = ("event_time_ms", "topic", "partition", "offset")
+"""The order of events everywhere: ties of event time go by where they came from."""
+
+
+def checkpoint_of(settings: ReorderSettings) -> Storage:
+    """The checkpoint of the job with these settings, to which requests are given."""
+    location = settings.checkpoint
+    try:
+        location = folder_of_epoch(location, newest_epoch(storage_at(location)))
+        storage = storage_at(location)
+        found = read_document(storage, "format.json", dict)
+    except OSError as error:
+        raise CheckpointError(f"{location} cannot be read: {error}") from error
+    if found is None:
+        raise CheckpointError(f"{location} is not a job's checkpoint: has it ever run?")
+    wanted: dict[str, Any] = {
+        "input_topics": sorted(settings.input_topics),
+        "input_pattern": settings.input_pattern,
+        "event_time": identity_of(settings.event_time),
+        "output_topic": settings.output_topic,
+    }
+    check_identity(location, found, wanted)
+    if found.get("topology") is None:
+        raise CheckpointError(f"{location}: no topology runs there that events could be given to")
+    return storage
+
+
+def replays_folder(settings: ReorderSettings) -> Location:
+    """Where the requests to the job with these settings go; it need not be there yet."""
+    return checkpoint_of(settings).location(REPLAYS_FOLDER)
+
+
+def write_request(folder: Location, rows: pa.Table) -> Location:
+    """Write a request, whole or not at all; when this returns it survives a power cut."""
+    if not len(rows):
+        raise ValueError("a request needs an event")
+    rows = rows.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    for name in _REQUIRED:
+        if rows[name].null_count:
+            raise ValueError(f"an event without {name} cannot be replayed")
+    rows = rows.sort_by([(name, "ascending") for name in _IN_ORDER])
+    request = folder / f"{time.time_ns():020d}-{uuid4().hex}.parquet"
+    content = io.BytesIO()
+    pq.write_table(rows, content, compression="none", store_schema=False)
+    try:
+        write_whole(request, content.getvalue())
+    except OSError as error:
+        try:
+            request.unlink(missing_ok=True)  # a store whose answer was lost may hold it
+        except OSError as also:
+            raise RequestInDoubtError(f"{request} may be written or not: {also}") from error
+        raise CheckpointError(f"{folder} cannot be written: {error}") from error
+    return request
+
+
+class RequestInDoubtError(CheckpointError):
+    """The store did not say whether a request was written, nor let it be deleted."""
+
+
+def each_once(
+    requested: Iterable[tuple[Any, ...]], waiting: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """The events of requests, but those that wait already, or come twice.
+
+    An event is known by its place in the source and by what it says: once a topic was recreated,
+    another event may stand in the same place.
+    """
+    known = {_said(event) for event in waiting}
+    for event in requested:
+        said = _said(event)
+        if said not in known:
+            known.add(said)
+            yield event
+
+
+def _said(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All but the timestamp: of a dead letter that is the time at which it was written."""
+    key, value, headers, *place = event[:7]
+    return (key, value, tuple(headers or ()), *place)
+
+
+def requests(folder: Location) -> tuple[Location, ...]:
+    """The requests in a folder, oldest first; none where there is no folder."""
+    return tuple(path for path in files_in(folder) if is_rows_file(path.name))
+
+
+def read_request(path: Location) -> pa.Table:
+    """The rows of a request, in the columns of `RUN_ARROW_SCHEMA`, by event time."""
+    try:
+        with open_file(path) as file:
+            found = pq.ParquetFile(file).read()
+        return found.select(RUN_ARROW_SCHEMA.names).cast(RUN_ARROW_SCHEMA)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} is not a replay request: {error}") from error
+
+
+class ReplayIntake:
+    """The requests of a job that are not taken in yet."""
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+        self._found: tuple[Location, ...] | None = None
+
+    def are_there(self, taken: Collection[str]) -> bool:
+        """Look whether there are any."""
+        self._found = tuple(path for path in requests(self._folder) if path.name not in taken)
+        return bool(self._found)
+
+    def take(self) -> tuple[Location, ...]:
+        """Return those that the last look has found, or else those that are there now."""
+        found, self._found = self._found, None
+        return requests(self._folder) if found is None else found
+
+    def delete(self, taken: Collection[str]) -> None:
+        """Delete those that a step has taken in which is done."""
+        for name in taken:
+            (self._folder / name).unlink(missing_ok=True)
+        if taken:
+            sync(self._folder)  # one that came back would be taken in again
+        if self._found is not None:
+            self._found = tuple(path for path in self._found if path.name not in taken)
