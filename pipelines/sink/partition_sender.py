@@ -171,7 +171,7 @@ class PartitionSender:
         return True
 
     def _is_known(self) -> bool:
-        """Whether what this attempt knows of the partition is known of its leader, as it is."""
+        """Whether what this attempt knows of the partition comes from its present leader."""
         if self._asked_s is None or (self._clock() - self._asked_s) * 1000 > TRUSTED_MS:
             return False
         connection = self._leaders.connection(self._where)
@@ -192,7 +192,6 @@ class PartitionSender:
         return self._batches[in_flight]
 
     def _let_go_of_known(self) -> None:
-        """Let go of what is there for good."""
         while self._batches and self._batches[0].end <= self._position:
             self._settle()
         if not self._batches or self._batches[0].answer is not None:
@@ -257,7 +256,7 @@ class PartitionSender:
         await self._begin_anew(meaning.name)
 
     async def _begin_anew(self, why: str) -> None:
-        """Drop what is in flight, and ask the leader, whoever it is by now, how far it has got."""
+        """Drop what is in flight, and ask the present leader how far it has got."""
         await self._drop_flight()
         self._asked_s = None
         await self._attempts.pause(SendUnansweredError(f"{self._where}: {why}"))

@@ -160,7 +160,7 @@ class TopicSink:
             return self._workers.run(sends)
 
     def _waits_in_vain(self, topics: Mapping[str, int]) -> bool:
-        """Whether the job is to stop, and a leader does not answer that its tasks may send to."""
+        """Whether the job is to stop, and a leader of its topics does not answer."""
         if not self._outages.is_over:
             return False
         gives_way = GivesWay(lambda: True)
@@ -207,7 +207,7 @@ class _Send:
 
 
 def _are_small(outgoing: Sequence[Outgoing]) -> bool:
-    """Whether the driver sends it itself."""
+    """Whether there is so little that the driver sends it itself."""
     reads = [out.reads for out in outgoing]
     return None not in reads and is_small(sum(one or 0 for one in reads))
 

@@ -227,7 +227,7 @@ class StepPlanner:
         sent: SequenceEnds | None,
         is_meant: Callable[[OutputPartition], bool] = lambda _: True,
     ) -> None:
-        """Check that partitions may be read, and hold the rows that a done mark says, no others."""
+        """Check that partitions may be read, and hold the rows of the done mark and no others."""
         assert self._identity is not None
         wrote = self._identity if sent is None else sent.identity
         ask = functools.partial(connections.leaders.states, producer_id=wrote.producer_id)

@@ -1,8 +1,8 @@
 """The plan of a step, and what is known of partitions once it is done: which sequence a row has.
 
 A step's rows and their order in each output partition are fixed before any goes out. So with the
-producer id, the epoch and the sequence of its first row, row n of a partition has one sequence for
-ever, whoever sends it, and a broker appends each sequence once.
+producer id, the epoch and the sequence of its first row, row n of a partition always has the
+same sequence, and a broker appends each sequence once.
 
 Pure: `sink.step_planner` asks brokers.
 """

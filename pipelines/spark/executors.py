@@ -132,7 +132,7 @@ def _is_short(context: Any) -> bool:
 
 
 def _is_of_spark(error: BaseException | None) -> bool:
-    """Tell whether Spark raised an error, or that from which it was raised."""
+    """Tell whether Spark raised an error, or one of its causes."""
     while error is not None:
         if isinstance(error, Py4JError | PySparkException):
             return True

@@ -118,7 +118,7 @@ def _partition(has: set[str], partitions: int) -> Column:
 
 
 def _place() -> Column:
-    """Return a number that grows from row to row of an input partition, and over these."""
+    """Return a number that grows from row to row, and from one input partition to the next."""
     return F.monotonically_increasing_id()
 
 
@@ -140,5 +140,5 @@ def _or_null(has: set[str], name: str, kind: str) -> Column:
 
 
 def _is_wrong(found: T.DataType, expected: tuple[str, ...]) -> bool:
-    # Whether something in it may be null is no matter.
+    # A type that may be null is the same type here.
     return found.simpleString() not in expected

@@ -90,7 +90,7 @@ class SinkFolder(StepFolder[StagedBatch, BatchDone]):
         self._sweeper.keep(entry.step, {_ROWS: {entry.folder}})
 
     def step_of(self, batch: NamedBatch) -> int | None:
-        """Return the step in which a DataFrame was written; None of a name that is new."""
+        """Return the step in which a DataFrame was written; None if the name is new."""
         found = self.read_document(_name_document(batch), lambda one: (one["name"], one["step"]))
         return None if found is None else int(found[1])
 

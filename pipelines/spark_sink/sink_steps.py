@@ -128,7 +128,7 @@ class SinkSteps:
         return log
 
     def _newest_floor_ms(self) -> int:
-        """Return how far behind now a timestamp may be: brokers forget a producer by it."""
+        """Return how old a timestamp may be: brokers forget a producer by its newest one."""
         expiry_ms = self._topics.producer_expiry_ms()
         if expiry_ms < 2 * TRUSTED_MS:
             raise TopicError(
@@ -167,7 +167,7 @@ class SinkSteps:
         return StagedBatch(step, batch, partitions, name, files)
 
     def _times_ms(self) -> tuple[int, int]:
-        """Return between which timestamps of rows are taken."""
+        """Return the oldest and the newest timestamp that a row may have."""
         topic, now_ms = self._topics.timestamps(self._topic), _now_ms()
         behind_ms = min(self._floor_ms, topic.oldest_ms or self._floor_ms)
         ahead_ms = _AHEAD_MS if topic.newest_ms is None else topic.newest_ms
@@ -219,7 +219,6 @@ class SinkSteps:
 
 
 def _files_of(summaries: Sequence[StagedTask], batch: BatchSource) -> tuple[StagedFile, ...]:
-    """Return the files that tasks have written."""
     for one in summaries:
         if one.refused is not None:
             raise RowRefusedError(f"{batch}: {one.refused}")

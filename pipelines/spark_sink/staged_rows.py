@@ -48,8 +48,7 @@ class StagingLimits:
 
     group_rows: int = ROW_GROUP_ROWS
     group_bytes: int = 8 << 20  # about so many bytes of one
-    # so much may stand in a row group with several partitions: whoever wants one of them reads the
-    # others, too
+    # so much may stand in a row group with several partitions: a reader of one of them reads all
     packed_bytes: int = 1 << 20
 
 
@@ -159,7 +158,7 @@ class StagingWriter:
                 yield rows.slice(begin, min(limits.group_rows, block.stop - begin))
 
     def _named(self, rows: pa.Table, place: int, why: str, counted: Counter[int]) -> str:
-        """Say which row is refused: by partition, place there, and key."""
+        """Name the row that is refused by its partition, its place there, and its key."""
         outputs = rows["output_partition"].to_numpy()
         partition = int(outputs[place])
         number = counted[partition] + int(np.count_nonzero(outputs[:place] == partition))

@@ -23,7 +23,7 @@
     plans/<step>     JSON: under which sequences its rows go out, written before any does
     done/<step>      JSON: what went out, written once all of it is acknowledged
 
-What keeps it whole, whoever else is at work on it:
+What keeps it whole while other processes are at work on it:
 
 - Documents and names belong to one owner and one attempt (`store.owned_folder`).
 - They are written in one order, and a step that is not done is finished (`store.step_folder`).
@@ -206,7 +206,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
         is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
         self._storage.sync(*([] if is_sure else files_around(source, batch_id)))
         if staged.run is not None:
-            # Whoever wrote its files has synced them; this syncs their names, too.
+            # The tasks have synced the files; this syncs their names, too.
             self._list_files(staged.run)
             sync(self.location("runs"))
         self._write_step("staged", staged)

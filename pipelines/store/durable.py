@@ -126,7 +126,7 @@ def replace(path: Path, text: str) -> None:
 def written_aside(path: Path) -> Iterator[Path]:
     """Give a hidden path beside this one, and rename what the block writes there to it.
 
-    Whoever needs it to last syncs the file in the block and the folder behind it.
+    A caller that needs it to last syncs the file in the block, and its folder afterwards.
     """
     written = _hidden_name(path)
     try:

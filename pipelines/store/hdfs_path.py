@@ -2,8 +2,8 @@
 
 A file is written aside, under a name that nobody else has, on to the disks of its datanodes; then
 it is renamed. Where nothing may be written over, a namenode renames for one writer alone. So what
-has a name is whole: a file that is created under its name is seen empty, for ever if its writer
-dies.
+has a name is whole. A file that is created under its own name is seen empty, and stays empty if
+its writer dies.
 
 A request is repeated while the cluster does not answer, or cannot yet. One that writes begins
 again, under another name, so a late answer to an earlier one changes nothing.
@@ -138,8 +138,6 @@ class HdfsPath(RemotePath[Cluster]):
         return f"/{self.key}"
 
     def _write(self, content: IO[bytes], *, overwrite: bool) -> None:
-        """Write a file whole."""
-
         def write(client: Any) -> None:
             aside = (self.parent / f".{self.name}.{uuid4().hex}")._path  # noqa: SLF001 - our own
             try:
@@ -224,7 +222,7 @@ class _Output(tempfile.SpooledTemporaryFile[bytes]):
 
 
 def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath | None:
-    """Return where in HDFS a URI is; None of another one."""
+    """Return where in HDFS a URI is; None if it is elsewhere."""
     if not location.startswith(f"{HDFS_SCHEME}://"):
         return None
     if location.startswith(f"{HDFS_SCHEME}:///"):
@@ -262,7 +260,7 @@ def settings_of_environment() -> Callable[[str], str | None]:
 
 
 def _user() -> str:
-    """Return who we are to Hadoop."""
+    """Return the name of this process's user in Hadoop."""
     user = os.getuid()
     try:
         return os.environ.get(_USER) or pwd.getpwuid(user).pw_name

@@ -182,7 +182,7 @@ class ObjectPath(RemotePath[Bucket]):
 
 
 def object_path(location: str, setting: Callable[[str], str | None]) -> ObjectPath | None:
-    """Return where in an object store a URI is; None of another one."""
+    """Return where in an object store a URI is; None if it is elsewhere."""
     if not location.startswith(tuple(f"{scheme}://" for scheme in OBJECT_SCHEMES)):
         return None
     scheme, bucket, key = parts_of(location)
@@ -223,7 +223,7 @@ def _region_of(bucket: str) -> str:
 
 @contextlib.contextmanager
 def _calls(path: ObjectPath) -> Iterator[Any]:
-    """Give obstore, whose errors become those of a file system, and name the object."""
+    """Give obstore; turn its errors into those of a file system, with the object's name."""
     obstore = load("obstore", _USE, error=CheckpointError)
     refused = obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError
     try:
@@ -250,7 +250,7 @@ def _store_in_words(error: Exception) -> str:
 
 
 def _delete(obstore: Any, store: Any, keys: str | list[str]) -> None:
-    """Delete objects, which need not be there: some stores are asked one by one, and tell."""
+    """Delete objects, which need not be there: some stores raise for one that is not."""
     with contextlib.suppress(FileNotFoundError):
         obstore.delete(store, keys)
 

@@ -58,7 +58,7 @@ class OwnedFolder:
 
     @property
     def storage(self) -> Storage:
-        """The folder itself, for whoever looks at the owner before it writes."""
+        """The folder itself, for callers that check the owner before they write."""
         return self._storage
 
     def location(self, name: str = "") -> Location:
@@ -118,26 +118,25 @@ class OwnedFolder:
         return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
 
     def _made_by(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Say whose the folder is, if it does not say so yet; return what it says."""
+        """Write `format.json`, if it is not there yet; return what it says."""
         storage = self._storage
         if not storage.exists(FORMAT_DOCUMENT):
-            # Asked once more: another start may have made it meanwhile.
+            # Asked once more: another start may have made the folder meanwhile.
             if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
                 raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
             storage.make_folder("")
-            # The first of all, so that a folder that is not empty always says whose it is.
+            # The first document of all: a folder that is not empty then always names its owner.
             storage.create(FORMAT_DOCUMENT, as_text(document))
         return self.read_document(FORMAT_DOCUMENT, dict) or {}
 
     def _take(self, folders: Iterable[str], decisive: Iterable[str]) -> None:
-        """Take the folder over for this process."""
         for folder in folders:
             self._storage.make_folder(folder)
         self._ownership.take()
         for folder in ("", OWNERS_FOLDER, HEARTBEATS_FOLDER, *folders):
             self._storage.drop_unfinished(folder)
         for folder in decisive:
-            # Whoever wrote the newest of them may have died before it was sure to last.
+            # The process that wrote the newest of them may have died before it was synced.
             self._storage.sync(folder)
 
 

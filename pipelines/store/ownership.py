@@ -6,7 +6,7 @@ which one process alone can do::
     owners/<generation>      who took it
     heartbeats/<generation>  written over each second, until that life says that it is over
 
-Two rules, of which each covers what the other cannot:
+Two rules; each covers what the other cannot:
 
 - **At the start** a driver that finds the newest owner alive is refused, and told whose heartbeat
   that is. This is a courtesy, and may be wrong: a process that was paused looks dead.
@@ -58,7 +58,7 @@ _KEPT: Final = 20
 
 
 def _steady_s() -> float:
-    """Return the time by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -106,7 +106,7 @@ class Ownership:
         return self._newer is not None
 
     def take(self) -> None:
-        """Take the checkpoint over from whoever had it last."""
+        """Take the checkpoint over from the process that had it last."""
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
@@ -161,7 +161,6 @@ class Ownership:
                 self._beat()
 
     def _look(self) -> None:
-        """Look for a newer owner."""
         begun_s = self._steady_s()
         newest = _newest(self._storage)
         if newest > self.generation:
@@ -211,7 +210,7 @@ def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: boo
 
 
 def _watched(storage: Storage, generation: int, first: _Beat, stale_s: float) -> _Beat:
-    """Return the heartbeat once it has changed, or after a while."""
+    """Return the heartbeat once it has changed, or after `stale_s`."""
     deadline_s = time.monotonic() + stale_s
     last = first
     while last == first and time.monotonic() < deadline_s:
@@ -237,7 +236,7 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
 
 
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
-    """Who an owner is; None where that is not known. Whether it lives, its heartbeat tells."""
+    """Return the process that is the owner; None if that is not known."""
     with contextlib.suppress(CheckpointError):
         return read_document(storage, _owner(generation), ProcessIdentity.from_document)
     return None

@@ -6,7 +6,7 @@
     spark/commits/<batch>   written once a batch is through
     spark/sources/0/0       where the first batch begins
 
-Spark renames these files into place and syncs none of them. What a step rests on of them is synced
+Spark renames these files into place and does not sync them. Those that a step rests on are synced
 before the step is logged (`files_around`), and the newest commit once it is seen. So a power cut
 leaves at most the newest plan and the newest commit cut short, and neither is in the log.
 """
@@ -104,7 +104,7 @@ class SparkPart:
             return {}
 
     def drop(self, source: str) -> None:
-        """Delete a folder of Spark's of which nothing is in the log."""
+        """Delete a folder of Spark's that the log knows nothing of."""
         self._created.clear()
         self._storage.delete(source)
 

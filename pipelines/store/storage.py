@@ -124,7 +124,7 @@ def write_whole(location: Location, content: bytes) -> None:
 
 LOCAL_SCHEME: Final = "file:"
 _RETRY: Final = Retry(most=6, backoff=Backoff(initial_ms=200, maximum_ms=3_200, jitter=0))
-"""A document is asked for again of which the store has not said who has created it."""
+"""So often a store is asked, at most, who has created a document."""
 _Place = TypeVar("_Place", Path, ObjectPath | HdfsPath)
 
 
@@ -195,7 +195,7 @@ class Storage(SparkFolder, Protocol):
 
 
 def local_path(location: str) -> Path | None:
-    """Return the local path of a path or URI; None of one that is not local.
+    """Return the local path of a path or URI; None if it is not local.
 
     Without a session: what a path without a scheme means to Spark, its settings may change.
     """
@@ -300,8 +300,8 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
 
     A document is created by a conditional put, or by a rename that writes over nothing: a store
     does either for one writer alone. The answer may be lost, and the client then asks again and is
-    told that there is one: so whoever is refused, or hears nothing, reads the document. It says
-    whose it is (`store.owned_folder`), so with our own text in it we have created it.
+    told that there is one: so a client that is refused, or gets no answer, reads the document. The
+    document names its owner (`store.owned_folder`): with our own text in it, we have created it.
     """
 
     @property

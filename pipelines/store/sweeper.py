@@ -46,7 +46,7 @@ class Sweeper:
         self._add({folder: (step, names) for folder, names in kept.items()}, ())
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs; whoever opens their folder finds what is left of them."""
+        """Delete files that nobody needs; readers of their folder may find some for a while."""
         self._add({}, names)
 
     def keep_source(self, source: str) -> None:
@@ -67,7 +67,7 @@ class Sweeper:
             self._thread.shutdown()
 
     def _add(self, kept: Mapping[str, tuple[int, Collection[str]]], files: Sequence[str]) -> None:
-        """Delete more; what a step keeps of a folder says all that the steps before it said."""
+        """Delete more. For a folder, only what the newest step keeps counts."""
         with self._lock:
             self._kept |= kept
             self._files += files
@@ -78,7 +78,7 @@ class Sweeper:
             self._thread.submit(self._try_to_sweep)
 
     def _try_to_sweep(self) -> None:
-        """Delete, for several steps at once; what one call fails to delete, the next one finds."""
+        """Delete for several steps at once; the next call finds what this one fails to delete."""
         self._closing.wait(_PAUSE_S)
         if self._closing.is_set() and self._is_away:
             return
@@ -104,12 +104,10 @@ class Sweeper:
 
 
 def _step_of(name: str) -> int:
-    """Return the step that a folder's name holds."""
     step = name.partition("-")[0]
     return int(step) if step.isdecimal() else -1
 
 
 def _owner_of(name: str) -> int:
-    """Return the generation that a folder's name holds."""
     parts = name.split("-")
     return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0

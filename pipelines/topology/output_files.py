@@ -1,7 +1,7 @@
 """The files of records that a topology's outputs write, and of dead letters.
 
-A task writes into files of its own, and nobody reads one who is not told its name
-(`store.part_files`): so nobody reads half a file, nor one of an attempt that was given up.
+A task writes into files of its own. A reader is told their names (`store.part_files`), so nobody
+reads half a file, nor one of an attempt that was given up.
 """
 
 from __future__ import annotations

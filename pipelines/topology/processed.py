@@ -131,7 +131,7 @@ class Processed:
         return {path.parent.parent.name for path in later}
 
     def _with_files(self, moved: Callable[[Any], Any]) -> Self:
-        """The same with other names of its files."""
+        """Return the same with other names of its files."""
 
         def each(paths: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(moved(path) for path in paths)

@@ -261,7 +261,7 @@ class Processing:
         return found
 
     def _processed(self, step: int) -> Processed | None:
-        """What became of a step's events; None as long as it is not known."""
+        """Return what became of a step's events; None as long as that is not known."""
         return self._checkpoint.processed(
             step, lambda document: Processed.from_document(document, self._checkpoint.location())
         )

@@ -63,7 +63,7 @@ class ReplayedLetters:
             self._taken = None
 
     def _left(self, letters: set[Letter]) -> set[Letter]:
-        """Return letters that no document notes which has not been read yet."""
+        """Return the letters that the documents not read yet do not note."""
         names = set(self._storage.names(_FOLDER))
         for name in names - self._read:
             spans = read_document(self._storage, f"{_FOLDER}/{name}", self._spans) or ()

@@ -74,7 +74,7 @@ class SurvivingTasks:
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Run tasks side by side, and give their results in order."""
         recorded = [self._recorded(task) for task in tasks]
-        # Those with most to do first, so that none of them is what all others wait for.
+        # Those with most to do first, so that the others need not wait for one of them.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
         if self._survives([recorded[place] for place in order]):
             return [one.result() for one in recorded]
@@ -93,7 +93,7 @@ class SurvivingTasks:
         raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
 
     def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
-        """Run tasks, none of them again; None if a process has died in one."""
+        """Run each task once; return None if a process has died in one."""
         recorded = [self._recorded(task) for task in tasks]
         with self._workers.ended_at(self._is_stopping):
             survived = self._survives(recorded)
@@ -148,7 +148,7 @@ class SurvivingTasks:
         return _Recorded(task, self._folder / f"result-{uuid4().hex}.pickle")
 
     def _survives(self, recorded: Sequence[_Recorded]) -> bool:
-        """Run tasks; whether no process has died."""
+        """Run tasks; return whether no process has died."""
         try:
             with self._workers.beside_reading():
                 self._workers.run(recorded, retries=False)

@@ -93,7 +93,6 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
 
 
 def _check_transactional(process: ProcessSettings, topology: TransactionalTopology) -> None:
-    """Check that settings go together with transactions."""
     if not topology.is_of_ordered_stream:
         raise TopologyFileError(
             f"topology {topology.name!r}: a job cannot run its spout "

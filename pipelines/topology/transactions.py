@@ -221,8 +221,6 @@ class Transactions:
 
 
 class _StepTransaction(TransactionTries["Prepared", Committed]):
-    """The transaction of a step."""
-
     def __init__(
         self,
         transactions: Transactions,
