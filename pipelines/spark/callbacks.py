@@ -14,11 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from pyspark.sql import SparkSession
-
-    T = TypeVar("T")
 
 
 _forgotten: Final[set[str]] = set()

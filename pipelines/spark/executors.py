@@ -19,11 +19,8 @@ from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeVar
 
     from pyspark.sql import SparkSession
-
-    T = TypeVar("T")
 
 
 _LOOKS_EACH_S: Final = 0.5

@@ -24,10 +24,7 @@ from sequitur.pipelines.spark.tasks import parallelism
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from pyspark.sql import DataFrame
-
-    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 OrderBy: TypeAlias = "str | Column | Sequence[str | Column]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sequitur.errors import RowRefusedError, SinkError, TopicError
 from sequitur.kafka.admin import KafkaTopics
@@ -22,10 +22,11 @@ from sequitur.pipelines.sink.step_plans import SequenceEnds
 from sequitur.pipelines.spark.tasks import SparkWorkers
 from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
 from sequitur.pipelines.spark_sink.placed_rows import check_columns, rows_in_order
-from sequitur.pipelines.spark_sink.sent_rows import SendStaged, StagedRows
 from sequitur.pipelines.spark_sink.staged_rows import (
     SUMMARY_SCHEMA,
     RowRules,
+    SendStaged,
+    StagedRows,
     StagedTask,
     StagingWriter,
 )
@@ -35,15 +36,12 @@ from sequitur.pipelines.workers import all_of, blocks_for, is_small
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sequitur.kafka.settings import KafkaSettings
     from sequitur.pipelines.sink.step_planner import Planned
     from sequitur.pipelines.spark_sink.batch_source import BatchSource, NamedBatch
     from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
-
-    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 _AHEAD_MS: Final = 30 * 60_000

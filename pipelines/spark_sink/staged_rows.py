@@ -1,11 +1,13 @@
-"""Staging a batch in Spark's tasks.
+"""The rows of a batch in Spark's tasks: staged in files, and sent from them.
 
 Rows come in their order, and are checked and kept in files. A row that the topic does not take is
-told before anything of its batch is out.
+told before anything of its batch is out. What is sent is read from the files: the same rows in the
+same order, each time.
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections import Counter
 from dataclasses import dataclass
@@ -14,19 +16,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from sequitur.pipelines.rows.layout import Headers, open_rows, record_batches
 from sequitur.pipelines.rows.stage import not_taken, payload_sizes, tables_up_to
 from sequitur.pipelines.spark.partition_blocks import packed, stretches
 from sequitur.pipelines.spark_sink.batch_documents import RowGroup, StagedFile
 from sequitur.pipelines.store.part_files import ROW_GROUP_ROWS, PartFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sequitur.kafka.record_format import RecordLimit
+    from sequitur.pipelines.rows.layout import KafkaBatch
+    from sequitur.pipelines.rows.release import Batches
+    from sequitur.pipelines.sink.block_writer import BlockWriter
     from sequitur.pipelines.store.storage import Location
-
-    Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 STAGED_SCHEMA: Final = pa.schema(
@@ -173,3 +178,65 @@ class StagingWriter:
 def _first(is_refused: Any, why: str) -> tuple[int, str] | None:
     places = np.flatnonzero(is_refused)
     return (int(places[0]), why) if len(places) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The rows of some partitions."""
+
+    folder: Location
+    files: tuple[StagedFile, ...]
+    now_ms: int  # the timestamp of rows without one; epoch ms
+    # no timestamp is older: a batch that is sent long after it was staged keeps to what brokers
+    # remember
+    earliest_ms: int
+
+    def each(self, partitions: range) -> Iterator[Batches]:
+        """Return the records of partitions, one after the other, without empty ones.
+
+        What gives a partition's is to be used up before the next one's is taken.
+        """
+        for file in self.files:
+            with (
+                open_rows(self.folder / file.name) as opened,
+                pq.ParquetFile(opened) as parquet,
+            ):
+                read = functools.lru_cache(1)(functools.partial(_group, parquet))
+                for partition in _partitions_of(file, partitions):
+                    yield partition, functools.partial(self._laid_out, file, read, partition)
+
+    def _laid_out(
+        self, file: StagedFile, read: Callable[[int], pa.Table], partition: int, limit: int
+    ) -> Iterator[KafkaBatch]:
+        for number, group in enumerate(file.groups):
+            if partition not in dict(group):
+                continue
+            rows = read(number)
+            if len(group) > 1:
+                rows = rows.filter(pa.array(rows["output_partition"].to_numpy() == partition))
+            times = rows["timestamp_ms"].fill_null(self.now_ms).to_numpy()
+            headers = Headers.of(rows["headers"].combine_chunks())
+            times = np.maximum(times, self.earliest_ms)
+            yield from record_batches(rows["key"], rows["value"], headers, times, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class SendStaged:
+    """Sends the staged rows of some partitions, in a task."""
+
+    writer: BlockWriter
+    rows: StagedRows
+    partitions: range
+
+    def __call__(self) -> dict[int, int]:
+        """Send them; how many each partition has."""
+        return self.writer.write(self.rows.each(self.partitions))
+
+
+def _group(parquet: pq.ParquetFile, number: int) -> pa.Table:
+    return parquet.read_row_group(number, use_threads=False)
+
+
+def _partitions_of(file: StagedFile, partitions: range) -> list[int]:
+    found = {number for group in file.groups for number, _rows in group}
+    return sorted(found & {*partitions})

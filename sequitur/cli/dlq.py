@@ -171,7 +171,7 @@ def request(
 ) -> None:
     """Write a request for dead letters into the job's checkpoint, and say what became of each."""
     from sequitur.cli.dead_letters import request_rows  # noqa: PLC0415
-    from sequitur.pipelines.topology.replayed import (  # noqa: PLC0415
+    from sequitur.pipelines.topology.replays import (  # noqa: PLC0415
         ReplayedLetters,
         request_letters,
     )

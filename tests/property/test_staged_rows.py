@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sequitur.kafka.record_batch import NO_STAMP, StoredRecord, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.spark_sink.sent_rows import StagedRows
 from sequitur.pipelines.spark_sink.staged_rows import (
     STAGED_SCHEMA,
     RowRules,
+    StagedRows,
     StagingLimits,
     StagingWriter,
 )

@@ -33,8 +33,12 @@ from sequitur.pipelines.rows.layout import read_oversized, write_oversized
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending
-from sequitur.pipelines.topology.replayed import ReplayedLetters
-from sequitur.pipelines.topology.replays import read_request, requests, write_request
+from sequitur.pipelines.topology.replays import (
+    ReplayedLetters,
+    read_request,
+    requests,
+    write_request,
+)
 from sequitur.pipelines.topology.step_runs import write_replayed
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
 

@@ -15,8 +15,8 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.stage import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.store.storage import LocalStorage
-from sequitur.pipelines.topology.replayed import ReplayedLetters
 from sequitur.pipelines.topology.replays import (
+    ReplayedLetters,
     each_once,
     read_request,
     replays_folder,
