@@ -1,14 +1,23 @@
-"""The Java that runs Kafka and Spark: where it is, and whether it is new enough."""
+"""The jars of the broker and of Spark's Kafka connector, exactly as the lock names them.
+
+``jars.lock`` holds the coordinates and the SHA-256 of each jar, and no host name: Ivy, which
+pyspark ships, fetches from where it fetches by default, or from where the Ivy settings file named
+by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
+``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
+
+    sequitur setup                                  fetch and verify all but s3 and hdfs
+    python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
+    python -m sequitur.pipelines.jars lock          resolve its roots, and write the lock anew
+    python -m sequitur.pipelines.jars lock org.apache.kafka:kafka_2.13:4.4.0   with a root moved
+"""
 
 import argparse
 import fcntl
-import functools
 import hashlib
 import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,78 +30,12 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from sequitur.base.process import user_folder
+from sequitur.base.retry import Backoff, Retry, any_of
 from sequitur.base.standard_streams import reserve_descriptors
 from sequitur.base.text import renamed
-from sequitur.errors import JarError, JarFetchError, JarHashError, JavaError, SequiturError
+from sequitur.errors import JarError, JarFetchError, JarHashError, SequiturError
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.store import durable
-
-MINIMUM_VERSION: Final = 17
-_ADVICE: Final = (
-    f"install Java {MINIMUM_VERSION} or newer, on Debian: apt-get install openjdk-17-jre-headless"
-)
-# `openjdk version "17.0.15"`, and before Java 9 `java version "1.8.0_452"`.
-_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-
-
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A Java runtime: its program and its feature version, such as 17."""
-
-    program: Path
-    version: int
-
-
-def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of ``JAVA_HOME``, or else of ``PATH``."""
-    home = environ.get("JAVA_HOME")
-    if home:
-        program = Path(home, "bin", "java")
-        if not os.access(program, os.X_OK):
-            raise JavaError(
-                f"JAVA_HOME is {home}, and there is no Java there: correct it, or {_ADVICE}"
-            )
-    else:
-        found = shutil.which("java", path=environ.get("PATH", os.defpath))
-        if found is None:
-            raise JavaError(f"Java is not installed: {_ADVICE}")
-        program = Path(found)
-    version = _version(program)
-    if version < MINIMUM_VERSION:
-        raise JavaError(f"{program} is Java {version}, too old: {_ADVICE}")
-    return Java(program, version)
-
-
-@functools.cache
-def _version(program: Path) -> int:
-    """Ask the program which Java it is; once a process, because the answer costs a JVM's start."""
-    try:
-        run = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaError(f"{program} does not run ({error}): {_ADVICE}") from error
-    match = _VERSION.search(run.stderr + run.stdout)
-    if match is None:
-        said = (run.stderr + run.stdout).strip() or "nothing"
-        raise JavaError(
-            f"{program} does not print its version (exit {run.returncode}, it says: {said}): "
-            f"{_ADVICE}"
-        )
-    return int(match.group(1))
-
-
-# The jars of the broker and of Spark's Kafka connector, exactly as the lock names them.
-#
-# ``jars.lock`` holds the coordinates and the SHA-256 of each jar, and no host name: Ivy, which
-# pyspark ships, fetches from where it fetches by default, or from where the Ivy settings file named
-# by ``SEQUITUR_IVY_SETTINGS`` says (a mirror, a proxy). The jars are kept outside the tree, in
-# ``$SEQUITUR_CACHE`` or else the user's cache folder, and shared by all checkouts.
-#
-#     sequitur setup                                  fetch and verify all but s3 and hdfs
-#     python -m sequitur.pipelines.jars list broker   the paths of a group's jars, one a line
-#     python -m sequitur.pipelines.jars lock          resolve its roots, and write the lock anew
-#     python -m sequitur.pipelines.jars lock org.apache.kafka:kafka_2.13:4.4.0   with a root moved
-
 
 _ROOTS: Final = "roots"
 _ASKED_FOR: Final = ("s3", "hdfs")
@@ -110,13 +53,17 @@ _TRANSITIVE: Final = ("broker",)
 """Groups whose dependencies come along: Spark itself brings those of the others, and some of them
 in other versions."""
 
-_FETCH_ATTEMPTS: Final = 3
 _FETCH_TIMEOUT_S: Final = 600
 _HASH: Final = re.compile("[0-9a-f]{64}")
 # A part becomes part of a path: nothing in it may lead out of the cache.
 _PART: Final = r"([\w-][\w.-]*)"
 _COORDINATES: Final = re.compile(f"{_PART}:{_PART}:{_PART}", re.ASCII)
 _LOG_LINES_SHOWN: Final = 15
+_RETRY: Final = Retry(
+    most=3,
+    backoff=Backoff(initial_ms=0, jitter=0),
+    tell=lambda why, _left_s: _log(f"{why}\nfetching again"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +240,7 @@ def _fetch_by_ivy(jars: Sequence[LockedJar], target: Path) -> None:
     _log(f"fetching {len(jars)} jars into {target.parent}")
     wanted = [jar.coordinates for jar in jars]
     pattern = target / "[organisation]" / "[artifact]-[revision].[ext]"
-    for attempt in range(1, _FETCH_ATTEMPTS + 1):
-        try:
-            _run_ivy(wanted, pattern)
-        except JarFetchError as error:
-            if attempt == _FETCH_ATTEMPTS:
-                raise
-            _log(f"{error}\nfetching again, attempt {attempt + 1} of {_FETCH_ATTEMPTS}")
-        else:
-            return
+    _RETRY.run(lambda: _run_ivy(wanted, pattern), any_of(JarFetchError))
 
 
 def _run_ivy(wanted: Iterable[str], pattern: Path, transitive: bool | None = None) -> None:

@@ -1,21 +1,20 @@
-"""An archive of the classes that a JVM loads."""
+"""spark-submit for the jobs: the command line, and a process that becomes it."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pwd
 import re
-import shutil
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from sequitur.errors import JavaError, PipelineError
-from sequitur.pipelines.jars import cache_directory, find_java, jars_of_spark
+from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.jars import jars_of_spark
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.spark_settings import (
     JARS,
     MASTER,
@@ -24,58 +23,10 @@ from sequitur.pipelines.spark_settings import (
     spark_defaults,
     spark_home,
 )
-from sequitur.pipelines.store import durable
 from sequitur.pipelines.submitted import hand_output_on, java_locale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class ClassArchive:
-    """A program's classes as the JVM keeps them, parsed and verified: a start costs less CPU.
-
-    The JVM itself checks that an archive is of its own version and of these jars, and starts
-    without it otherwise. A JVM writes it at an orderly end, into a folder of its own; from there
-    it is moved to the cache as a whole, so that no other JVM maps a part of one: that would crash.
-    """
-
-    shared: Path
-    own: Path
-
-    @classmethod
-    def of(cls, program: str, java: Path, class_path: str, directory: Path) -> ClassArchive:
-        """Name the archive of a program, a Java and a class path."""
-        stat = java.resolve().stat()
-        key = f"{java.resolve()} {stat.st_size} {stat.st_mtime_ns} {class_path}"
-        name = f"{program}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
-        return cls(cache_directory() / "classes" / name, directory / "classes.jsa")
-
-    def option(self) -> str:
-        """Return the JVM's option that uses the archive, or creates it."""
-        return next(iter(self.use()), self.create())
-
-    def create(self) -> str:
-        """Return the JVM's option that creates the archive."""
-        return f"-XX:ArchiveClassesAtExit={self.own}"
-
-    def use(self) -> list[str]:
-        """Return the JVM's option that uses the archive; none as long as there is no archive."""
-        return [f"-XX:SharedArchiveFile={self.shared}"] if self.shared.exists() else []
-
-    def publish(self) -> None:
-        """Move an archive that a JVM has written at its end to where the next one finds it."""
-        if not self.own.exists():
-            return
-        # It only saves time: a full disk or a read-only cache is not worth an error.
-        with contextlib.suppress(OSError):
-            self.shared.parent.mkdir(parents=True, exist_ok=True)
-            with durable.written_aside(self.shared) as aside:
-                shutil.move(self.own, aside)
-                durable.sync(aside)
-
-
-# spark-submit for the jobs: the command line, and a process that becomes it.
 
 
 DEFAULT_MASTER: Final = "local[2,4]"

@@ -33,7 +33,7 @@ import sequitur.pipelines.topology.batch  # noqa: F401 - so that they are loaded
 
 
 class _Traceback:
-    """Python's `traceback`, silent on that whoever had asked is gone.
+    """Python's `traceback`, silent where the process that asked is gone.
 
     The job has ended then, or given a task up; nobody has to be told by each of its workers.
     """

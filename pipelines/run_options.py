@@ -1,4 +1,9 @@
-"""The settings of the jobs, composed of the sections of the packages below."""
+"""What a job is given: its settings, by section, and the options of a single run.
+
+The scripts for spark-submit, `sequitur reorder`, `sequitur process` and the demo all take the
+options from `RunOptions`: a field is the flag, its default, its help, and what is handed on to
+spark-submit.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +36,6 @@ class ProcessJob(ReorderJob):
     """What the process job needs: a topology behind the reorder stage."""
 
     process: ProcessSettings = ProcessSettings()
-
-
-# What a single run of a job is told beside its settings: each option is declared once, here.
-#
-# The scripts for spark-submit, `sequitur reorder`, `sequitur process` and the demo all take them
-# from `RunOptions`: a field is the flag, its default, its help, and what is handed on to
-# spark-submit.
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ class Workers(Protocol):
             retries: Whether a task whose process has died is run again before all of them fail. It
                 is False where the caller itself looks for what kills the process. Spark goes by its
                 own settings.
-            title: What they do, for whoever watches them at work.
+            title: What they do, for Spark's pages.
         """
 
     def reason_of(self, error: Exception) -> str | None:
-        """Return what a task failed of; None of an error that is not of tasks."""
+        """Return what a task failed of; None for an error that is not of tasks."""
 
     def is_death(self, error: Exception) -> bool:
         """Tell whether tasks failed since a process died, and not by an exception in it."""

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.base.retry import Backoff
-from sequitur.base.settings import Duration, Section, Size, milliseconds
+from sequitur.base.settings import Section
+from sequitur.base.units import Duration, Size, milliseconds
 from sequitur.kafka.record_format import Compression
 from sequitur.kafka.records import check_producer_name
 

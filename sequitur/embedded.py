@@ -38,8 +38,9 @@ from confluent_kafka.admin import AdminClient
 from sequitur.base.child_processes import holding_signals
 from sequitur.base.ports import HOST, answers, choose_free, is_free
 from sequitur.errors import BrokerStartError, PipelineError, PortInUseError
-from sequitur.pipelines.jars import find_java, locked_jars
-from sequitur.pipelines.launch import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,14 +18,8 @@ from pydantic import (
 )
 
 from sequitur.base.json_field import parse_key
-from sequitur.base.settings import (
-    Address,
-    Duration,
-    Section,
-    format_duration,
-    milliseconds,
-    split,
-)
+from sequitur.base.settings import Section, split
+from sequitur.base.units import Address, Duration, format_duration, milliseconds
 from sequitur.consumer.reorder.event_time import EventTimeSpec
 from sequitur.consumer.reorder.late_policy import DataLoss, LatePolicy, ReorderMode
 from sequitur.consumer.reorder.learned_delay import LATENESS_LIMIT_MS, DelayPolicy

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from sequitur.base.settings import Duration, Section, milliseconds
+from sequitur.base.settings import Section
+from sequitur.base.units import Duration, milliseconds
 from sequitur.consumer.topology.engine.plan import Ordering, Rules
 from sequitur.consumer.topology.settling.outcomes import RetryPolicy
 from sequitur.kafka.settings import Topic

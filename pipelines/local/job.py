@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from sequitur.base.retry import print_line
-from sequitur.base.settings import format_duration
+from sequitur.base.units import format_duration
 from sequitur.kafka.settings import settings_of
 from sequitur.pipelines._stop import calling_at_stop
 from sequitur.pipelines.local.arrow_pool import use_small_pool

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sequitur.kafka.partition import SourcePartition
-    from sequitur.pipelines.store.checkpoint import Checkpoint, SparkPart
+    from sequitur.pipelines.store.checkpoint import Checkpoint
+    from sequitur.pipelines.store.spark_part import SparkPart
     from sequitur.pipelines.store.storage import Storage
 
 _VERSION: Final = "v1"

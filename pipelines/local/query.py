@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import Planner

@@ -37,8 +37,9 @@ from sequitur.pipelines.ordering.source import BatchSource
 from sequitur.pipelines.rows.columns import READ_SCHEMA, spread
 from sequitur.pipelines.sink.sink import timestamp_rule
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
-from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER, Checkpoint
-from sequitur.pipelines.store.ownership import step_name
+from sequitur.pipelines.store.checkpoint import Checkpoint
+from sequitur.pipelines.store.owned_folder import step_name
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.workers import ThisProcess, blocks_for
 

@@ -28,8 +28,8 @@ from sequitur.base.json_field import (
     which_fields,
     which_names,
 )
-from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder.reasons import LATE
 from sequitur.kafka.partition import KeyPartitioner
 from sequitur.pipelines.ordering.key_tasks import WrittenFile, files_of, one_of_each

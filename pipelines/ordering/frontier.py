@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder.clock import LONGEST_TICK_MS, Look
 from sequitur.consumer.reorder.learned_delay import LearnedDelays, learn
 from sequitur.consumer.reorder.sorted_run import least_frontier_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from sequitur.base.settings import format_duration
+from sequitur.base.units import format_duration
 from sequitur.consumer.reorder.clock import LONGEST_TICK_MS
 from sequitur.errors import UnansweredError
 

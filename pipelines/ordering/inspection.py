@@ -16,14 +16,10 @@ from sequitur.base.time_format import BEFORE_ALL_TIME_MS
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.ordering.job_report import counts, promised_and_achieved, step_summary
-from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
-from sequitur.pipelines.store.documents import (
-    empty_partitions,
-    files_document_name,
-    files_of,
-    read_document,
-)
+from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT, empty_partitions
+from sequitur.pipelines.store.documents import read_document
 from sequitur.pipelines.store.job_identity import check_format
+from sequitur.pipelines.store.run_files import files_document_name, files_of
 from sequitur.pipelines.store.storage import open_file, storage_at
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sequitur.errors import CheckpointError
 from sequitur.kafka.log_reading import EARLIEST
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines._stop import StopRequestedError
-from sequitur.pipelines.store.checkpoint import WAY_ON
+from sequitur.pipelines.store.spark_part import WAY_ON
 
 if TYPE_CHECKING:
     import threading

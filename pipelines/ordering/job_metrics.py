@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from sequitur.base.settings import parse_address
+from sequitur.base.units import parse_address
 from sequitur.consumer.reorder.reasons import QUARANTINE_REASONS
 from sequitur.errors import ReorderError
 

@@ -39,7 +39,7 @@ from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.rows.columns import SOURCE_ORDER, sources
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.store.documents import NO_FORMER_JOB, FormerJob
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB, FormerJob
 
 if TYPE_CHECKING:
     import contextlib

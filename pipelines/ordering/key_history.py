@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder import ReorderMode
 from sequitur.consumer.reorder.key_state import Fold, KeyState
 from sequitur.consumer.reorder.lateness import LateJudge

@@ -7,29 +7,30 @@ import threading
 from typing import TYPE_CHECKING
 
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
-from sequitur.consumer.reorder.step_log import StepKind
-from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
+from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
+from sequitur.pipelines.store.step_folder import LogEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sequitur.consumer.reorder.sorted_run import Run
-    from sequitur.consumer.reorder.step_log import StagedStep, Step, StepDone, StepEntry
+    from sequitur.consumer.reorder.step_log import StagedStep, Step
     from sequitur.pipelines.store.checkpoint import Checkpoint
 
 
-class LoggedSteps:
+class LoggedSteps(LogEnd[StepEntry, StepDone]):
     """The newest logged step, the steps staged after it, and the newest done mark.
 
     They are as on disk. One thread stages steps, and one logs them and marks them as done.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._checkpoint = checkpoint
         self._lasting: tuple[str, int] | None = None
         self._is_resetting = False
         self._lock = threading.Lock()
-        self.entry, self.done = checkpoint.latest()
         self.staged = checkpoint.staged(self.entry)
 
     @property
@@ -37,11 +38,6 @@ class LoggedSteps:
         """The newest step of all, staged or logged; None before the first."""
         staged = self.staged
         return staged[-1] if staged else self.entry
-
-    @property
-    def is_entry_done(self) -> bool:
-        """Whether nothing of the newest step that is logged is left to write."""
-        return self.entry is None or self.done.step >= self.entry.step
 
     @property
     def is_done(self) -> bool:
@@ -96,11 +92,6 @@ class LoggedSteps:
             # In this order: another thread must not find all steps done between the two.
             self.entry = entry
             self.staged = tuple(one for one in self.staged if one.step > entry.step)
-
-    def mark_done(self, done: StepDone) -> None:
-        """Mark the newest step that is logged as done."""
-        self._checkpoint.write_done(done)
-        self.done = done
 
     @contextlib.contextmanager
     def resetting(self) -> Iterator[None]:

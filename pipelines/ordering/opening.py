@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sequitur.base.settings import format_duration, milliseconds
+from sequitur.base.units import format_duration, milliseconds
 from sequitur.consumer.reorder.event_time import identity_of
 from sequitur.errors import CheckpointError, TopicError
 from sequitur.pipelines.ordering.engine import ReorderEngine
 from sequitur.pipelines.ordering.job_input import input_topics
 from sequitur.pipelines.ordering.logged_steps import LoggedSteps
-from sequitur.pipelines.sink.sink import TRUSTED_MS, Outputs, OutputTopic
+from sequitur.pipelines.sink.partition_sender import TRUSTED_MS
+from sequitur.pipelines.sink.sink import Outputs, OutputTopic
 from sequitur.pipelines.store.job_identity import JobIdentity
-from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT
+from sequitur.pipelines.store.owned_folder import FORMAT_DOCUMENT
 from sequitur.pipelines.topology.processing import Processing
-from sequitur.pipelines.topology.topology_file import (
-    check_settings,
-    check_stores,
-)
+from sequitur.pipelines.topology.topology_file import check_settings, check_stores
 
 if TYPE_CHECKING:
     from sequitur.consumer.reorder import ReorderSettings

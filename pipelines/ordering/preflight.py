@@ -12,7 +12,7 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import parse_address
+from sequitur.base.units import parse_address
 from sequitur.errors import CheckpointError, ReorderError, TopicError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.broker_check import require_broker

@@ -14,13 +14,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sequitur.base.process import beside
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.errors import ReorderError
 from sequitur.kafka.error_codes import Action, Request, codes_of, java_exception
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.ordering.restarts import POLL_S, Ticks
 from sequitur.pipelines.session import log_level
-from sequitur.pipelines.spark.tasks import calling_connection, forget, reason_of, text_of
+from sequitur.pipelines.spark.callbacks import calling_connection, forget
+from sequitur.pipelines.spark.tasks import reason_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

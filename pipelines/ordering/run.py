@@ -21,7 +21,7 @@ from sequitur.pipelines.ordering.progress import print_step
 from sequitur.pipelines.ordering.restarts import Restarts
 from sequitur.pipelines.sink.sink import TopicSink
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.documents import check_epoch, folder_of_epoch
+from sequitur.pipelines.store.epochs import check_epoch, folder_of_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,8 @@ from sequitur.errors import TopicError
 from sequitur.pipelines.ordering.query import SparkQuery
 from sequitur.pipelines.ordering.source import KafkaSource
 from sequitur.pipelines.ordering.worker_look import WorkerLook
-from sequitur.pipelines.spark.tasks import SparkWorkers, watched_executors
+from sequitur.pipelines.spark.executors import watched_executors
+from sequitur.pipelines.spark.tasks import SparkWorkers
 from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from sequitur.pipelines.ordering.on_step import OnStep
 from sequitur.pipelines.ordering.quarantine_watch import QuarantineWatch
 from sequitur.pipelines.ordering.steps_ahead import StepsAhead
 from sequitur.pipelines.sink.sink import Outgoing
-from sequitur.pipelines.store.checkpoint import FIRST_SPARK_FOLDER
-from sequitur.pipelines.store.documents import NO_FORMER_JOB
+from sequitur.pipelines.store.job_identity import NO_FORMER_JOB
+from sequitur.pipelines.store.spark_part import FIRST_SPARK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from sequitur.pipelines.rows.selection import Selection
     from sequitur.pipelines.sink.sink import Outputs, OutputTopic
     from sequitur.pipelines.store.storage import Location
+    from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import Processing, StepAhead
-    from sequitur.pipelines.topology.step_runs import Processed
 
 
 _MOST_WAITING: Final = 1
@@ -148,7 +148,7 @@ class Steps:
                 holding=self._log.holding,
             )
         except Exception:
-            self._job.checkpoint.drop_run(name)  # the disk may be full
+            self._job.checkpoint.drop_attempt(f"runs/{name}")  # the disk may be full
             raise
         # After the staging: an id that is the same now was the same while the rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder.step_log import StagedStep, StepEntry
     from sequitur.pipelines.ordering.logged_steps import LoggedSteps
+    from sequitur.pipelines.topology.processed import Processed
     from sequitur.pipelines.topology.processing import StepAhead
-    from sequitur.pipelines.topology.step_runs import Processed
 
 
 _LOOK_S: Final = 0.05

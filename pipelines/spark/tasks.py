@@ -1,25 +1,16 @@
-"""What Java calls in this process: let go of when its query is over.
-
-py4j keeps a function that `foreachBatch` was given, and with it all that the function refers to,
-until Java's collector finds that the query is gone; and a function that refers to its query keeps
-that from happening. It also keeps a connection, and a thread here, for each of Java's threads that
-has called, though each query has a thread of its own.
-"""
+"""Spark's tasks as the `Workers` of a step, and the first tasks, which start Python early."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import itertools
-import logging
 import os
 import re
-import socket
 import threading
-import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -34,176 +25,12 @@ from sequitur.pipelines.python_path import SAFE_PATH, hand_on_path, hiding_modul
 from sequitur.pipelines.spark_settings import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from pyspark.sql import SparkSession
 
     T = TypeVar("T")
-
-
-_forgotten: Final[set[str]] = set()
-
-
-class _Forgotten(logging.Filter):
-    """Drops py4j's warning when Java's collector finds what was forgotten here before."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
-        name = record.getMessage().rpartition(" ")[2]
-        if name not in _forgotten:
-            return True
-        _forgotten.discard(name)
-        return False
-
-
-_FILTER: Final = _Forgotten()
-
-
-def calling_connection(spark: SparkSession) -> Any:
-    """Return the connection that Java calls by; to be asked for in the call."""
-    return _gateway(spark)._gateway_client.get_thread_connection()  # noqa: SLF001 - py4j's own call
-
-
-def forget(spark: SparkSession, function: Any, connection: Any) -> None:
-    """Let go of a function that `foreachBatch` was given; its query is over."""
-    logging.getLogger("py4j.java_gateway").addFilter(_FILTER)
-    pool = _gateway(spark).gateway_property.pool
-    with pool.lock:
-        for name, one in [*pool.dict.items()]:
-            if getattr(one, "func", None) is function:
-                _forgotten.add(name)
-                del pool[name]
-    if connection is not None and (found := connection.socket) is not None:
-        with contextlib.suppress(OSError):
-            found.shutdown(socket.SHUT_RDWR)  # its thread, which waits for calls, closes it
-
-
-def _gateway(spark: SparkSession) -> Any:
-    return spark.sparkContext._gateway  # noqa: SLF001 - the way to py4j
-
-
-# A cluster without room: a job that has no executor says so, and does not wait for one to end.
-#
-# Spark itself waits without a word for whatever the cluster will give, and so does whoever waits
-# for Spark: a batch without a running task would hold back an orderly end for as long.
-
-
-_LOOKS_EACH_S: Final = 0.5
-_TOLD_AFTER_S: Final = 10.0
-_TOLD_EACH_S: Final = 60.0
-_GIVEN_UP_AFTER_S: Final = 2.0
-"""How long a job that is to end waits for an executor; one may be about to come."""
-
-
-class Finding(NamedTuple):
-    """What follows from a look: a line for the log, and whether work that waits is given up."""
-
-    line: str | None = None
-    gives_up: bool = False
-
-
-class Shortage:
-    """For how long a job has had no executor, and what follows from that."""
-
-    def __init__(self, asked: str) -> None:
-        self._asked = asked
-        self._since_s: float | None = None
-        self._tell_s = 0.0
-        self._stopping_since_s: float | None = None
-        self._is_told = False
-
-    def look(self, now_s: float, *, is_short: bool, is_stopping: bool) -> Finding:
-        """Take in what was found."""
-        if not is_short:
-            since_s, is_told = self._since_s, self._is_told
-            self._since_s, self._stopping_since_s, self._is_told = None, None, False
-            if is_told and since_s is not None:
-                return Finding(f"executors are there, after {now_s - since_s:.0f} s")
-            return Finding()
-        if self._since_s is None:
-            self._since_s, self._tell_s = now_s, now_s + _TOLD_AFTER_S
-        line = None
-        if now_s >= self._tell_s:
-            self._tell_s, self._is_told = now_s + _TOLD_EACH_S, True
-            line = f"no executor yet: 0 cores granted, {self._asked}: is there room on the cluster?"
-        if is_stopping and self._stopping_since_s is None:
-            self._stopping_since_s = now_s
-        stopping_s = 0.0 if self._stopping_since_s is None else now_s - self._stopping_since_s
-        return Finding(line, gives_up=stopping_s >= _GIVEN_UP_AFTER_S)
-
-
-def asked_of(settings: Mapping[str, str]) -> str:
-    """Return what an application asks its cluster for, in words."""
-    cores = settings.get("spark.executor.cores")
-    asked = settings.get("spark.cores.max")
-    if asked is None and (executors := settings.get("spark.executor.instances")) is not None:
-        asked = str(int(executors) * int(cores or 1))
-    each = f"{settings.get('spark.executor.memory', '1g')} of memory"
-    if cores is not None:
-        each += f" and {cores} cores"
-    return f"{asked or 'all there are'} asked, {each} for each executor"
-
-
-@contextlib.contextmanager
-def watched_executors(
-    spark: SparkSession, stop: threading.Event, tell: Callable[[str], object]
-) -> Iterator[None]:
-    """While the block runs, tell when it waits for executors; once it is to stop, end that wait.
-
-    The wait is ended by cancelling the session's jobs. None of them has a running task then.
-    """
-    if is_local(str(spark.sparkContext.master)):
-        yield
-        return
-    ended, given_up = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        context: Any = spark.sparkContext
-        shortage = Shortage(asked_of(dict(context.getConf().getAll())))
-        # Whatever this thread meets, the job meets too, and that is told.
-        with contextlib.suppress(Exception):
-            while not ended.wait(_LOOKS_EACH_S):
-                verdict = shortage.look(
-                    time.monotonic(), is_short=_is_short(context), is_stopping=stop.is_set()
-                )
-                if verdict.line is not None:
-                    tell(verdict.line)
-                if verdict.gives_up:
-                    given_up.set()
-                    context.cancelAllJobs()
-
-    watcher = threading.Thread(target=watch, name="executors", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except Exception as error:
-        if given_up.is_set() and _is_of_spark(error):
-            raise StopRequestedError from error
-        raise
-    finally:
-        ended.set()
-        watcher.join()
-
-
-def _is_short(context: Any) -> bool:
-    """Tell whether there is no executor, and whether one is waited for."""
-    if context._jsc.sc().getExecutorMemoryStatus().size() > 1:  # noqa: SLF001 - the driver is one
-        return False
-    is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    return not is_dynamic or bool(context.statusTracker().getActiveJobsIds())
-
-
-def _is_of_spark(error: BaseException | None) -> bool:
-    """Tell whether Spark raised an error, or that from which it was raised."""
-    while error is not None:
-        if isinstance(error, Py4JError | PySparkException):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-# Spark's tasks as the `Workers` of a step; and the first of them, by which Python is there.
 
 
 _FIRST_TASKS: Final = 2

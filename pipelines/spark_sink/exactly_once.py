@@ -12,13 +12,11 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sequitur.errors import SinkError, WrongBatchError
 from sequitur.kafka.partition import check_topic_name
 from sequitur.kafka.settings import KafkaSettings, settings_of
-from sequitur.pipelines.spark_sink.sink_folder import (
-    NamedBatch,
-    SinkFolder,
-    is_repeated,
-    stream_batch,
-)
-from sequitur.pipelines.spark_sink.sink_steps import OrderBy, SinkSteps, columns_in_order
+from sequitur.pipelines.spark_sink.batch_source import NamedBatch, is_repeated
+from sequitur.pipelines.spark_sink.placed_rows import OrderBy, columns_in_order
+from sequitur.pipelines.spark_sink.query_batch import stream_batch
+from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
+from sequitur.pipelines.spark_sink.sink_steps import SinkSteps
 from sequitur.pipelines.store.hadoop_folder import open_storage
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from sequitur.pipelines.spark_sink.sink_folder import BatchSource
+    from sequitur.pipelines.spark_sink.batch_source import BatchSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +170,7 @@ class ExactlyOnceKafka:
             yield self._steps
 
     def _is_repeated(self, steps: SinkSteps, batch: BatchSource) -> bool:
-        newest = None if steps.newest is None else steps.newest.source
-        return is_repeated(steps.root, batch, newest, self._first_batch)
+        return is_repeated(steps.root, batch, steps.newest, self._first_batch)
 
 
 def _session_of(rows: DataFrame) -> SparkSession:

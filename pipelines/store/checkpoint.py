@@ -1,338 +1,70 @@
-"""Spark's own part of a checkpoint: what a query has planned to read, and has committed.
+"""The folder in which a reorder job keeps its state, on any file system that Spark can write.
 
 ::
 
-    spark/offsets/<batch>   where a batch ends in each source partition, written before it begins
-    spark/commits/<batch>   written once a batch is through
-    spark/sources/0/0       where the first batch begins
+    format.json      whose folder this is: the job, its topics, the format's version
+    outputs.json     the name and the Kafka cluster that the job's producer id belongs to
+    partitions.json  how many partitions the output topic has, where it has gained some; a note
+    owners/, heartbeats/    which process has it: see `store.ownership`
+    spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
+    runs/<name>/     Parquet: the rows a batch staged, by output partition and event time; and
+                     `files.json`: its files, written before a document names the run
+    behind/<name>/   Parquet: those of them that were behind the frontier, judged
+    repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
+    keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
+    topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
+    looks/<name>/    on a cluster, while the job starts: what driver and tasks find each other by
+    replays/         Parquet: dead letters that somebody wants processed again
+    staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
+    frontier/<step>  JSON: what the step decided, written before anything of it goes out
+    transactions.json   of a transactional topology, what its databases know the checkpoint by
+    prepared/<step>-<attempt>    JSON: what its commit phase begins with
+    processed/<step> JSON: what became of a step's events, written before their outputs go out
+    plans/<step>     JSON: under which sequences its rows go out, written before any does
+    done/<step>      JSON: what went out, written once all of it is acknowledged
 
-Spark renames these files into place and syncs none of them. What a step rests on of them is synced
-before the step is logged (`files_around`), and the newest commit once it is seen. So a power cut
-leaves at most the newest plan and the newest commit cut short, and neither is in the log.
+What keeps it whole while other processes are at work on it:
+
+- Documents and names belong to one owner and one attempt (`store.owned_folder`).
+- They are written in one order, and a step that is not done is finished (`store.step_folder`).
+- A folder is deleted once a newer document stands that no longer names it (`store.sweeper`).
+- Before a document is written, all that it rests on outlasts a power cut (`store.durable`).
 """
 
 from __future__ import annotations
 
-import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from sequitur.consumer.reorder.sorted_run import Run
 from sequitur.consumer.reorder.step_log import NOTHING_DONE, StagedStep, StepDone, StepEntry
 from sequitur.errors import CheckpointError
-from sequitur.kafka.partition import SourcePartition
-from sequitur.pipelines.store.documents import (
-    BEGIN_ANEW,
-    files_document,
-    files_document_name,
-    files_of,
-    partitions_document,
-)
+from sequitur.pipelines.store.documents import BEGIN_ANEW, check_format
 from sequitur.pipelines.store.job_identity import begun_with, check_identity
-from sequitur.pipelines.store.ownership import FORMAT_DOCUMENT, OwnedFolder, as_text, step_name
+from sequitur.pipelines.store.owned_folder import as_text, step_name
 from sequitur.pipelines.store.part_files import forget
-from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, is_remote, sync
+from sequitur.pipelines.store.run_files import files_document, files_document_name, files_of
+from sequitur.pipelines.store.spark_part import SparkPart, files_around
+from sequitur.pipelines.store.step_folder import KEPT_STEPS, StepFolder
+from sequitur.pipelines.store.storage import OVERSIZED_FOLDER, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from sequitur.consumer.reorder.key_state import Fold
     from sequitur.consumer.reorder.step_log import Step
     from sequitur.pipelines.store.job_identity import JobIdentity
-    from sequitur.pipelines.store.ownership import Ownership
     from sequitur.pipelines.store.storage import Location, SparkFolder, Storage
 
 
-FIRST_SPARK_FOLDER: Final = "spark"
-WAY_ON: Final = (
-    "start the job once with --reset-input: it then reads on from the end of its log, and reads "
-    "recreated topics from their beginning"
-)
-_HEAD_LINES: Final = {"offsets": 2, "commits": 1}
-"""Lines before the one that says it: Spark's version, and of a plan its metadata."""
-_PLANS_ASKED_FOR: Final = 2
-"""The plan of the batch that is staged, and of the one before it."""
-
-
-class SparkPart:
-    """What stands in the folders of Spark's."""
-
-    def __init__(self, storage: SparkFolder) -> None:
-        self._storage = storage
-        # Of a folder, the batch whose plan outlasts a power cut, as does the commit before it: a
-        # runner of ours has created both in this life.
-        self.lasting: dict[str, int] = {}
-        self._created: dict[tuple[str, int], Mapping[SourcePartition, int]] = {}
-
-    def take_note(self, source: str, batch_id: int, offsets: Mapping[SourcePartition, int]) -> None:
-        """Take note of a plan that this process has created: what it says need not be read."""
-        self._created[source, batch_id] = offsets
-        while len(self._created) > _PLANS_ASKED_FOR:
-            self._created.pop(next(iter(self._created)))
-
-    def planned_offsets(self, source: str, batch_id: int) -> Mapping[SourcePartition, int]:
-        """Return where a batch ends in each source partition, as Spark planned it."""
-        if (created := self._created.get((source, batch_id))) is not None:
-            return created
-        name = f"{source}/offsets/{batch_id}"
-        where = f"{self._storage.root}/{name}, the plan of a batch"
-        if not self._storage.exists(name):
-            raise CheckpointError(f"{where}, is gone: put it back, or {WAY_ON}")
-        try:
-            (offsets,) = self._storage.read(name).splitlines()[_HEAD_LINES["offsets"] :]
-            return _offsets(json.loads(offsets))
-        except (AttributeError, TypeError, ValueError) as error:  # none, or of several sources
-            raise CheckpointError(
-                f"{where}, cannot be read: {error}. Put it back, or {WAY_ON}"
-            ) from error
-
-    def is_planned(self, source: str, batch_id: int) -> bool:
-        """Tell whether Spark knows what the batch reads, and will not plan it anew."""
-        return self._storage.exists(f"{source}/offsets/{batch_id}")
-
-    def is_committed(self, source: str, batch_id: int) -> bool:
-        """Tell whether Spark will never run this batch again."""
-        return self._storage.exists(f"{source}/commits/{batch_id}")
-
-    def make_commit_last(self, source: str, batch_id: int) -> None:
-        """Return once the commit of a batch outlasts a power cut."""
-        self._storage.sync(*_with_checksum(source, f"commits/{batch_id}"))
-
-    def traces(self) -> str | None:
-        """Return what shows that Spark has read behind its first batch; None without any."""
-        for source in self._storage.names(""):
-            if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
-                return source  # begun behind what the log then said was read
-            if source == FIRST_SPARK_FOLDER and (done := self.batches(source, "commits")):
-                return f"{source}/commits/{done[-1]}"
-        return None
-
-    def first_offsets(self, source: str) -> dict[SourcePartition, int]:
-        """Return where the first batch begins in each source partition; empty before its plan."""
-        return self.begins(source) if self.is_planned(source, 0) else {}
-
-    def begins(self, source: str) -> dict[SourcePartition, int]:
-        """Return where the first batch begins, planned or not; empty where nothing says so."""
-        name = f"{source}/sources/0/0"
-        if not self._storage.exists(name):
-            return {}
-        try:
-            return _offsets(json.loads(self._storage.read(name).splitlines()[-1]))
-        except (AttributeError, IndexError, TypeError, ValueError):
-            return {}
-
-    def drop(self, source: str) -> None:
-        """Delete a folder of Spark's of which nothing is in the log."""
-        self._created.clear()
-        self._storage.delete(source)
-
-    def forget_unfinished(self, source: str, logged: int) -> None:
-        """Delete what a query, or a power cut, has left unfinished; when no query runs.
-
-        Spark refuses a plan or a commit that is cut short, and a folder in which the plan of the
-        first batch was begun and not ended. A plan that is not in the log is made anew, and a batch
-        without its commit is given again, and known by the log.
-        """
-        self._created.clear()
-        if not self._storage.exists(source):
-            return
-        for folder in ("", "/offsets", "/commits", "/sources/0"):
-            self._storage.drop_unfinished(f"{source}{folder}")
-        planned, committed = self.batches(source, "offsets"), self.batches(source, "commits")
-        if planned and planned[-1] > logged:
-            self._delete_if_cut(source, "offsets", planned[-1])
-        if committed and committed[-1] == logged:
-            self._delete_if_cut(source, "commits", logged)
-        if logged < 0 and not self.batches(source, "offsets"):
-            self.drop(source)
-
-    def batches(self, source: str, folder: str) -> list[int]:
-        """Return the numbers of the batches that are in `offsets` or in `commits`, in order."""
-        names = self._storage.names(f"{source}/{folder}")
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def _delete_if_cut(self, source: str, folder: str, batch_id: int) -> None:
-        name = f"{folder}/{batch_id}"
-        try:
-            lines = self._storage.read(f"{source}/{name}").splitlines()[_HEAD_LINES[folder] :]
-            is_whole = bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
-        except ValueError:
-            is_whole = False
-        if not is_whole:
-            for one in reversed(_with_checksum(source, name)):
-                self._storage.delete(one)
-
-
-def files_around(source: str, batch_id: int) -> list[str]:
-    """Name Spark's files of a batch, with the checksums that Hadoop keeps beside them."""
-    if not batch_id:
-        return [source]  # its folders, too, are new
-    documents = (f"commits/{batch_id - 1}", f"offsets/{batch_id}", f"commits/{batch_id}")
-    return [name for document in documents for name in _with_checksum(source, document)]
-
-
-def _with_checksum(source: str, document: str) -> list[str]:
-    folder, _, number = document.partition("/")
-    return [f"{source}/{folder}/.{number}.crc", f"{source}/{folder}/{number}"]
-
-
-def _offsets(document: Any) -> dict[SourcePartition, int]:
-    return {
-        SourcePartition(topic, int(partition)): int(offset)
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
-    }
-
-
-# Deleting what no document of a checkpoint names any more.
-#
-# A folder is deleted once a newer document stands that no longer names it, by a life that wrote
-# that document. What later steps or newer lives have made stays. Each step looks anew: so what a
-# task of a life that is over writes late, into a folder that was deleted, goes with the next step.
-
-
-_PAUSE_S: Final = 1.0
-"""So long a store has peace from a sweep to the next."""
-
-
-class Sweeper:
-    """Deletes folders; where that takes requests beside the job, which does not wait for it."""
-
-    def __init__(self, storage: Storage, spark_folder: SparkFolder, ownership: Ownership) -> None:
-        self._storage = storage
-        self._spark_folder = spark_folder
-        self._ownership = ownership
-        is_far = is_remote(storage.location(""))
-        self._thread = ThreadPoolExecutor(1, "sweeper") if is_far else None
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, Collection[str]]] = {}
-        self._files: list[str] = []
-        self._source = ""
-        self._is_waiting = self._is_away = False
-        self._closing = threading.Event()
-
-    def keep(self, step: int, kept: Mapping[str, Collection[str]]) -> None:
-        """Delete what a step no longer needs, whose document stands."""
-        self._add({folder: (step, names) for folder, names in kept.items()}, ())
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs; whoever opens their folder finds what is left of them."""
-        self._add({}, names)
-
-    def keep_source(self, source: str) -> None:
-        """Delete all folders of Spark's but this one."""
-        if source == self._source:
-            return
-        for name in self._spark_folder.names(""):
-            is_one = name.startswith(FIRST_SPARK_FOLDER) and name != source
-            owner = _owner_of(name.removeprefix(FIRST_SPARK_FOLDER).removeprefix("-"))
-            if is_one and owner <= self._ownership.generation:
-                self._spark_folder.delete(name)
-        self._source = source
-
-    def close(self) -> None:
-        """Finish what was begun, or leave it to the next life where the store does not answer."""
-        if self._thread is not None:
-            self._closing.set()
-            self._thread.shutdown()
-
-    def _add(self, kept: Mapping[str, tuple[int, Collection[str]]], files: Sequence[str]) -> None:
-        """Delete more; what a step keeps of a folder says all that the steps before it said."""
-        with self._lock:
-            self._kept |= kept
-            self._files += files
-            is_waiting, self._is_waiting = self._is_waiting, True
-        if self._thread is None:
-            self._sweep()
-        elif not is_waiting:
-            self._thread.submit(self._try_to_sweep)
-
-    def _try_to_sweep(self) -> None:
-        """Delete, for several steps at once; what one call fails to delete, the next one finds."""
-        self._closing.wait(_PAUSE_S)
-        if self._closing.is_set() and self._is_away:
-            return
-        try:
-            self._sweep()
-            self._is_away = False
-        except OSError:
-            self._is_away = True
-
-    def _sweep(self) -> None:
-        with self._lock:
-            kept, files, self._kept, self._files = self._kept, self._files, {}, []
-            self._is_waiting = False
-        owner = self._ownership.generation
-        over = [
-            f"{folder}/{name}"
-            for folder, (step, names) in kept.items()
-            for name in self._storage.names(folder)
-            if _owner_of(name) <= owner and _step_of(name) <= step and name not in names
-        ]
-        self._storage.delete_folders(over)
-        self._storage.delete_files(files)
-
-
-def _step_of(name: str) -> int:
-    """Return the step that a folder's name holds."""
-    step = name.partition("-")[0]
-    return int(step) if step.isdecimal() else -1
-
-
-def _owner_of(name: str) -> int:
-    """Return the generation that a folder's name holds."""
-    parts = name.split("-")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
-
-
-# The folder a reorder job keeps its state in, on any file system that Spark can write.
-#
-# ::
-#
-#     format.json      whose folder this is: the job, its topics, the format's version
-#     outputs.json     the name and the Kafka cluster that the job's producer id belongs to
-#     partitions.json  how many partitions the output topic has, where it has gained some; a note
-#     owners/, heartbeats/    which process has it: see `store.ownership`
-#     spark/           Spark's own checkpoint; `spark-<name>` since the input was reset
-#     runs/<name>/     Parquet: the rows a batch staged, by output partition and event time; and
-#                      `files.json`: its files, written before a document names the run
-#     behind/<name>/   Parquet: those of them that were behind the frontier, judged
-#     repeats/<name>/  Parquet: places in the source of rows that the step drops as duplicates
-#     keys/<name>/     Parquet: one row a key, how far it has been released (a fold of runs)
-#     topology/<name>/ what a topology left of a step: outputs, events that wait, what bolts keep
-#     looks/<name>/    on a cluster, while the job starts: what driver and tasks find each other by
-#     replays/         Parquet: dead letters that somebody wants processed again
-#     staged/<step>    JSON: what the step staged; from then on Spark need not give its rows again
-#     frontier/<step>  JSON: what the step decided, written before anything of it goes out
-#     transactions.json   of a transactional topology, what its databases know the checkpoint by
-#     prepared/<step>-<attempt>    JSON: what its commit phase begins with
-#     processed/<step> JSON: what became of a step's events, written before their outputs go out
-#     plans/<step>     JSON: under which sequences its rows go out, written before any does
-#     done/<step>      JSON: what went out, written once all of it is acknowledged
-#
-# What keeps it whole, whoever else is at work on it:
-#
-# - Documents are created whole or not at all, and never over one that is there; whoever finds
-#   another's where its own was to stand, stops.
-# - A `<name>` belongs to one attempt at a step: `<step>-<owner generation>-<attempt>`. It stands in
-#   the document that makes it count. So nobody writes over what another relies on.
-# - A folder is deleted once a newer document stands that no longer names it (`store.sweeper`).
-# - Before a document is written, all that it rests on outlasts a power cut (`store.durable`).
-# - Nothing in it says where it stands: it can be moved.
-
-
-_KEPT_STEPS: Final = 100
-_PUT_BACK: Final = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
 _TRANSACTIONS: Final = "transactions.json"
 PARTITIONS_DOCUMENT: Final = "partitions.json"
+_PARTITIONS_FORMAT: Final = 1
 _Found = TypeVar("_Found")
 
 
-class Checkpoint(OwnedFolder):
+class Checkpoint(StepFolder[StepEntry, StepDone]):
     """The folder, and what stands in it.
 
     What reads a document raises `CheckpointError` if it cannot be read. What writes one that
@@ -340,10 +72,13 @@ class Checkpoint(OwnedFolder):
     the folder over.
     """
 
+    _LOG = "frontier"
+    _BY_STEP = ("staged", "frontier", "plans", "done")
+    _PUT_BACK = f"Put frontier/, staged/ and done/ back as they were together, or {BEGIN_ANEW}"
+
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
-        super().__init__(storage)
+        super().__init__(storage, spark_folder)
         self.spark = SparkPart(spark_folder or storage)
-        self._sweeper = Sweeper(storage, spark_folder or storage, self._ownership)
         self._listed: set[str] = set()
         self._kept: dict[str, set[str]] = {}
         self._paths: dict[str, tuple[Location, ...]] = {}
@@ -375,7 +110,7 @@ class Checkpoint(OwnedFolder):
         """
         for one in held:
             folder, files = _folder(one), one.files
-            if gone := sorted(files.keys() - {*self._storage.names(folder)}):
+            if gone := self._gone(folder, files):
                 raise CheckpointError(
                     f"{self.root}/{folder}/{gone[0]}, with {files[gone[0]]} rows that were read "
                     f"and are still needed, is gone. Files that are gone: {len(gone)} of "
@@ -388,8 +123,7 @@ class Checkpoint(OwnedFolder):
         Return how many partitions the output topic had when the folder was new.
         """
         document = identity.to_document()
-        self._make(document)
-        found = self.read_document(FORMAT_DOCUMENT, dict) or {}
+        found = self._made_by(document)
         check_identity(self.root, found, document)
         folders = ["runs", "behind", "repeats", "keys", "staged", "frontier", "plans", "done"]
         if identity.topology is not None:
@@ -399,31 +133,21 @@ class Checkpoint(OwnedFolder):
             self._storage.drop_unfinished(f"{OVERSIZED_FOLDER}/{topic}")
         return begun_with(found)
 
-    def close(self) -> None:
-        """Let go of the folder, so that the next life need not wait."""
-        self._sweeper.close()
-        super().close()
-
     def latest(self) -> tuple[StepEntry | None, StepDone]:
         """Return the newest step, and the newest that is done."""
-        # In the other order: a life before us may be at work yet, and mark a step in between.
-        last = self._newest("done", StepDone.from_document) or NOTHING_DONE
-        entry = self._newest("frontier", StepEntry.from_document)
-        step = -1 if entry is None else entry.step
-        if last.step > step:
-            raise CheckpointError(
-                f"{self.root}: step {last.step} is done, but the last in frontier/ is {step}: part "
-                f"of the log is gone. {_PUT_BACK}"
-            )
-        if entry is not None and last.step < step - 1:
+        entry, last = self._newest_steps(
+            StepEntry.from_document, StepDone.from_document, NOTHING_DONE
+        )
+        if entry is None:
+            return None, last
+        step = entry.step
+        if last.step < step - 1:
             # A step is logged once the one before it is done, with all counts up to there.
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
-        if entry is not None:
-            # Of a step that is done, the runs that no other needs may be gone.
-            needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
-            runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
-            entry = replace(entry, runs=tuple(runs))
-        return entry, last
+        # Of a step that is done, the runs that no other needs may be gone.
+        needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
+        runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
+        return replace(entry, runs=tuple(runs)), last
 
     def staged(self, entry: StepEntry | None) -> tuple[StagedStep, ...]:
         """Return the steps that are staged and not logged, in their order."""
@@ -433,9 +157,8 @@ class Checkpoint(OwnedFolder):
         for step, name in enumerate(names, newest + 1):
             staged = self.read_document(f"staged/{step_name(step)}", StagedStep.from_document)
             if staged is None or name != step_name(step):
-                raise CheckpointError(
-                    f"{self.root}: step {int(name)} is staged, but the last in frontier/ is "
-                    f"{newest}: part of the log is gone. {_PUT_BACK}"
+                raise self._torn(
+                    f"step {int(name)} is staged, but the last in frontier/ is {newest}"
                 )
             if staged.run is not None:
                 staged = replace(staged, run=self._with_files(staged.run))
@@ -473,7 +196,7 @@ class Checkpoint(OwnedFolder):
         if found is not None:
             raise CheckpointError(
                 f"{self.root}: the query has got to {found}, but frontier/ has no step: the log of "
-                f"read and held rows is gone. {_PUT_BACK}"
+                f"read and held rows is gone. {self._PUT_BACK}"
             )
 
     def write_staged(self, staged: StagedStep) -> None:
@@ -483,24 +206,16 @@ class Checkpoint(OwnedFolder):
         is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
         self._storage.sync(*([] if is_sure else files_around(source, batch_id)))
         if staged.run is not None:
-            # Whoever wrote its files has synced them; this syncs their names, too.
+            # The tasks have synced the files; this syncs their names, too.
             self._list_files(staged.run)
             sync(self.location("runs"))
-        self.write_document(f"staged/{step_name(staged.step)}", staged.to_document())
-
-    def drop_run(self, name: str) -> None:
-        """Delete what an attempt at staging has written that failed: no document names it.
-
-        In an object store, which may be why, it goes once a step is logged.
-        """
-        if isinstance(self._storage.location(""), Path):
-            self._storage.delete(f"runs/{name}")
+        self._write_step("staged", staged)
 
     def write_entry(self, entry: StepEntry) -> None:
         """Log what a step decided, and let go of what no step from it on will read."""
         self._storage.sync(*(f"{folder}/{entry.name}" for folder in ("behind", "repeats", "keys")))
         self._list_files(*entry.runs)
-        self.write_document(f"frontier/{step_name(entry.step)}", entry.to_document())
+        self._write_step("frontier", entry)
         keys = () if entry.keys is None else entry.keys.folds
         runs, folds = {run.name for run in entry.runs}, {fold.name for fold in keys}
         self._listed = {one for one in self._listed if one in runs or one > entry.name}
@@ -516,18 +231,6 @@ class Checkpoint(OwnedFolder):
         self._kept = kept
         self._sweeper.keep(entry.step, kept)
         self._sweeper.keep_source(entry.source)
-
-    def write_done(self, done: StepDone) -> None:
-        """Mark a step as done, and forget one that is long over."""
-        self.write_document(f"done/{step_name(done.step)}", done.to_document())
-        over = done.step - _KEPT_STEPS
-        if over >= 0:
-            folders = ("staged", "frontier", "plans", "done")
-            self.sweep([f"{folder}/{step_name(over)}" for folder in folders])
-
-    def sweep(self, names: Sequence[str]) -> None:
-        """Delete files that nobody needs, in an object store beside the job."""
-        self._sweeper.delete(names)
 
     def tidy(self, entry: StepEntry) -> None:
         """Delete what no step behind this one will read, once it is done, and for good."""
@@ -550,8 +253,8 @@ class Checkpoint(OwnedFolder):
         self._storage.sync(*(f"topology/{name}" for name in own))
         self.write_document(f"processed/{step_name(step)}", document)
         self._sweeper.keep(step, {"topology": {*own, *kept}})
-        if step >= _KEPT_STEPS:
-            self.sweep([f"processed/{step_name(step - _KEPT_STEPS)}"])
+        if step >= KEPT_STEPS:
+            self.sweep([f"processed/{step_name(step - KEPT_STEPS)}"])
 
     def transaction_epoch(self, *, is_new: bool, inherited: str = "") -> str:
         """Return what databases know the checkpoint by; it is drawn once."""
@@ -589,6 +292,17 @@ class Checkpoint(OwnedFolder):
         names = self._storage.names("prepared")
         over = [f"prepared/{name}" for name in names if name.partition("-")[0] <= step_name(step)]
         self._storage.delete_files(over)
+
+
+def partitions_document(used: int, there: int) -> dict[str, Any]:
+    """Return what `partitions.json` says: how many partitions get rows, and how many there are."""
+    return {"format": _PARTITIONS_FORMAT, "used": used, "there": there}
+
+
+def empty_partitions(document: Mapping[str, Any]) -> int:
+    """Return how many partitions stay empty."""
+    check_format(document, _PARTITIONS_FORMAT)
+    return int(document["there"]) - int(document["used"])
 
 
 def _attempt_name(step: int, attempt: int) -> str:

@@ -11,13 +11,9 @@ from pyspark.errors import PySparkException
 
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.remote_path import HdfsPath, hdfs_path, object_path
-from sequitur.pipelines.store.storage import (
-    LOCAL_SCHEME,
-    LocalStorage,
-    RemoteStorage,
-    local_path,
-)
+from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path
+from sequitur.pipelines.store.object_path import object_path
+from sequitur.pipelines.store.storage import LOCAL_SCHEME, LocalStorage, RemoteStorage, local_path
 from sequitur.pipelines.submitted import jnu_encoding
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""Whose checkpoint a folder is, as its `format.json` says."""
+"""Which job a checkpoint belongs to, as its `format.json` says, and which one had it before."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sequitur.consumer.reorder.event_time import current_identity
 from sequitur.consumer.topology.api.groupings import HASH_VERSION
@@ -74,3 +74,25 @@ def _current(name: str, value: Any) -> Any:
 def begun_with(found: Mapping[str, Any]) -> int:
     """Return how many partitions the output topic had when the checkpoint was new."""
     return int(found["output_partitions"])
+
+
+@dataclass(frozen=True, slots=True)
+class FormerJob:
+    """A job whose checkpoint is gone, as its subscription knows it; the next job takes over."""
+
+    # the newest owner generation of its drivers: later lives have larger attempt ids
+    lives: int = 0
+    transaction: int = 0  # its last transaction id; 0 before the first
+    transactions: str = ""  # what the databases of its states know it by; empty without one
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        return cls(**document)
+
+
+NO_FORMER_JOB: Final = FormerJob()

@@ -6,7 +6,7 @@ which one process alone can do::
     owners/<generation>      who took it
     heartbeats/<generation>  written over each second, until that life says that it is over
 
-Two rules, of which each covers what the other cannot:
+Two rules; each covers what the other cannot:
 
 - **At the start** a driver that finds the newest owner alive is refused, and told whose heartbeat
   that is. This is a courtesy, and may be wrong: a process that was paused looks dead.
@@ -28,24 +28,23 @@ whose store did not answer, looks again before each document.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import threading
 import time
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from sequitur.base.process import ProcessIdentity
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.pipelines.store.documents import read_document
-from sequitur.pipelines.store.storage import is_remote, new_folder
+from sequitur.pipelines.store.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from sequitur.pipelines.store.storage import Location, Storage
+    from sequitur.pipelines.store.storage import Storage
 
 
 OWNERS_FOLDER: Final = "owners"
@@ -59,7 +58,7 @@ _KEPT: Final = 20
 
 
 def _steady_s() -> float:
-    """Return the time by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -107,7 +106,7 @@ class Ownership:
         return self._newer is not None
 
     def take(self) -> None:
-        """Take the checkpoint over from whoever had it last."""
+        """Take the checkpoint over from the process that had it last."""
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
@@ -162,7 +161,6 @@ class Ownership:
                 self._beat()
 
     def _look(self) -> None:
-        """Look for a newer owner."""
         begun_s = self._steady_s()
         newest = _newest(self._storage)
         if newest > self.generation:
@@ -212,7 +210,7 @@ def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: boo
 
 
 def _watched(storage: Storage, generation: int, first: _Beat, stale_s: float) -> _Beat:
-    """Return the heartbeat once it has changed, or after a while."""
+    """Return the heartbeat once it has changed, or after `stale_s`."""
     deadline_s = time.monotonic() + stale_s
     last = first
     while last == first and time.monotonic() < deadline_s:
@@ -238,7 +236,7 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
 
 
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
-    """Who an owner is; None where that is not known. Whether it lives, its heartbeat tells."""
+    """Return the process that is the owner; None if that is not known."""
     with contextlib.suppress(CheckpointError):
         return read_document(storage, _owner(generation), ProcessIdentity.from_document)
     return None
@@ -254,140 +252,3 @@ def _heartbeat(generation: int) -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-# A folder of documents and files that one process at a time owns.
-#
-# - Documents are created whole or not at all, and never over one that is there; whoever finds
-#   another's where its own was to stand, stops.
-# - A name of `new_name` belongs to one attempt at a step: `<step>-<owner generation>-<attempt>`. It
-#   stands in the document that makes it count. So nobody writes over what another relies on.
-# - Nothing in it says where it stands: it can be moved.
-
-
-_Found = TypeVar("_Found")
-FORMAT_DOCUMENT = "format.json"
-
-
-class OwnedFolder:
-    """The folder.
-
-    What reads a document raises `CheckpointError` if it cannot be read. What writes one that
-    decides something raises `OwnershipError` if it is there already, or another process has taken
-    the folder over.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._ownership = Ownership(storage)
-        self._attempts = itertools.count()
-
-    @property
-    def root(self) -> str:
-        """The folder as a URI."""
-        return self._storage.root
-
-    @property
-    def owner(self) -> int:
-        """Our owner generation; 0 before it is claimed."""
-        return self._ownership.generation
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether another process has been seen that has taken it over."""
-        return self._ownership.is_lost
-
-    @property
-    def storage(self) -> Storage:
-        """The folder itself, for whoever looks at the owner before it writes."""
-        return self._storage
-
-    def location(self, name: str = "") -> Location:
-        """Return where something in it is, or the folder itself, for `store.files`."""
-        return self._storage.location(name)
-
-    def new_folder(self, name: str) -> Location:
-        """Make a folder in it: its name is this attempt's alone, so it is not there."""
-        location = self.location(name)
-        new_folder(location)
-        return location
-
-    def new_name(self, step: int) -> str:
-        """Return a name for what this attempt at a step writes; no other attempt has it."""
-        return f"{step_name(step)}-{self.owner:06d}-{next(self._attempts)}"
-
-    def check_owner(self, *, may_know: bool = False) -> None:
-        """Check that the folder is still ours; see `Ownership.check`."""
-        self._ownership.check(may_know=may_know)
-
-    @contextlib.contextmanager
-    def while_owned(self) -> Iterator[None]:
-        """Run a block; where it fails since another process has taken the folder over, say that.
-
-        What the other one has logged and deleted meanwhile may look as if part of it were gone.
-        """
-        try:
-            yield
-        except Exception:
-            if self.owner:
-                self.check_owner()
-            raise
-
-    def close(self) -> None:
-        """Let go of the folder, so that the next life need not wait."""
-        self._ownership.release()
-
-    def read_document(
-        self, name: str, meaning: Callable[[dict[str, Any]], _Found]
-    ) -> _Found | None:
-        """Return what a document says; None when there is none."""
-        return read_document(self._storage, name, meaning)
-
-    def write_document(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a document, whole or not at all."""
-        self.check_owner(may_know=True)
-        if not self._storage.create(name, as_text({**document, "life": self._ownership.life})):
-            self.check_owner()
-            raise OwnershipError(
-                f"{self.root}/{name} is there already: a process that had this checkpoint before "
-                "us was still at work. Nothing is lost. Start the job again once that "
-                "process has ended"
-            )
-
-    def _newest(self, folder: str, meaning: Callable[[dict[str, Any]], _Found]) -> _Found | None:
-        names = self._storage.names(folder)
-        return self.read_document(f"{folder}/{names[-1]}", meaning) if names else None
-
-    def _make(self, document: Mapping[str, Any]) -> None:
-        """Say whose the folder is, where it does not say so yet: with the first document of all."""
-        storage = self._storage
-        if storage.exists(FORMAT_DOCUMENT):
-            return
-        # Asked once more: another start may have made it meanwhile.
-        if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
-            raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
-        storage.make_folder("")
-        # The first of all, so that a folder that is not empty always says whose it is.
-        storage.create(FORMAT_DOCUMENT, as_text(document))
-
-    def _take(self, folders: Iterable[str], decisive: Iterable[str]) -> None:
-        """Take the folder over for this process."""
-        for folder in folders:
-            self._storage.make_folder(folder)
-        self._ownership.take()
-        for folder in ("", OWNERS_FOLDER, HEARTBEATS_FOLDER, *folders):
-            self._storage.drop_unfinished(folder)
-        for folder in decisive:
-            # Whoever wrote the newest of them may have died before it was sure to last.
-            self._storage.sync(folder)
-
-
-def step_name(step: int) -> str:
-    """Name a step so that names sort as numbers do."""
-    return f"{step:012d}"
-
-
-def as_text(document: Mapping[str, Any]) -> str:
-    """Return its JSON, a line for each field: the fast way to write it, and still readable."""
-    fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
-    return "{\n" + ",\n".join(fields) + "\n}\n"

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class KeptValues(Generic[_T]):
-    """Values by file, the oldest of which go first; the newest one is always kept."""
+    """Values by file. The oldest go first, and the newest one is always kept."""
 
     every: ClassVar[WeakSet[KeptValues[Any]]] = WeakSet()
 
@@ -174,7 +174,7 @@ class KeptRows:
     def places_of(self, hashes: Longs) -> Longs | None:
         """Return the places of rows whose keys have one of these hashes, in order.
 
-        None of many rows: they are as soon looked through themselves.
+        None for many rows: to look through the rows themselves is as fast.
         """
         if self.rows.num_rows > _HASHED_ROWS:
             return None
@@ -323,5 +323,5 @@ class PartFile:
 
 
 def is_rows_file(name: str) -> bool:
-    """Tell whether a file of this name holds rows, and is none of Spark's marks and checksums."""
+    """Tell whether a file of this name holds rows, and is not a mark or checksum of Spark's."""
     return name.endswith(_SUFFIX) and not name.startswith(_HIDDEN)

@@ -1,4 +1,4 @@
-"""Files of a checkpoint, wherever it is: on a path, in an object store, or in HDFS.
+"""Where a checkpoint and its files are: on a path, in an object store, or in HDFS.
 
 The driver and its tasks open, write and delete them by their *location*: a `Path`, or an
 `RemotePath`, with those of a path's methods that are needed here. Either can be pickled.
@@ -20,14 +20,10 @@ import pyarrow as pa
 from sequitur.base.retry import Backoff, Retry
 from sequitur.errors import CheckpointError
 from sequitur.pipelines.store import durable
-from sequitur.pipelines.store.durable import admit, make_folders, naming, not_shared
-from sequitur.pipelines.store.remote_path import (
-    HdfsPath,
-    ObjectPath,
-    hdfs_path,
-    object_path,
-    settings_of_environment,
-)
+from sequitur.pipelines.store.durable import naming
+from sequitur.pipelines.store.hdfs_path import HdfsPath, hdfs_path, settings_of_environment
+from sequitur.pipelines.store.object_path import ObjectPath, object_path
+from sequitur.pipelines.store.sharing import admit, make_folders, not_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,12 +122,9 @@ def write_whole(location: Location, content: bytes) -> None:
     durable.sync(location.parent)
 
 
-# Where a checkpoint stands: on a path that all machines reach, in an object store, or in HDFS.
-
-
 LOCAL_SCHEME: Final = "file:"
 _RETRY: Final = Retry(most=6, backoff=Backoff(initial_ms=200, maximum_ms=3_200, jitter=0))
-"""A document is asked for again of which the store has not said who has created it."""
+"""So often a store is asked, at most, who has created a document."""
 _Place = TypeVar("_Place", Path, ObjectPath | HdfsPath)
 
 
@@ -180,7 +173,7 @@ class Storage(SparkFolder, Protocol):
     """A folder in which a checkpoint is, such as `frontier/000000000007`."""
 
     def location(self, name: str) -> Location:
-        """Return where something in it is, for `store.files`."""
+        """Return where something in it is, as `open_file` and its like take it."""
 
     def create(self, name: str, text: str) -> bool:
         """Write a file whole or not at all, and never over one; whether it was not there before.
@@ -202,7 +195,7 @@ class Storage(SparkFolder, Protocol):
 
 
 def local_path(location: str) -> Path | None:
-    """Return the local path of a path or URI; None of one that is not local.
+    """Return the local path of a path or URI; None if it is not local.
 
     Without a session: what a path without a scheme means to Spark, its settings may change.
     """
@@ -307,8 +300,8 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
 
     A document is created by a conditional put, or by a rename that writes over nothing: a store
     does either for one writer alone. The answer may be lost, and the client then asks again and is
-    told that there is one: so whoever is refused, or hears nothing, reads the document. It says
-    whose it is (`store.checkpoint`), so with our own text in it we have created it.
+    told that there is one: so a client that is refused, or gets no answer, reads the document. The
+    document names its owner (`store.owned_folder`): with our own text in it, we have created it.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The files of a step: events, tuples for later stages, acks for ackers, records for the sink."""
+"""The files that the stages of a step hand on: events that wait, tuples, and acks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import heapq
 import io
 import itertools
 import pickle
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -17,27 +16,17 @@ import pyarrow.parquet as pq
 from sequitur.consumer.topology.engine.plan import Sent, order_of
 from sequitur.consumer.topology.settling.acker import acker_of
 from sequitur.consumer.topology.step.batch import PendingEvent
-from sequitur.errors import BoltCrashError, TopologyTaskError
-from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.rows.columns import ROW_LIMITS, RUN_ARROW_SCHEMA, in_row_groups, outputs_of
+from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.durable import naming
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.storage import (
-    is_remote,
-    new_file,
-    open_file,
-    write_aside,
-    written,
-)
+from sequitur.pipelines.store.storage import is_remote, new_file, open_file, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sequitur.consumer.topology.engine.plan import OutputRecord
-    from sequitur.consumer.topology.step.batch import Sources, TaskResult
+    from sequitur.consumer.topology.step.batch import Sources
     from sequitur.pipelines.store.storage import Location
-    from sequitur.pipelines.workers import Workers
 
     T = TypeVar("T")
 
@@ -274,247 +263,3 @@ def read_acks(path: Location, acker: int) -> tuple[Any, Any, Any]:
         batch = pa.ipc.open_file(file).get_batch(acker)
         roots, values, flags = (column.to_numpy().copy() for column in batch.columns)
     return roots, values, flags
-
-
-# The files of records that a topology's outputs write, and of dead letters.
-#
-# A task writes into files of its own, and nobody reads one who is not told its name
-# (`store.part_files`): so nobody reads half a file, nor one of an attempt that was given up.
-
-OUTPUT_SCHEMA: Final = pa.schema(
-    [
-        *EVENT_SCHEMA,
-        ("output_partition", pa.int32()),
-        ("reason", pa.string()),
-        ("emission", pa.int64()),
-        ("root", pa.uint64()),
-    ]
-)
-"""A record that an output wrote; place and timestamp are those of the event it came from, `root`
-is the id of that event's root in the step, 0 where no event's verdict decides about the record."""
-OUTPUT_ORDER: Final = ("event_time_ms", "topic", "partition", "offset", "emission", "root")
-_RECORDS_AT_ONCE: Final = 1 << 16
-"""So many records of an output wait at most to be written."""
-_RECORD_BYTES_AT_ONCE: Final = 16 << 20
-"""And of all outputs together so much; a task holds two or three times that."""
-
-
-class OutputFiles:
-    """A task's files of records, one for each topic that it writes to."""
-
-    def __init__(
-        self, folder: Location, topics: Mapping[str, tuple[str, int]], emissions: Iterator[int]
-    ) -> None:
-        self._rows: dict[str, list[OutputRecord]] = {name: [] for name in topics}
-        self._bytes = dict.fromkeys(topics, 0)
-        self._all_bytes = 0
-        self._place = {name: place for name, (place, _) in topics.items()}
-        self._files = {
-            place: PartFile(folder / place, OUTPUT_SCHEMA) for place in self._place.values()
-        }
-        known = {count: KeyPartitioner(count) for _, count in topics.values()}
-        self._partitioners = {name: known[count] for name, (_, count) in topics.items()}
-        self._emissions = emissions
-        self._failed: Exception | None = None
-
-    def write(self, output: str, record: OutputRecord) -> None:
-        """Take a record in."""
-        rows, (_, key, value, headers) = self._rows[output], record
-        rows.append(record)
-        size = len(key or b"") + len(value or b"")
-        if headers:
-            size += sum(len(name) + len(held or b"") for name, held in headers)
-        self._bytes[output] += size
-        self._all_bytes += size
-        if len(rows) >= _RECORDS_AT_ONCE:
-            self._flush(output)
-        elif self._all_bytes >= _RECORD_BYTES_AT_ONCE:
-            self._flush(max(self._bytes, key=self._bytes.__getitem__))
-
-    def close(self) -> dict[str, Location | None]:
-        """Write what is left; where the files are, by their topic's folder."""
-        for output in self._rows:
-            self._flush(output)
-        if self._failed is not None:
-            raise self._failed
-        for file in self._files.values():
-            file.close()
-        return {place: file.location for place, file in self._files.items()}
-
-    @property
-    def count(self) -> int:
-        """How many records the files have, once they are closed."""
-        return sum(file.rows for file in self._files.values())
-
-    def _flush(self, output: str) -> None:
-        records, self._rows[output] = self._rows[output], []
-        self._all_bytes -= self._bytes[output]
-        self._bytes[output] = 0
-        try:
-            if records:
-                self._write_out(output, records)
-        except Exception as error:
-            self._failed = self._failed or error
-            raise
-
-    def _write_out(self, output: str, records: Sequence[OutputRecord]) -> None:
-        keys = [one.key for one in records]
-        events = [(one.key, one.value, one.headers, *one.root.event[3:8]) for one in records]
-        rows = table_of(events)
-        outputs = outputs_of(self._partitioners[output], keys, rows["partition"].to_numpy())
-        more = {
-            "output_partition": pa.array(outputs, pa.int32()),
-            "reason": pa.nulls(len(records), pa.string()),
-            "emission": pa.array(np.fromiter(self._emissions, np.int64, len(records))),
-            "root": pa.array([one.root.id for one in records], pa.uint64()),
-        }
-        for name, column in more.items():
-            rows = rows.append_column(name, column)
-        for some in in_row_groups(rows, ROW_LIMITS):
-            self._files[self._place[output]].write(some)
-
-
-# Tasks whose Python process may die in a bolt: they are run again, and what kills them is found.
-#
-# A process dies of a segmentation fault, by the kernel when memory runs out, or by the watchdog in
-# a call that nothing else can end. Spark then gives up the whole job, with the results of tasks
-# that were done; so each task leaves its result in a file, and only the others are run again. A
-# task that has died several times is run on halves of its input, until what is left is the one
-# event, tuple or tick that kills it: that one is given up.
-
-
-_MOST_POISON: Final = 100
-_FRUITLESS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """A task that leaves its result in a file."""
-
-    task: Any
-    path: Location
-
-    def __call__(self) -> None:
-        write_aside(self.path, pickle.dumps(self.task()))
-
-    def result(self) -> Any:
-        """Its result; it is done, so a file that is gone is somebody else's work."""
-        return pickle.loads(self.path.read_bytes())  # noqa: S301 - our own
-
-    def result_if_done(self) -> Any:
-        """Its result; None if a process died first."""
-        try:
-            return self.result()
-        except FileNotFoundError:
-            return None
-
-
-class SurvivingTasks:
-    """Runs tasks that may die."""
-
-    def __init__(
-        self,
-        workers: Workers,
-        folder: Location,
-        *,
-        max_crashes: int,
-        is_stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.crashes = 0
-        self._is_stopping = is_stopping
-        self._workers = workers
-        self._folder = folder
-        self._max_crashes = max_crashes
-
-    def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
-        """Run tasks side by side, and give their results in order."""
-        recorded = [self._recorded(task) for task in tasks]
-        # Those with most to do first, so that none of them is what all others wait for.
-        order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
-        if self._survives([recorded[place] for place in order]):
-            return [one.result() for one in recorded]
-        # Spark does not say whose process it was, so each is on its own from here on.
-        return [
-            one.result_if_done() or self._alone(task)
-            for one, task in zip(recorded, tasks, strict=True)
-        ]
-
-    def repeat(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Run tasks in which no bolt is, all again when the process of one dies."""
-        for _ in range(_FRUITLESS):
-            recorded = [self._recorded(task) for task in tasks]
-            if self._survives(recorded):
-                return [one.result() for one in recorded]
-        raise BoltCrashError(f"the Python process of a task keeps dying: {tasks[0]!r}")
-
-    def once(self, tasks: Sequence[Callable[[], T]]) -> list[T] | None:
-        """Run tasks, none of them again; None if a process has died in one."""
-        recorded = [self._recorded(task) for task in tasks]
-        with self._workers.ended_at(self._is_stopping):
-            survived = self._survives(recorded)
-        return [one.result() for one in recorded] if survived else None
-
-    def _alone(self, task: Any) -> TaskResult:
-        crashes, fruitless = 1, 0
-        while True:
-            if crashes >= self._max_crashes:
-                place = self._killer(task)
-                if place is None:
-                    fruitless += 1
-                else:
-                    poison = task.trial.poison | {place}
-                    task = replace(task, trial=replace(task.trial, poison=poison))
-                if fruitless >= _FRUITLESS or len(task.trial.poison) > _MOST_POISON:
-                    raise BoltCrashError(
-                        f"the Python process of a task dies again and again: {self.crashes} times, "
-                        f"{len(task.trial.poison)} events, tuples and ticks were given up for it"
-                    )
-            result = self._tried(task)
-            if result is not None:
-                return result
-            crashes += 1
-
-    def _killer(self, task: Any) -> int | None:
-        """Place of what kills a task, by bisection; None if nothing does it by itself.
-
-        A task that dies when it is given nothing says nothing of any event.
-        """
-        if self._kills(task, 0, 0):
-            return None
-        (count,) = self._workers.run([task.count])
-        first, last = 0, count
-        while last - first > 1:
-            middle = (first + last) // 2
-            if self._kills(task, first, middle):
-                last = middle
-            else:
-                first = middle
-        return first if count and self._kills(task, first, last) else None
-
-    def _kills(self, task: Any, first: int, last: int) -> bool:
-        part = replace(task.trial, first=first, last=last)
-        return self._tried(replace(task, trial=part)) is None
-
-    def _tried(self, task: Any) -> TaskResult | None:
-        one = self._recorded(task)
-        return one.result() if self._survives([one]) else None
-
-    def _recorded(self, task: Any) -> _Recorded:
-        return _Recorded(task, self._folder / f"result-{uuid4().hex}.pickle")
-
-    def _survives(self, recorded: Sequence[_Recorded]) -> bool:
-        """Run tasks; whether no process has died."""
-        try:
-            with self._workers.beside_reading():
-                self._workers.run(recorded, retries=False)
-        except Exception as error:
-            reason = self._workers.reason_of(error)
-            if reason is None:
-                raise
-            if not self._workers.is_death(error):
-                raise TopologyTaskError(
-                    f"a task of the topology cannot continue: {reason}"
-                ) from error
-            self.crashes += 1
-            return False
-        return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sequitur.consumer.reorder import ReorderSettings
     from sequitur.consumer.topology import ProcessSettings
-    from sequitur.pipelines.topology.step_runs import Prepared, Processed
+    from sequitur.pipelines.topology.processed import Prepared, Processed
 
 
 def load_topology(path: Path) -> Topology:
@@ -93,7 +93,6 @@ def check_settings(reorder: ReorderSettings, process: ProcessSettings, topology:
 
 
 def _check_transactional(process: ProcessSettings, topology: TransactionalTopology) -> None:
-    """Check that settings go together with transactions."""
     if not topology.is_of_ordered_stream:
         raise TopologyFileError(
             f"topology {topology.name!r}: a job cannot run its spout "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sequitur.base.log import Logger
 from sequitur.base.retry import Backoff, Retry, any_of
-from sequitur.base.settings import parse_address
+from sequitur.base.units import parse_address
 from sequitur.errors import ProducerError, RetriableError, StoppingError
 from sequitur.producer._client import IdempotentProducer
 from sequitur.producer.daemon.intake import GivenUpEvents, ProducerIntake, position_and_mark

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydantic import Field, field_validator, model_validator
 
 from sequitur.base.process import user_folder
-from sequitur.base.settings import Address, Duration, Section, Settings, Size
+from sequitur.base.settings import Section, Settings
+from sequitur.base.units import Address, Duration, Size
 from sequitur.kafka.partition import EXPECTED, is_topic_name
 from sequitur.kafka.records import UNNAMED_PREFIX
 from sequitur.kafka.settings import KafkaSettings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
 from sequitur.base.retry import Retry
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.errors import (
     BrokerError,
     FatalError,

@@ -20,7 +20,7 @@ import msgspec
 from pydantic import Field
 
 from sequitur.base.log import Logger
-from sequitur.base.settings import Duration
+from sequitur.base.units import Duration
 from sequitur.errors import LostFileError, PositionError
 from sequitur.producer.sources._head import (
     CHUNK_BYTES,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pydantic import Field
 
-from sequitur.base.settings import Duration
+from sequitur.base.units import Duration
 from sequitur.producer._record import Record
 from sequitur.producer.sources._source import CommonSettings, SourceKind, SourceStatistics, pause
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from pydantic import Field
 
 from sequitur.base.log import Logger
-from sequitur.base.settings import Duration
+from sequitur.base.units import Duration
 from sequitur.errors import LostFileError, SourceError
 from sequitur.producer.sources._head import (
     digest,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from sequitur.base.settings import Duration, Size
-from sequitur.base.units import parse_address
+from sequitur.base.units import Duration, Size, parse_address
 from sequitur.errors import SourceError
 from sequitur.producer.sources._source import CommonSettings, SourceKind
 

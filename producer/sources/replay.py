@@ -21,8 +21,8 @@ from pydantic import Field, field_validator
 
 from sequitur.base.json_field import JsonField, documents_of, parse_key, which_fields
 from sequitur.base.log import Logger
-from sequitur.base.settings import Duration, milliseconds
 from sequitur.base.time_format import FORMAT_BEGINS, MILLISECONDS, TimeFormat, split_format
+from sequitur.base.units import Duration, milliseconds
 from sequitur.errors import PositionError, SourceError
 from sequitur.producer.sources._head import require_uncompressed
 from sequitur.producer.sources._lines import LOOKED_AT, LineBatch, LineSplitter, tell_holes

@@ -26,15 +26,15 @@ from typer.models import OptionInfo
 from sequitur.base.program import REFUSED_EXIT_CODE, complain
 from sequitur.base.settings import (
     Settings,
-    SettingsError,
     fields_of,
     flag_name,
-    format_duration,
     former_names,
     is_secret,
     load_settings,
     panel_of,
 )
+from sequitur.base.units import format_duration
+from sequitur.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

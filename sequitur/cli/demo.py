@@ -28,7 +28,7 @@ from rich.table import Table
 
 from sequitur.base.child_processes import holding_signals, leaving_on_signals, run_with_children
 from sequitur.base.extras import load
-from sequitur.base.settings import Duration, milliseconds
+from sequitur.base.units import Duration, milliseconds
 from sequitur.cli.topic_reader import TopicRecord, read_topic, topic_exists
 from sequitur.cli.verify import TopicCheck, TopicReport
 from sequitur.consumer.reorder import parse_event_time_spec

@@ -26,8 +26,8 @@ from zlib import crc32
 
 import numpy as np
 
-from sequitur.base.settings import milliseconds
 from sequitur.base.time_format import BEFORE_ALL_TIME_MS
+from sequitur.base.units import milliseconds
 from sequitur.consumer.reorder.advice import UnusableRow, advice
 from sequitur.consumer.reorder.clock import EventClock, Look
 from sequitur.consumer.reorder.event_time import read_event_time

@@ -92,7 +92,7 @@ def show(
     (found,) = read_records(settings.kafka, _topic(settings), [_place(record)])
     letter = DeadLetter.of(found)
     if letter.file is not None:
-        from sequitur.pipelines.topology.step_runs import checkpoint_of  # noqa: PLC0415
+        from sequitur.pipelines.topology.replays import checkpoint_of  # noqa: PLC0415
 
         letter = letter.whole(checkpoint_of(settings.reorder).location(""))
     if as_json:
@@ -135,7 +135,7 @@ def replay(
     spark_home()
     from sequitur.cli.dead_letters import DeadLetter, Selection  # noqa: PLC0415
     from sequitur.kafka.admin import KafkaTopics  # noqa: PLC0415
-    from sequitur.pipelines.topology.step_runs import checkpoint_of  # noqa: PLC0415
+    from sequitur.pipelines.topology.replays import checkpoint_of  # noqa: PLC0415
 
     filtered = reason is not None or key is not None
     if [everything, filtered, bool(record)].count(True) != 1:
@@ -169,7 +169,7 @@ def request(
 ) -> None:
     """Write a request for dead letters into the job's checkpoint, and say what became of each."""
     from sequitur.cli.dead_letters import request_rows  # noqa: PLC0415
-    from sequitur.pipelines.topology.step_runs import (  # noqa: PLC0415
+    from sequitur.pipelines.topology.replays import (  # noqa: PLC0415
         ReplayedLetters,
         request_letters,
     )

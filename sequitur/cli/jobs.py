@@ -26,7 +26,7 @@ from sequitur.base.program import is_debugging, printing_to_stderr
 from sequitur.base.settings import environment_name, fields_of, is_secret
 from sequitur.cli.console import table_console
 from sequitur.errors import MissingExtraError
-from sequitur.pipelines.jars import find_java
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.launch import (
     DEFAULT_MASTER,
     PROCESS_JOB,

@@ -16,7 +16,7 @@ from rich.table import Table
 from sequitur.base.flags import with_flags
 from sequitur.base.process import wall_clock_ms
 from sequitur.base.program import INTERRUPTED_EXIT_CODE, NOTHING_USABLE_EXIT_CODE, complain
-from sequitur.base.settings import Duration, format_duration, milliseconds
+from sequitur.base.units import Duration, format_duration, milliseconds
 from sequitur.cli.console import AsJson, KafkaJob, echo_json
 from sequitur.cli.disorder import Disorder
 from sequitur.cli.topic_reader import open_topic

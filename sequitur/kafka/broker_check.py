@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from sequitur.base.settings import SettingsError
-from sequitur.errors import BrokerError, BrokerUnreachableError
+from sequitur.errors import BrokerError, BrokerUnreachableError, SettingsError
 from sequitur.kafka.wire import Wire
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from aiokafka.structs import TopicPartition
 
 from sequitur.base.log import Logger
 from sequitur.base.process import report_failure
-from sequitur.base.settings import milliseconds
+from sequitur.base.units import milliseconds
 from sequitur.errors import (
     BrokerError,
     FatalError,

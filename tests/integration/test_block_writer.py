@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from sequitur.errors import FencedError, OutputMismatchError, SendRefusedError
 from sequitur.kafka.admin import KafkaTopics
 from sequitur.kafka.record_format import MAX_SEQUENCE
-from sequitur.pipelines.sink import sink as block_writer
+from sequitur.pipelines.sink import block_writer
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.faulty_wire import FaultyWire, faulty_wires

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from sequitur.base.copy_headers import DEAD_HEADERS
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
-from sequitur.pipelines.topology.step_runs import read_request, requests
+from sequitur.pipelines.topology.replays import read_request, requests
 from tests.support.dead_letters import T0, TRACEBACK, dead_headers
 from tests.support.waiting import PATIENCE_S
 

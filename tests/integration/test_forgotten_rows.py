@@ -16,18 +16,11 @@ from sequitur.errors import OutputMismatchError, RetriableError
 from sequitur.kafka.connections import kept_connections
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import Untold
-from sequitur.pipelines.sink import sink as block_writer
-from sequitur.pipelines.sink.sink import PartitionSender
+from sequitur.pipelines.sink import block_writer
+from sequitur.pipelines.sink.partition_sender import PartitionSender
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
-from tests.support.job_output import (
-    JobOutput,
-    Life,
-    another_process,
-    expected,
-    laid_out,
-    numbered,
-)
+from tests.support.job_output import JobOutput, Life, another_process, expected, laid_out, numbered
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

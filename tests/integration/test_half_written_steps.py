@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 
 from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import OutputMismatchError, SinkError
-from sequitur.pipelines.sink.sink import BlockWriter
+from sequitur.pipelines.sink.block_writer import BlockWriter
 from tests.support.events import T0, by_partition, event, time_of
 from tests.support.output_reading import read_output
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -20,8 +20,8 @@ from sequitur.kafka.partition import OutputPartition, SourcePartition
 from sequitur.kafka.producer_ids import ProducerState
 from sequitur.kafka.reader import RACK, Reader
 from sequitur.kafka.wire import Wire
-from sequitur.pipelines.sink import sink as block_writer
-from sequitur.pipelines.sink.sink import PartitionSender
+from sequitur.pipelines.sink import block_writer
+from sequitur.pipelines.sink.partition_sender import PartitionSender
 from sequitur.producer import IdempotentProducer, KafkaSettings, Persisted
 from tests.support.daemon_process import read_partitions
 from tests.support.events import Event, send
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.sink.sink import BlockWriter
+    from sequitur.pipelines.sink.block_writer import BlockWriter
     from sequitur.producer import Delivery, Outcome
 
 # The limit ends a hang, also on a slow machine.

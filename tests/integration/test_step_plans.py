@@ -28,7 +28,7 @@ from sequitur.errors import (
     TopicError,
 )
 from sequitur.kafka.admin import KafkaTopics
-from sequitur.pipelines.sink.step_plans import StepPlanner
+from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.brokers import POLL_S
 from tests.support.document_folder import DocumentFolder

@@ -23,7 +23,7 @@ from sequitur.consumer.reorder.reasons import (
 from sequitur.consumer.reorder.timestamps import EVENT_TIME_HEADER
 from sequitur.errors import LateRowError
 from sequitur.pipelines.store.storage import open_file
-from sequitur.pipelines.topology.step_runs import replays_folder, write_request
+from sequitur.pipelines.topology.replays import replays_folder, write_request
 from tests.spark import bolts
 from tests.support.events import T0, Event, event, time_of
 from tests.support.waiting import PATIENCE_S

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # documented, 
 )
 
 from sequitur.kafka.partition import KeyPartitioner
-from sequitur.pipelines.store.ownership import step_name
+from sequitur.pipelines.store.owned_folder import step_name
 from tests.support.events import T0, by_partition, event, time_of
 from tests.support.waiting import PATIENCE_S
 

@@ -9,14 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequitur.kafka.record_batch import (
-    NO_STAMP,
-    StoredRecord,
-    idempotent_batch,
-    records_of,
-)
+from sequitur.kafka.record_batch import NO_STAMP, StoredRecord, idempotent_batch, records_of
 from sequitur.kafka.record_format import RecordLimit
-from sequitur.pipelines.spark_sink.sink_steps import (
+from sequitur.pipelines.spark_sink.staged_rows import (
     STAGED_SCHEMA,
     RowRules,
     StagedRows,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from sequitur.errors import OwnershipError
+from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.ownership import refuse_if_owned
-from sequitur.pipelines.store.remote_path import object_path
 from sequitur.pipelines.store.storage import LocalStorage, RemoteStorage, storage_at
 from tests.support.s3_server import BUCKET, S3Server
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from sequitur.pipelines.launch import class_archive_options
 from sequitur.pipelines.ordering.spark_runner import SparkRunner
 from sequitur.pipelines.session import build_session
-from sequitur.pipelines.store.remote_path import object_path
+from sequitur.pipelines.store.object_path import object_path
 from sequitur.pipelines.store.storage import storage_at
 from sequitur.producer import KafkaSettings
 from tests.spark.checkpoint_places import FILE_MANAGER, sparks_part_of_s3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sequitur.cli.dead_letters import Selection, request_rows
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.storage import files_in
-from sequitur.pipelines.topology.step_runs import replays_folder, write_request
+from sequitur.pipelines.topology.replays import replays_folder, write_request
 from tests.spark import bolts
 from tests.support.events import T0, event, time_of
 

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.sink.sink import BlockWriter
+from sequitur.pipelines.sink.block_writer import BlockWriter
 from sequitur.pipelines.sink.step_plans import StepPlan
 from sequitur.pipelines.spark.tasks import each_partition
 from sequitur.producer import KafkaSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.pipelines.launch import spark_submit_command, spark_submit_environment
-from sequitur.pipelines.sink.step_plans import StepPlanner
+from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.producer import KafkaSettings
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output

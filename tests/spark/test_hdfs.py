@@ -14,8 +14,8 @@ import pytest
 
 from sequitur.base.retry import Retry
 from sequitur.errors import CheckpointError
-from sequitur.pipelines.store import remote_path as hdfs_path
-from sequitur.pipelines.store.remote_path import HdfsPath
+from sequitur.pipelines.store import hdfs_path
+from sequitur.pipelines.store.hdfs_path import HdfsPath
 from sequitur.pipelines.store.storage import RemoteStorage, files_in, storage_at
 from tests.spark.checkpoint_places import CheckpointPlace
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back

@@ -17,8 +17,9 @@ from sequitur.pipelines.attempts import attempt_number
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.run_writer import RunWriter, Summary
 from sequitur.pipelines.rows.selection import Selection
-from sequitur.pipelines.sink.sink import BlockWriter, _Send
-from sequitur.pipelines.sink.step_plans import StepPlanner
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.sink import _Send
+from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.pipelines.spark.partition_blocks import blocks_of
 from sequitur.pipelines.spark.tasks import SparkWorkers, each_partition
 from sequitur.producer import KafkaSettings

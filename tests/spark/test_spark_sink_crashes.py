@@ -17,7 +17,8 @@ from sequitur.errors import (
     WrongBatchError,
 )
 from sequitur.pipelines.spark_sink.sink_folder import SinkFolder
-from sequitur.pipelines.spark_sink.sink_steps import SendStaged, SinkSteps
+from sequitur.pipelines.spark_sink.sink_steps import SinkSteps
+from sequitur.pipelines.spark_sink.staged_rows import SendStaged
 from tests.spark.spark_sink import PARTITIONS, CrashError, Sink, as_query, dying_at, numbered
 
 if TYPE_CHECKING:

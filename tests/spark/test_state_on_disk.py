@@ -12,7 +12,7 @@ import pytest
 from sequitur.errors import CheckpointError, ReorderError
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
 from sequitur.pipelines.store.hadoop_folder import open_spark_folder, open_storage
-from sequitur.pipelines.store.remote_path import ObjectPath
+from sequitur.pipelines.store.object_path import ObjectPath
 from sequitur.pipelines.store.storage import storage_at
 from tests.spark.far_checkpoints import hold_rows_for_a_later_life, take_dead_letters_back
 from tests.support.broker_job import BOTH_WAYS

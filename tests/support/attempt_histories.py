@@ -16,9 +16,10 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.record_layout import KafkaBatch
-from sequitur.pipelines.sink import step_plans
-from sequitur.pipelines.sink.sink import Assignment, PartitionSender
-from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
+from sequitur.pipelines.sink import step_planner
+from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
+from sequitur.pipelines.sink.step_planner import StepPlanner
+from sequitur.pipelines.sink.step_plans import SequenceEnds
 from sequitur.producer import KafkaSettings
 from tests.support.document_folder import DocumentFolder
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pytest
 
     from sequitur.kafka.connections import Bound
-    from sequitur.pipelines.sink.step_plans import Planned
+    from sequitur.pipelines.sink.step_planner import Planned
 
 TOPIC: Final = "out"
 EXPIRY_S: Final = 2 * 3600.0
@@ -117,8 +118,8 @@ class Run:
         self._errors: list[BaseException] = []
         self._is_calm = False
         self.refused: str | None = None
-        monkeypatch.setattr(step_plans, "kept_connections", self._connections)
-        monkeypatch.setattr(step_plans, "time", self)
+        monkeypatch.setattr(step_planner, "kept_connections", self._connections)
+        monkeypatch.setattr(step_planner, "time", self)
 
     def time(self) -> float:
         return self._loop.time()

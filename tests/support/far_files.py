@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from sequitur.pipelines.rows.run_rows import Part, RunRows
+from sequitur.pipelines.store.object_path import ObjectPath
 from sequitur.pipelines.store.part_files import PartFile
-from sequitur.pipelines.store.remote_path import ObjectPath
 
 if TYPE_CHECKING:
-    from sequitur.pipelines.store.remote_path import HdfsPath
+    from sequitur.pipelines.store.hdfs_path import HdfsPath
     from sequitur.pipelines.store.storage import Location
 
 SCHEMA: Final = pa.schema([("offset", pa.int64()), ("event_time_ms", pa.int64())])

@@ -18,8 +18,9 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sequitur.pipelines.jars import cache_directory, find_java, locked_jars
-from sequitur.pipelines.launch import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.jars import cache_directory, locked_jars
+from sequitur.pipelines.java import find_java
 from sequitur.pipelines.spark_settings import spark_home
 from tests.support.waiting import PATIENCE_S
 

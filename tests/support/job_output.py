@@ -12,8 +12,9 @@ import pyarrow as pa
 from sequitur.kafka.partition import OutputPartition
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
 from sequitur.pipelines.rows.record_layout import Headers, record_batches
-from sequitur.pipelines.sink.sink import BlockWriter
-from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlanner
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.step_planner import StepPlanner
+from sequitur.pipelines.sink.step_plans import SequenceEnds
 from tests.support.document_folder import DocumentFolder
 from tests.support.output_reading import read_output
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sequitur.pipelines.rows.record_layout import KafkaBatch
-    from sequitur.pipelines.sink.step_plans import Planned
+    from sequitur.pipelines.sink.step_planner import Planned
     from sequitur.producer import KafkaSettings
     from tests.support.record_bytes import Header
 
@@ -143,14 +144,7 @@ class Life:
             step: The step.
             kafka: How the task reaches the brokers; by connections of its own if they differ.
         """
-        planned = self.planned(step)
-        return BlockWriter(
-            kafka=kafka or self.output.kafka,
-            topic=self.output.topic,
-            plan=planned.plan.topics[self.output.topic],
-            identity=planned.plan.identity,
-            begun_s=planned.begun_s,
-        )
+        return BlockWriter.of(kafka or self.output.kafka, self.output.topic, self.planned(step))
 
     def finish(self, step: int, rows: Mapping[int, int]) -> None:
         """Mark a step as done, with so many rows in each partition."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sequitur.embedded import EmbeddedBroker
-from sequitur.pipelines.jars import find_java
+from sequitur.pipelines.java import find_java
 from tests.support.installed import install_wheel
 from tests.support.waiting import PATIENCE_S
 

@@ -21,13 +21,9 @@ from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.store.part_files import PartFile
 from sequitur.pipelines.topology.batch import DEAD_LETTERS, FileBatch, FileInput
-from sequitur.pipelines.topology.files import (
-    EVENT_COLUMNS,
-    OUTPUT_ORDER,
-    SurvivingTasks,
-    read_pending,
-    write_waiting,
-)
+from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending, write_waiting
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER
+from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
 
 if TYPE_CHECKING:

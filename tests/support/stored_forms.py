@@ -52,21 +52,12 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.kafka.records import encode_event_id, parse_event_id
 from sequitur.pipelines.sink.step_plans import SequenceEnds, StepPlan, TopicPlan
-from sequitur.pipelines.spark_sink.sink_folder import (
-    BatchDone,
-    NamedBatch,
-    StagedBatch,
-    StagedFile,
-    StreamBatch,
-)
-from sequitur.pipelines.store.documents import (
-    FormerJob,
-    empty_partitions,
-    files_document,
-    partitions_document,
-)
-from sequitur.pipelines.store.job_identity import JobIdentity, begun_with
-from sequitur.pipelines.topology.step_runs import Prepared, Processed, ProcessTotals
+from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
+from sequitur.pipelines.spark_sink.batch_source import NamedBatch, StreamBatch
+from sequitur.pipelines.store.checkpoint import empty_partitions, partitions_document
+from sequitur.pipelines.store.job_identity import FormerJob, JobIdentity, begun_with
+from sequitur.pipelines.store.run_files import files_document
+from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.producer.journal.frames import (
     PREAMBLE_LENGTH,
     Ack,

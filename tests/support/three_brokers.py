@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sequitur.base import ports as _ports
-from sequitur.pipelines.jars import find_java, locked_jars
-from sequitur.pipelines.launch import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
+from sequitur.pipelines.jars import locked_jars
+from sequitur.pipelines.java import find_java
 from tests.support.brokers import POLL_S, EmbeddedTestBroker
 from tests.support.waiting import PATIENCE_S
 

@@ -12,15 +12,9 @@ from pydantic import Field, SecretStr
 from typer.testing import CliRunner
 
 from sequitur.base.flags import given_flags, with_flags
-from sequitur.base.settings import (
-    Duration,
-    Section,
-    Settings,
-    SettingsError,
-    Size,
-    format_duration,
-    load_settings,
-)
+from sequitur.base.settings import Section, Settings, load_settings
+from sequitur.base.units import Duration, Size, format_duration
+from sequitur.errors import SettingsError
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.producer.daemon.settings import ProduceJob
 from tests.support.tree import ROOT

@@ -10,9 +10,9 @@ import pytest
 
 from sequitur.base.process import user_folder
 from sequitur.base.program import sentence
-from sequitur.base.settings import SettingsError, load_settings
+from sequitur.base.settings import load_settings
 from sequitur.cli.broker import default_directory
-from sequitur.errors import PipelineError
+from sequitur.errors import PipelineError, SettingsError
 from sequitur.pipelines.jars import cache_directory
 from sequitur.pipelines.launch import require_user_name
 from sequitur.producer.daemon.settings import ProduceJob, dead_letter_file, default_journal

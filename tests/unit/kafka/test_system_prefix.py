@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.base.settings import Settings, SettingsError, load_settings
+from sequitur.base.settings import Settings, load_settings
 from sequitur.consumer.subscription.cursor_store import cursor_topic, transactional_id
 from sequitur.consumer.subscription.led_checks import checks_group
 from sequitur.consumer.subscription.registry import group_of_new
 from sequitur.consumer.subscription.registry_store import backlog_id, registry_id
+from sequitur.errors import SettingsError
 from sequitur.kafka.control import control_topic
 from sequitur.kafka.settings import KafkaSettings, to_reach
 

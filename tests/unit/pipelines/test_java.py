@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sequitur.errors import JavaError
-from sequitur.pipelines.jars import Java, find_java
+from sequitur.pipelines.java import Java, find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

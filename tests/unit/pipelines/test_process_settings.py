@@ -9,8 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from sequitur.base.flags import given_flags, with_flags
-from sequitur.base.settings import SettingsError, flag_name, load_settings
+from sequitur.base.settings import flag_name, load_settings
 from sequitur.consumer.topology import Ordering, ProcessSettings
+from sequitur.errors import SettingsError
 from sequitur.pipelines.run_options import ProcessJob
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sequitur.base.flags import given_flags
-from sequitur.base.settings import SettingsError, load_settings
+from sequitur.base.settings import load_settings
 from sequitur.consumer.reorder import EventTimeSource, ReorderSettings
 from sequitur.consumer.reorder.learned_delay import DelayPolicy
+from sequitur.errors import SettingsError
 from sequitur.pipelines.run_options import ReorderJob
 from sequitur.producer import EVENT_ID_HEADER
 

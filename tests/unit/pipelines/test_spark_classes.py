@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sequitur.pipelines import launch, spark_classes
-from sequitur.pipelines.jars import find_java
+from sequitur.pipelines.java import find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from sequitur.embedded import (
     telling_lines,
     write_set_up,
 )
-from sequitur.pipelines.launch import ClassArchive
+from sequitur.pipelines.class_archive import ClassArchive
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

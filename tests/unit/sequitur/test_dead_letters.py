@@ -33,13 +33,13 @@ from sequitur.pipelines.rows.oversized import read_oversized, write_oversized
 from sequitur.pipelines.store.storage import LocalStorage
 from sequitur.pipelines.topology.batch import FileBatch, dead_letter
 from sequitur.pipelines.topology.files import EVENT_COLUMNS, read_pending
-from sequitur.pipelines.topology.step_runs import (
+from sequitur.pipelines.topology.replays import (
     ReplayedLetters,
     read_request,
     requests,
-    write_replayed,
     write_request,
 )
+from sequitur.pipelines.topology.step_runs import write_replayed
 from tests.support.dead_letters import T0, TRACEBACK, dead_record
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
-from sequitur.pipelines.store.checkpoint import SparkPart
+from sequitur.pipelines.store.spark_part import SparkPart
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.spark_files import (
     CLOCK_AND_SETTINGS,

@@ -18,7 +18,7 @@ from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.local.planner import TOPICS_EACH_S, Planner, shares
 from sequitur.pipelines.ordering.batch_size import BatchSize
 from sequitur.pipelines.ordering.restarts import Begin
-from sequitur.pipelines.store.checkpoint import SparkPart
+from sequitur.pipelines.store.spark_part import SparkPart
 from sequitur.pipelines.store.storage import LocalStorage
 
 if TYPE_CHECKING:

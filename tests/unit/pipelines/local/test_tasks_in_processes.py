@@ -18,7 +18,7 @@ from sequitur.consumer.reorder import ReorderSettings
 from sequitur.pipelines._stop import StopRequestedError
 from sequitur.pipelines.local.job import running_workers
 from sequitur.pipelines.local.workers import ProcessWorkers
-from sequitur.pipelines.topology.files import SurvivingTasks
+from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.topology.topology_file import load_topology
 from tests.support.local_runs import LocalTester
 from tests.support.waiting import wait_until

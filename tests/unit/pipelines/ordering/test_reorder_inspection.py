@@ -20,9 +20,9 @@ from sequitur.consumer.reorder.step_log import StagedStep, StepDone, StepEntry, 
 from sequitur.errors import CheckpointError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.ordering.inspection import inspect_checkpoint
-from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT
-from sequitur.pipelines.store.documents import files_document, partitions_document
+from sequitur.pipelines.store.checkpoint import PARTITIONS_DOCUMENT, partitions_document
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
+from sequitur.pipelines.store.run_files import files_document
 
 if TYPE_CHECKING:
     from pathlib import Path

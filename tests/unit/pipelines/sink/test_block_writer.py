@@ -12,8 +12,9 @@ from sequitur.kafka.leaders import Leaders
 from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.settings import KafkaSettings
 from sequitur.pipelines import attempts
-from sequitur.pipelines.sink import sink as block_writer
-from sequitur.pipelines.sink.sink import Assignment, BlockWriter
+from sequitur.pipelines.sink import block_writer
+from sequitur.pipelines.sink.block_writer import BlockWriter
+from sequitur.pipelines.sink.partition_sender import Assignment
 from sequitur.pipelines.sink.step_plans import TopicPlan
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire

@@ -24,7 +24,7 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import DescribeProducersRequest
 from sequitur.kafka.record_batch import Stamp, idempotent_batch
 from sequitur.kafka.record_format import MAX_SEQUENCE, following
-from sequitur.pipelines.sink.sink import Assignment, PartitionSender
+from sequitur.pipelines.sink.partition_sender import Assignment, PartitionSender
 from tests.support.attempt_histories import laid_out
 from tests.support.fake_cluster import FakeCluster, FakeWire, Faults
 from tests.support.partition_model import PartitionModel

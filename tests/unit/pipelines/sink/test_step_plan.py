@@ -14,10 +14,10 @@ from sequitur.kafka.partition import OutputPartition
 from sequitur.kafka.producer_ids import ProducerState, Untold
 from sequitur.kafka.record_format import MAX_SEQUENCE
 from sequitur.kafka.settings import KafkaSettings
+from sequitur.pipelines.sink.step_planner import StepPlanner
 from sequitur.pipelines.sink.step_plans import (
     SequenceEnds,
     StepPlan,
-    StepPlanner,
     TopicPlan,
     rows_ahead,
     rows_behind,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from py4j.java_gateway import PythonProxyPool
 
-from sequitur.pipelines.spark.tasks import calling_connection, forget
+from sequitur.pipelines.spark.callbacks import calling_connection, forget
 from tests.support.waiting import PATIENCE_S
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequitur.pipelines.spark.tasks import Shortage, asked_of
+from sequitur.pipelines.spark.executors import Shortage, asked_of
 
 
 def _lines(shortage: Shortage, seconds: range, *, is_short: bool = True) -> dict[int, str]:

@@ -7,12 +7,10 @@ import json
 import pytest
 
 from sequitur.errors import WrongBatchError
-from sequitur.pipelines.spark_sink.sink_folder import (
-    BatchDone,
+from sequitur.pipelines.spark_sink.batch_documents import BatchDone, StagedBatch, StagedFile
+from sequitur.pipelines.spark_sink.batch_source import (
     BatchSource,
     NamedBatch,
-    StagedBatch,
-    StagedFile,
     StreamBatch,
     is_repeated,
     source_of,

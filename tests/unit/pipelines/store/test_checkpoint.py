@@ -22,7 +22,8 @@ from sequitur.kafka.identity import Identity
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
 from sequitur.pipelines.rows.run_rows import Part, RunRows
-from sequitur.pipelines.sink.step_plans import StepPlan, job_of
+from sequitur.pipelines.sink.step_planner import job_of
+from sequitur.pipelines.sink.step_plans import StepPlan
 from sequitur.pipelines.store.checkpoint import Checkpoint
 from sequitur.pipelines.store.job_identity import check_identity
 from sequitur.pipelines.store.ownership import Ownership
@@ -510,7 +511,7 @@ def test_damaged_trace_of_an_earlier_life_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
 ) -> None:
     impatient = partial(Ownership, stale_s=0.2)
-    monkeypatch.setattr("sequitur.pipelines.store.ownership.Ownership", impatient)
+    monkeypatch.setattr("sequitur.pipelines.store.owned_folder.Ownership", impatient)
     claimed(tmp_path).close()
     (tmp_path / name).write_text(damage)
     second = claimed(tmp_path)

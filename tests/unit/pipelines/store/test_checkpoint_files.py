@@ -19,7 +19,7 @@ from sequitur.consumer.reorder.step_log import StepDone, StepEntry, StepKind, To
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.store import durable
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.store.ownership import as_text
+from sequitur.pipelines.store.owned_folder import as_text
 from sequitur.pipelines.store.storage import LocalStorage
 from tests.support.checkpoints import (
     IDENTITY,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sequitur.pipelines.store.documents import folder_of_epoch, newest_epoch
+from sequitur.pipelines.store.epochs import folder_of_epoch, newest_epoch
 from sequitur.pipelines.store.storage import LocalStorage
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from sequitur.consumer.topology.settling.root import Root
 from sequitur.errors import CheckpointError, OwnershipError
 from sequitur.kafka.partition import SourcePartition
 from sequitur.pipelines.local.plan_log import PlanLog
-from sequitur.pipelines.store.checkpoint import SparkPart, Sweeper
+from sequitur.pipelines.store.object_path import ObjectPath, object_path
 from sequitur.pipelines.store.ownership import Ownership
-from sequitur.pipelines.store.remote_path import ObjectPath, object_path
+from sequitur.pipelines.store.spark_part import SparkPart
 from sequitur.pipelines.store.storage import RemoteStorage
+from sequitur.pipelines.store.sweeper import Sweeper
 from sequitur.pipelines.topology import files
 from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
 from tests.support.far_files import sizes_in, write_and_read
@@ -344,7 +345,7 @@ def test_store_that_refuses_for_a_while_is_waited_for(
     server: S3Server, root: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By time, and not by a few attempts, which are over in seconds: a store may restart."""
-    module = "sequitur.pipelines.store.remote_path"
+    module = "sequitur.pipelines.store.object_path"
     monkeypatch.setattr(f"{module}._LONGEST_PAUSE", timedelta(milliseconds=150))
     settings = {**server.settings(), "fs.s3a.endpoint.region": "eu-west-1"}  # a client of its own
     found = object_path(str(root), settings.get)

@@ -10,7 +10,7 @@ import pytest
 from sequitur.consumer.topology.step.batch import TaskResult
 from sequitur.consumer.topology.step.tasks import WHOLE, Trial
 from sequitur.errors import BoltCrashError
-from sequitur.pipelines.topology.files import SurvivingTasks
+from sequitur.pipelines.topology.surviving_tasks import SurvivingTasks
 from sequitur.pipelines.workers import ThisProcess
 
 if TYPE_CHECKING:

@@ -17,12 +17,8 @@ from sequitur.pipelines.rows.row_files import footer_of
 from sequitur.pipelines.rows.run_rows import Part
 from sequitur.pipelines.rows.selection import Selection
 from sequitur.pipelines.topology import files
-from sequitur.pipelines.topology.files import (
-    OUTPUT_ORDER,
-    ExchangeFile,
-    OutputFiles,
-    tuples_in_order,
-)
+from sequitur.pipelines.topology.files import ExchangeFile, tuples_in_order
+from sequitur.pipelines.topology.output_files import OUTPUT_ORDER, OutputFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

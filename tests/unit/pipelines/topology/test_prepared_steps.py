@@ -14,16 +14,10 @@ from sequitur.consumer.topology import ProcessSettings, TransactionalTopologyBui
 from sequitur.consumer.topology.state import OpaqueState, State, TransactionalState
 from sequitur.consumer.topology.step.transaction_run import CommitRun
 from sequitur.errors import TopologyTaskError
-from sequitur.pipelines.store.documents import FormerJob
+from sequitur.pipelines.store.job_identity import FormerJob
 from sequitur.pipelines.topology.processing import Processing
 from sequitur.testing import ReorderTester
-from tests.support.transactions import (
-    Gather,
-    Journal,
-    Noting,
-    counts,
-    faulty_store,
-)
+from tests.support.transactions import Gather, Journal, Noting, counts, faulty_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

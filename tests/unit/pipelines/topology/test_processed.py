@@ -23,7 +23,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.consumer.topology.state import OpaqueState, SQLStore, State, TransactionalState
 from sequitur.errors import CheckpointError, StateFormatError, TopologyFileError
-from sequitur.pipelines.topology.step_runs import Prepared, Processed, ProcessTotals
+from sequitur.pipelines.topology.processed import Prepared, Processed, ProcessTotals
 from sequitur.pipelines.topology.topology_file import check_prepared
 from tests.support.checkpoints import claimed
 from tests.support.golden import golden_document

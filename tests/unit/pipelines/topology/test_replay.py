@@ -15,7 +15,7 @@ from sequitur.errors import CheckpointError
 from sequitur.pipelines.rows.columns import RUN_ARROW_SCHEMA
 from sequitur.pipelines.store.job_identity import CHECKPOINT_FORMAT
 from sequitur.pipelines.store.storage import LocalStorage
-from sequitur.pipelines.topology.step_runs import (
+from sequitur.pipelines.topology.replays import (
     ReplayedLetters,
     each_once,
     read_request,

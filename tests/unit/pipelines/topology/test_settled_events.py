@@ -14,7 +14,7 @@ import pytest
 from sequitur.cli.dead_letters import Selection, request_rows
 from sequitur.cli.topic_reader import TopicRecord
 from sequitur.errors import TopologyFileError
-from sequitur.pipelines.topology.step_runs import REPLAYS_FOLDER, write_request
+from sequitur.pipelines.topology.replays import REPLAYS_FOLDER, write_request
 from tests.spark import bolts
 from tests.support.events import T0, event, time_of
 

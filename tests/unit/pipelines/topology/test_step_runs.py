@@ -15,10 +15,10 @@ from sequitur.consumer.reorder.step_log import StepEntry, StepKind, Totals
 from sequitur.consumer.topology import Bolt, ProcessSettings, TopologyBuilder, bolt
 from sequitur.errors import ConservationError
 from sequitur.kafka.partition import SourcePartition
-from sequitur.pipelines.topology import files, step_runs
-from sequitur.pipelines.topology import step_runs as replay
-from sequitur.pipelines.topology.files import OutputFiles
-from sequitur.pipelines.topology.step_runs import ReplayIntake, reached_ms
+from sequitur.pipelines.topology import output_files, replays
+from sequitur.pipelines.topology.output_files import OutputFiles
+from sequitur.pipelines.topology.replays import ReplayIntake
+from sequitur.pipelines.topology.step_runs import reached_ms
 from tests.support.bolts import Neighbours
 from tests.support.step_runs import StepRuns, event
 
@@ -67,7 +67,7 @@ def test_a_disk_that_fails_in_a_bolts_call_ends_the_task(
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(files, "_RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr(output_files, "_RECORDS_AT_ONCE", 2)
     monkeypatch.setattr(OutputFiles, "_write_out", full)
     with pytest.raises(OSError, match="no space left"):
         StepRuns(passing_topology(), tmp_path).step([event(n) for n in range(5)])
@@ -437,13 +437,13 @@ def test_of_two_events_of_one_place_one_may_kill_its_process(
 
 def _listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     listed: list[Path] = []
-    requests = replay.requests
+    requests = replays.requests
 
     def counted(folder: Any) -> Any:
         listed.append(folder)
         return requests(folder)
 
-    monkeypatch.setattr(step_runs, "requests", counted)
+    monkeypatch.setattr(replays, "requests", counted)
     return listed
 
 

@@ -12,7 +12,7 @@ from sequitur.consumer.topology.step.transaction_run import CommitRun, Processin
 from sequitur.errors import CheckpointError, StateOwnerError, TopologyFileError
 from sequitur.pipelines.ordering.step import Steps
 from sequitur.pipelines.store.checkpoint import Checkpoint
-from sequitur.pipelines.topology.processing import Transactions
+from sequitur.pipelines.topology.transactions import Transactions
 from tests.spark import bolts as plain_bolts
 from tests.spark import transactional_bolts as bolts
 from tests.support.events import T0, event

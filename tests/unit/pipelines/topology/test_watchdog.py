@@ -21,7 +21,7 @@ from sequitur.consumer.topology import (
 from sequitur.consumer.topology.engine.executor import Executor
 from sequitur.consumer.topology.engine.plan import Placement, Rules, random_ids
 from sequitur.consumer.topology.settling.root import Root
-from sequitur.pipelines.topology.batch import ending_overrun_calls
+from sequitur.pipelines.topology.watchdog import ending_overrun_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,11 +135,11 @@ def test_a_bolt_that_takes_all_signals_costs_its_process_if_it_hangs(*, hangs: b
     code = f"""
         import signal, time
         from sequitur.consumer.topology import bolt
-        from sequitur.pipelines.topology import batch
+        from sequitur.pipelines.topology import watchdog
         from tests.unit.pipelines.topology.test_watchdog import _failures, _wait_for_ever
 
-        batch._LAST_RESORT = 0
-        batch._LAST_RESORT_S = 0.5
+        watchdog._LAST_RESORT = 0
+        watchdog._LAST_RESORT_S = 0.5
 
         @bolt
         def takes_all(event):

@@ -28,8 +28,8 @@ from sequitur.consumer.topology.engine.runner import Runner
 from sequitur.consumer.topology.engine.task_output import UserCode
 from sequitur.consumer.topology.settling.root import Root
 from sequitur.errors import BoltTimeoutError
-from sequitur.pipelines.topology import files
-from sequitur.pipelines.topology.files import OutputFiles
+from sequitur.pipelines.topology import output_files
+from sequitur.pipelines.topology.output_files import OutputFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _OURS = (
     "consumer/topology/",
     "pipelines/topology/files.py",
+    "pipelines/topology/output_files.py",
     "pipelines/store/part_files.py",
 )
 _TIMEOUT_S = 30.0
@@ -180,7 +181,7 @@ class _Run:
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are written, ids drawn and tuples followed in the middle of calls."""
-    monkeypatch.setattr(files, "_RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr(output_files, "_RECORDS_AT_ONCE", 2)
     monkeypatch.setattr(plan, "_IDS_AT_ONCE", 1)
     monkeypatch.setattr(runner, "_FOLLOWED_AT", -4)  # each yield, whatever waits
 

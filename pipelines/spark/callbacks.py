@@ -1,0 +1,58 @@
+"""What Java calls in this process: let go of when its query is over.
+
+py4j keeps a function that `foreachBatch` was given, and with it all that the function refers to,
+until Java's collector finds that the query is gone. A function that refers to its query keeps that
+from happening. It also keeps a connection, and a thread here, for each of Java's threads that has
+called, though each query has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_forgotten: Final[set[str]] = set()
+
+
+class _Forgotten(logging.Filter):
+    """Drops py4j's warning when Java's collector finds what was forgotten here before."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        name = record.getMessage().rpartition(" ")[2]
+        if name not in _forgotten:
+            return True
+        _forgotten.discard(name)
+        return False
+
+
+_FILTER: Final = _Forgotten()
+
+
+def calling_connection(spark: SparkSession) -> Any:
+    """Return the connection that Java calls by; to be asked for in the call."""
+    return _gateway(spark)._gateway_client.get_thread_connection()  # noqa: SLF001 - py4j's own call
+
+
+def forget(spark: SparkSession, function: Any, connection: Any) -> None:
+    """Let go of a function that `foreachBatch` was given; its query is over."""
+    logging.getLogger("py4j.java_gateway").addFilter(_FILTER)
+    pool = _gateway(spark).gateway_property.pool
+    with pool.lock:
+        for name, one in [*pool.dict.items()]:
+            if getattr(one, "func", None) is function:
+                _forgotten.add(name)
+                del pool[name]
+    if connection is not None and (found := connection.socket) is not None:
+        with contextlib.suppress(OSError):
+            found.shutdown(socket.SHUT_RDWR)  # its thread, which waits for calls, closes it
+
+
+def _gateway(spark: SparkSession) -> Any:
+    return spark.sparkContext._gateway  # noqa: SLF001 - the way to py4j

@@ -1,0 +1,106 @@
+"""What the sink's documents say of a batch: in which files its rows are, and how many are out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from sequitur.pipelines.spark_sink.batch_source import BatchSource, source_of
+from sequitur.pipelines.store.documents import check_format
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+RowGroup: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Of a row group: each partition that has rows in it, in order, and how many."""
+
+_BATCH_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of staged rows."""
+
+    name: str  # its name in the folder of its batch
+    size_bytes: int
+    # its row groups. All rows of a partition are in one file, in their order
+    groups: tuple[RowGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What a document in `staged/` says: from then on Spark's rows of the batch count no more."""
+
+    step: int  # its number in the sink's checkpoint
+    source: BatchSource
+    partitions: int  # the topic's number of partitions, by which its keys were placed
+    folder: str  # name of the folder with its files
+    files: tuple[StagedFile, ...]
+
+    @property
+    def rows(self) -> Mapping[int, int]:
+        """How many rows each partition has that has any."""
+        found: Counter[int] = Counter()
+        for file in self.files:
+            for group in file.groups:
+                found.update(dict(group))
+        return found
+
+    @property
+    def size_bytes(self) -> int:
+        """How large its files are."""
+        return sum(file.size_bytes for file in self.files)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {
+            "format": _BATCH_FORMAT,
+            "step": self.step,
+            "source": self.source.to_document(),
+            "partitions": self.partitions,
+            "folder": self.folder,
+            "files": {file.name: [file.size_bytes, file.groups] for file in self.files},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        check_format(document, _BATCH_FORMAT)
+        return cls(
+            step=document["step"],
+            source=source_of(document["source"]),
+            partitions=document["partitions"],
+            folder=document["folder"],
+            files=tuple(
+                StagedFile(name, size_bytes, tuple(_group(one) for one in groups))
+                for name, (size_bytes, groups) in document["files"].items()
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """What a document in `done/` says."""
+
+    step: int
+    rows: int  # how many rows it has written
+    sent: Mapping[str, Any] | None  # how far sequences have got; None before the first rows
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        return {"format": _BATCH_FORMAT, "step": self.step, "rows": self.rows, "sent": self.sent}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read `to_document` back."""
+        check_format(document, _BATCH_FORMAT)
+        return cls(document["step"], document["rows"], document["sent"])
+
+
+NOTHING_DONE: Final = BatchDone(-1, 0, None)
+
+
+def _group(pairs: Sequence[Sequence[int]]) -> RowGroup:
+    return tuple((partition, rows) for partition, rows in pairs)
