@@ -29,7 +29,7 @@ _log = Logger(__name__)
 
 
 def position_and_mark(journaled: bytes | None) -> tuple[bytes | None, str | None]:
-    """Return a source's own position, and where the dead-letter file ended then, if it says so."""
+    """Return a source's own position, and the mark of the dead-letter file if it has one."""
     if journaled is None or _MARKED not in journaled:
         return journaled, None
     position, _, mark = journaled.rpartition(_MARKED)
@@ -92,7 +92,7 @@ class ProducerIntake:
         return True
 
     async def _position(self, position: bytes) -> SourcePosition:
-        """Return the position, once all that was refused before it is on disk."""
+        """Return the position, once all events that were refused before it are on disk."""
         mark = self._dead_letters.mark
         if self._dead_letters.owes_sync:
             await asyncio.to_thread(self._dead_letters.sync)
@@ -101,8 +101,8 @@ class ProducerIntake:
     async def _once_taken(self, accept: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Accept, and wait for as long as the topic takes no batches, or is over its backlog quota.
 
-        Also where the policy is to raise, and beyond `delivery_timeout`: what a source has read has
-        nowhere else to go, and the daemon has nobody to tell but `/readyz`.
+        It waits even if the policy is to raise, and beyond `delivery_timeout`: the events of a
+        source have nowhere else to go, and the daemon can only tell `/readyz`.
         """
         while True:
             await self._producer.wait_for_topic(self._topic)

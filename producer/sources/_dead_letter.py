@@ -1,11 +1,12 @@
 """The dead-letter file: one JSON object per line, with an event's place and the reason.
 
-It is opened for appending only, and no entry is ever taken away: its events are stored nowhere
-else. No entry is lost whose source position is in the journal. After a crash between a `sync` and
-the journal's next round events come a second time: what stands behind the mark in the last position
-is not written again, nor are ids that stand in the last part of the file. At the file's limit, and
-when its disk is full, the daemon ends: the position before the event stays in the journal, and so
-does an event that a broker refused.
+- It is opened for appending only, and no entry is ever taken away: its events are stored nowhere
+  else. No entry is lost whose source position is in the journal.
+- After a crash between a `sync` and the journal's next round, events come a second time. They are
+  not written again: their entries are after the mark in the last position, or their ids are in the
+  last part of the file.
+- At the file's limit, and when its disk is full, the daemon ends. The position before the event
+  stays in the journal, and so does an event that a broker refused.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ class DeadLetterFile:
     def skip_places_behind(self, mark: str | None) -> None:
         """Do not write once more what a source reads again: the entries behind a mark.
 
-        Each is expected once. None is expected without a mark; all of them are if the file that
-        it is of was moved away.
+        Each entry is expected once. Without a mark none is expected. If the file of the mark was
+        moved away, all are.
         """
         if mark is None:
             return

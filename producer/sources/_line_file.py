@@ -71,7 +71,7 @@ class LineFile:
         self._hole_modified_ns = 0  # when the file was last written before that hole was read
 
     def seek(self, position: FilePosition) -> bool:
-        """Go on from a position. False, and nothing done, if the file does not hold it."""
+        """Go on from a position; return False, and do nothing, if the file does not hold it."""
         head = os.pread(self._file, position.head_length, position.head_offset or 0)
         first = max(0, position.offset - _SAMPLE_BYTES)
         tail = os.pread(self._file, position.offset - first, first)
@@ -109,14 +109,14 @@ class LineFile:
         return True
 
     def read(self) -> LineBatch | ReadEnd:
-        """Return the next lines; none of them if the next one is not whole yet. Blocks on the disk.
+        """Return the next lines, or no lines if the next one is not whole. Blocks on the disk.
 
-        The last bytes read before are read again: a file that was cut and has grown beyond where
-        we were would otherwise give the middle of a line. Of a file that was empty nothing can be
-        read again; that it was written says that it may have been cut, too.
+        The last bytes read before are read again. Else a file that was cut and has grown beyond
+        that place would give the middle of a line. An empty file has no bytes to read again: if it
+        was written, it may have been cut, too.
 
-        So it is with a hole at the end: a writer may fill it from its beginning, where a file is
-        given its blocks before its lines. So once it is written the line before it is read again.
+        A writer may fill a hole at the end from its beginning, if a file gets its blocks before its
+        lines. So once the file is written, the line before the hole is read again.
         """
         # Before the read: what is written during it makes another time.
         modified_ns = self._modified_ns()
@@ -181,18 +181,18 @@ class LineFile:
         return bool(self._splitter.rest_length)
 
     def has_whole_rest(self, parser: EventParser) -> bool:
-        """Whether that line has surely come to its end all the same."""
+        """Return whether that line is surely whole although it has no newline."""
         line = self._splitter.rest
         is_cut = len(line) < self._splitter.rest_length
         return not is_cut and not self._splitter.within_line and parser.is_whole(line)
 
     def rest(self) -> dict[str, int]:
-        """Where that line stands, and how long it is by now, for a log."""
+        """Return where that line is, and how long it is by now, for a log."""
         line = self._splitter
         return {"line": line.line, "byte": line.offset, "bytes": line.rest_length}
 
     def finish(self) -> LineBatch:
-        """Return the last line, if it has no newline: what is read after it is appended to it."""
+        """Return the last line if it has no newline; the bytes after it are appended to it."""
         batch = self._splitter.finish()
         if batch.end_offset > batch.first_offset:
             self._lines_tail = self._tail
@@ -212,9 +212,9 @@ class LineFile:
             self._head = sample(self._head[: max(0, seen)] + data[max(0, -seen) :])
 
     def position(self, *, finished: bool = False) -> FilePosition:
-        """Behind the last line that was returned.
+        """Return the position after the last line that was returned.
 
-        What came after that line may be half a line, which its writer takes back after a crash.
+        The bytes after that line may be half a line, which its writer takes back after a crash.
         """
         offset = self._splitter.offset
         head = self._head[: max(0, offset - self._head_offset)] if offset else self._head
@@ -278,12 +278,12 @@ class LineFile:
 
     @property
     def _was_empty(self) -> bool:
-        """There was nothing in it when it was opened, and nothing was read since."""
+        """Whether it was empty when it was opened, and nothing was read since."""
         return self._is_blank and not self._read_to
 
     @property
     def _is_blank(self) -> bool:
-        """Nothing is known of it but a hole, if anything."""
+        """Whether it has nothing that is known, except perhaps a hole."""
         return not self._head and not self._splitter.offset
 
     def _modified_ns(self) -> int:
@@ -373,7 +373,7 @@ class LineFileSettings(CommonSettings):
 
 
 class FileOptions(TypedDict, total=False):
-    """What `file` and `dir` are told alike."""
+    """The options that `file` and `dir` share."""
 
     follow: bool
     poll_interval_s: float
@@ -382,7 +382,7 @@ class FileOptions(TypedDict, total=False):
 
 
 def file_options(settings: LineFileSettings) -> FileOptions:
-    """Return what the settings say for both."""
+    """Return the options of the settings."""
     return FileOptions(
         follow=settings.follow,
         poll_interval_s=settings.poll_interval.total_seconds(),
@@ -391,7 +391,7 @@ def file_options(settings: LineFileSettings) -> FileOptions:
 
 
 class LineFileSource:
-    """What `file` and `dir` do alike, with the lines of a file and with what goes wrong."""
+    """The part that `file` and `dir` share: lines go to the intake, and losses are logged."""
 
     def __init__(
         self,

@@ -3,13 +3,13 @@
 Rotation leaves, beside `app.log`, older generations under names such as `app.log.1`,
 `app.log-20261120`, `app.log.2026-11-20_10` or `app-2026-11-20.log`.
 
-*What was not beside the file when it was opened is younger than it.* A position therefore lists
-the generations that were there, by inode and by their first bytes. Neither times of last write nor
-numbers can hide a generation: a clock may be set back, and numbers may count either way.
+*A file that was not beside the log when the log was opened is younger than the log.* So a position
+lists the generations that were there, by inode and by their first bytes. Neither times of last
+write nor numbers can hide a generation: a clock may be set back, and numbers may count either way.
 
-Names only give the order of several that are new: of plain numbers the higher one is older, or
-the newer one where a rotation counts upwards, and all others are as old as their last write.
-Where a number contradicts what was there before, that is reported.
+Names only give the order of several new generations. The higher of two plain numbers is older, or
+newer if a rotation counts upwards. All other generations are as old as their last write. A number
+that contradicts what was there before is reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RotatedNumbers = Literal["higher-is-older", "higher-is-newer"]
 MAX_LISTED: Final = 64
-"""Generations that a position lists; of those beyond, the time of the last write decides."""
+"""Generations that a position lists; the time of the last write decides about others."""
 _STAMP: Final = r"[.\-_](?P<stamp>[0-9][0-9.\-_:TZ]*)"
 _COMPRESSED: Final = re.compile(r"(?P<name>.+)\.(?:gz|bz2|xz|zst|lz4|Z)", re.DOTALL)
 _NUMBER: Final = re.compile(r"(?!(?:19|20)[0-9]{2}$)[0-9]{1,5}")
@@ -74,7 +74,7 @@ class Rotation:
         generations: Sequence[Generation],
         older: OlderGenerations,
     ) -> Following:
-        """Return what comes after `current`; after nothing at all if there is no current one."""
+        """Return what comes after `current`; all generations come after None."""
         before = [] if current is None else [Listed.of(current)]
         unread, read, passed_over = [], [], []
         for found in filter(lambda found: self.is_rotated(found.name), generations):
@@ -147,9 +147,9 @@ class Following:
     """What comes after a generation."""
 
     unread: tuple[Generation, ...]  # generations to be read, oldest first
-    older: tuple[Generation, ...]  # all others that are there, the one before included
-    passed_over: tuple[PassedOver, ...]  # those of them that were not read
-    misnumbered: tuple[Generation, ...]  # those of them whose number says that they are younger
+    older: tuple[Generation, ...]  # all other generations there, with the current one
+    passed_over: tuple[PassedOver, ...]  # the older ones that were not read
+    misnumbered: tuple[Generation, ...]  # the older ones whose number says that they are younger
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +172,11 @@ class OlderGenerations(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def that_may_be(self, generation: Generation) -> Listed | None:
-        """Return the one that this may be, written on since."""
+        """Return the listed generation that this one may be, written on since."""
         return next((listed for listed in self.listed if listed.may_be_of(generation)), None)
 
     def of(self, generations: Iterable[Generation]) -> Self:
-        """Return these instead, the last written of them if they are too many."""
+        """Return other generations in the same form: the last written, if they are too many."""
         known = sorted(generations, key=lambda found: found.modified_ns)
         left_out = known[:-MAX_LISTED]
         return type(self)(
@@ -191,7 +191,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     inode: int
     head_length: int  # how many of its first bytes `head` covers; -1 if they could not be read
     head: str  # digest of its first bytes
-    name: str = ""  # its name, of one that is short: others may begin as it does
+    name: str = ""  # its name, if it is short: other short files may begin as it does
 
     @classmethod
     def of(cls, generation: Generation) -> Self:
@@ -202,7 +202,7 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         return cls(generation.inode, len(head), digest(head), name)
 
     def is_of(self, generation: Generation) -> bool:
-        """Return whether it is this file; of one that has grown only if its head was whole."""
+        """Return whether it is this file; if that has grown, only a whole head tells."""
         head = generation.head
         if self.inode != generation.inode:
             return False
@@ -263,7 +263,7 @@ def files_between(first: str, last: str, names: Iterable[str]) -> list[str]:
 
 
 def _numbers_of(name: str) -> tuple[str, tuple[int, ...]]:
-    """Return what a name is without its numbers, and these."""
+    """Return a name with each number as 0, and the numbers."""
     return re.sub("[0-9]+", "0", name), tuple(int(found) for found in re.findall("[0-9]+", name))
 
 
@@ -272,7 +272,7 @@ def _digits(name: str) -> int:
 
 
 def _is_without_lines(compressed: Generation, current: Generation | None) -> bool:
-    """Return whether it has no lines to be read; a program that compresses keeps the time."""
+    """Return whether it has no lines to be read: a program that compresses keeps the time."""
     if compressed.head is not None:
         return compressed.head == b""
     return current is not None and compressed.modified_ns <= current.modified_ns

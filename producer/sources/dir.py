@@ -64,9 +64,9 @@ _LONGEST_NAME_BYTES: Final = 255
 _ADDED_BYTES: Final = 32
 _WINDOW_BYTES: Final = 32 * CHUNK_BYTES
 _MOST_TOGETHER: Final = 16
-"""So many files share their syncs: each position lists them."""
+"""At most so many files share their syncs: each position lists them."""
 _BYTES_TOGETHER: Final = CHUNK_BYTES
-"""After so much no file waits longer for its name."""
+"""After so many bytes no file waits longer for its name."""
 _CLOCK_STANDS_S: Final = 2.0
 """The coarsest time of a file system: that of FAT."""
 _LIST_EVERY_S: Final = 10.0
@@ -179,7 +179,7 @@ class DirectorySource(LineFileSource):
             await self._finish_all(intake)
 
     def _position(self, file: LineFile) -> FilePosition:
-        """Return how far all was read: of other files, too, that have no other name yet."""
+        """Return how far all files were read, also the others that have no other name yet."""
         return self._beside(file.position(), self._whole)
 
     def _beside(self, position: FilePosition, whole: list[_Whole]) -> FilePosition:
@@ -187,7 +187,7 @@ class DirectorySource(LineFileSource):
         return msgspec.structs.replace(position, besides=tuple(others) or msgspec.UNSET)
 
     async def _finish_all(self, intake: Intake) -> None:
-        """Rename the files that were read whole, once all of them is durable."""
+        """Rename the files that were read whole, once all their events are durable."""
         if not self._whole:
             return
         *others, last = self._whole
@@ -207,7 +207,7 @@ class DirectorySource(LineFileSource):
         self._count(files_finished=len(self._done))
 
     def _look_at_done(self) -> None:
-        """Tell of what is written to a file that is done: it becomes no event."""
+        """Log bytes that were written to a file after it was done: they become no events."""
         for file in self._done[:]:
             is_written = self._tell_left_behind(file, "a file was written after it was done")
             if is_written or file.is_removed:
@@ -245,7 +245,7 @@ class DirectorySource(LineFileSource):
         return None
 
     def _paths_of(self, position: FilePosition) -> Iterator[Path]:
-        """Yield the names that a file may have: its own, one of a check, another's choice."""
+        """Yield the names that a file may have: its own, that of a check, or one by others."""
         yield self._path / position.name
         if _CHECKING.fullmatch(position.name) is None:
             start = f".{_shortened(position.name)}."
@@ -291,7 +291,7 @@ class DirectorySource(LineFileSource):
     def _list(self) -> list[str]:
         """Return the names of files to be read; those that are being checked come first."""
         names = [name for name in self._names() if _is_read(name)]
-        # What is gone is told again when it comes again.
+        # A file that is gone is logged again when it comes again.
         before = self._passed_over
         self._passed_over = {name: before[name] for name in before.keys() & names}
         due = (
@@ -421,7 +421,7 @@ class DirectorySource(LineFileSource):
         return path(free)
 
     def _gone(self, position: FilePosition) -> None:
-        """Tell that the rest of a file was not read; of one that was not begun nothing is lost."""
+        """Log that the rest of a file was not read. Nothing is lost if the file was not begun."""
         if position.offset:
             self._lost(
                 f"{self._path / position.name} (inode {position.inode}) was read to byte "
@@ -449,7 +449,7 @@ class _Whole:
 class _PassedOver:
     """A file that was not read."""
 
-    # its inode and when it was written; () if any of its names may be readable by now, None if none
+    # its inode and when it was written; () if it may be readable at any time, None if never
     which: tuple[int, ...] | None
 
     def may_be_read_by_now(self, path: Path) -> bool:

@@ -160,7 +160,7 @@ class FileSource(LineFileSource):
         return file
 
     def _enter(self, following: _Next, file: LineFile | None = None) -> LineFile | None:
-        """Open what comes next and tell what is passed over; None if it is no longer there."""
+        """Open what comes next, and log what is passed over; None if it is no longer there."""
         if file is None:
             file = following.log.open(following.generation)
         if file is not None:
@@ -296,7 +296,7 @@ class FileSource(LineFileSource):
             _log.error("rotated file passed over", path=path, problem=message)
 
     def _next(self, file: LineFile | None, lost: FilePosition | None = None) -> _Next | None:
-        """Return what to read after a file, after all of the log if there is none; None for now."""
+        """Return what to read after a file, or after all of the log; None if nothing came yet."""
         live = self._log.live()
         if file is not None and live is not None and live.is_same_file(file.device, file.inode):
             return self._elsewhere(file)
@@ -373,7 +373,7 @@ class _Next:
 
     @property
     def is_written(self) -> bool:
-        """Whether it is the file that is written: whoever did may still write to the one before."""
+        """Whether it is the file that is written: its writer may still write to the one before."""
         return self.generation.name == self.log.path.name
 
 
@@ -396,7 +396,7 @@ class LogFolder:
         return Generation(self.path.name, found.st_dev, found.st_ino, found.st_mtime_ns)
 
     def generations(self) -> list[Generation]:
-        """Return all files of the folder: a rotated file is found by inode under any name."""
+        """Return all files of the folder: by its inode a rotated file is found under any name."""
         # A rotation renames one file after the other: a listing in between may miss one.
         found = self._list()
         for _ in range(_MAX_LISTINGS):
@@ -504,7 +504,7 @@ def _find(
 
 
 def _older_than(position: FilePosition, generations: list[Generation]) -> OlderGenerations:
-    """Return what comes before a position; without a list of it, what was last written before."""
+    """Return the generations before a position: its list, or else those last written before it."""
     if position.older is not None:
         return position.older
     return OlderGenerations().of(
@@ -513,7 +513,7 @@ def _older_than(position: FilePosition, generations: list[Generation]) -> OlderG
 
 
 def _without(following: Following, lost: FilePosition) -> Following:
-    """Leave out a compressed file that was told to be lost already."""
+    """Leave out a compressed file that was already logged as lost."""
     return dataclasses.replace(
         following,
         passed_over=tuple(
@@ -542,7 +542,7 @@ class FileSettings(LineFileSettings):
 
 
 def _check(settings: FileSettings) -> None:
-    """A file that is not there may still come, but not in the place of what is no file."""
+    """Refuse a path that cannot be a file. A file that is not there may still come."""
     path = path_of(settings)
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
