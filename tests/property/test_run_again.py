@@ -5,11 +5,9 @@ The rows are those of the table in ADR 39.
 
 from __future__ import annotations
 
-import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,163 +15,28 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sequitur.consumer.topology import (
-    BaseTransactionalBolt,
-    BasicBolt,
-    ProcessSettings,
-    TransactionalTopologyBuilder,
-    TransactionTester,
-)
-from sequitur.consumer.topology.state import TransactionalState
+from sequitur.consumer.topology import ProcessSettings, TransactionTester
 from sequitur.consumer.topology.state.sql.engines import engine_of
+from tests.support.chances import (
+    ATTEMPTS,
+    Ask,
+    Chances,
+    Part,
+    Passing,
+    Sum,
+    Total,
+    topology_of,
+)
 from tests.support.examples import examples_in
-from tests.support.transactions import Journal, counts, events, store_in, text
+from tests.support.transactions import counts, events, store_in, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from sequitur.consumer.topology import BasicOutputCollector, Tuple
 
 _MOST = {0.01: 2.1, 0.1: 2.5}
 """So many calls of a bolt for an event, by the share of calls that fail."""
 _SLACK = 60
 """And so many for each batch: how far its first failure is behind a copy is chance."""
-_ATTEMPTS = 9
-"""So many that no event is unlucky in all of its own."""
-
-
-class Chances(Journal):
-    """Counts calls, fails some of them by chance, and lets the process die in one.
-
-    Args:
-        failing: The bolts whose calls fail.
-        share: Of these calls.
-        seed: Which of them do.
-    """
-
-    def __init__(self, failing: Sequence[str], share: float, seed: int) -> None:
-        super().__init__()
-        self.made: Counter[str] = Counter()
-        self.of_value: Counter[tuple[str, str]] = Counter()
-        self.dies_in: int | None = None
-        self.is_committing = False
-        self.failed = 0
-        self.mixed: list[str] = []
-        self.totals: list[int] = []
-        self._random = random.Random(seed)
-        self._failing, self._below, self._seed = failing, share * 2**32, seed
-
-    def call(self, component: str, given: Tuple) -> None:
-        value = text(given["value"])
-        self.made[component] += 1
-        self.of_value[component, value] += 1
-        if self.dies_in is not None and not self.is_committing:
-            self.dies_in -= 1
-            if not self.dies_in:
-                raise KeyboardInterrupt
-        if self._fails(component, value, self.of_value[component, value]):
-            self.failed += 1
-            raise ConnectionError("503")
-
-    def _fails(self, component: str, value: str, call: int) -> bool:
-        if component not in self._failing:
-            return False
-        drawn = blake2b(f"{self._seed} {component} {value} {call}".encode(), digest_size=4)
-        return int.from_bytes(drawn.digest(), "big") < self._below
-
-    def passes_at_once(self, value: str) -> bool:
-        """Return whether a plain topology acks an event in its first batch."""
-        return not any(self._fails(component, value, 1) for component in self._failing)
-
-    def token(self, given: Tuple) -> float:
-        """Return what an event's first bolt has drawn for it: in each run it is another."""
-        token: float = self._random.random() if given.source == "spout" else given["token"]
-        return token
-
-
-class Ask(BasicBolt):
-    """Passes on what it is given."""
-
-    fields = ("transaction", "value", "token")
-
-    def __init__(self, chances: Chances, name: str) -> None:
-        self.chances = chances
-        self.name = name
-
-    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        self.chances.call(self.name, tuple)
-        collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
-
-
-class Total(Ask):
-    """Keeps how many values there were in all batches; what then fails leaves them counted."""
-
-    def prepare(self, *given: Any) -> None:
-        super().prepare(*given)
-        self.count = 0
-
-    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        self.count += 1
-        super().process(tuple, collector)
-
-    def snapshot(self) -> int:
-        self.chances.totals.append(self.count)
-        return self.count
-
-    def restore(self, snapshot: int) -> None:
-        self.count = snapshot
-
-
-class Part(BaseTransactionalBolt):
-    """Gathers the tuples of a batch, also one that then fails; refuses a batch that has such."""
-
-    fields: Sequence[str] = ("transaction", "value", "token")
-
-    def __init__(self, chances: Chances, name: str) -> None:
-        self.chances = chances
-        self.name = name
-
-    def prepare(self, *given: Any) -> None:
-        super().prepare(*given)
-        self.given: list[tuple[Tuple, float]] = []
-        self.begun = self.passed = 0
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        self.begun += 1
-        self.given.append((tuple, self.chances.token(tuple)))
-        self.chances.call(self.name, tuple)
-        self.passed += 1
-
-    def finish_batch(self) -> None:
-        if self.begun != self.passed:
-            raise ValueError(f"{self.begun - self.passed} are in it that failed")
-        for one, token in self.given:
-            self.collector.emit((self.transaction, one["value"], token))
-
-
-class Passing(Part):
-    """Emits at once."""
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        super().process(tuple)
-        given, token = self.given.pop()
-        self.collector.emit((self.transaction, given["value"], token))
-
-
-class Sum(Part):
-    """Counts all values by where they come from; those of an event have one token."""
-
-    def finish_batch(self) -> None:
-        """Write the counts, and emit the values."""
-        self.chances.is_committing = True
-        found = Counter(f"{one.source} {text(one['value'])}" for one, _ in self.given)
-        state = self.context.state("count")
-        state.multi_update(list(found), lambda key, count: (count or 0) + found[str(key)])
-        tokens = dict.fromkeys((text(one["value"]), token) for one, token in self.given)
-        times = Counter(value for value, _ in tokens)
-        self.chances.mixed += [value for value in times if times[value] > 1]
-        for value, token in tokens:
-            self.collector.emit((self.transaction, value, token))
 
 
 @dataclass(frozen=True)
@@ -275,23 +138,7 @@ class World:
 
     def __init__(self, folder: Path, row: Row, chances: Chances, *, is_shuffled: bool) -> None:
         self._row, self._chances, self._store = row, chances, store_in(folder)
-        states = {"count": TransactionalState(self._store, "counts")}
-        builder = TransactionalTopologyBuilder("again", "spout")
-        for number, (name, (kind, sources)) in enumerate(row.bolts.items()):
-            if name == "sum":
-                declared = builder.set_committer_bolt(name, kind(chances, name), states=states)
-            else:
-                tasks = 2 + number % 2 if is_shuffled else None
-                declared = builder.set_bolt(name, kind(chances, name), tasks)
-            for source in sources:
-                if name == "sum":
-                    declared.global_grouping(source)
-                elif is_shuffled:
-                    declared.shuffle_grouping(source)
-                else:
-                    declared.local_grouping(source)
-        builder.set_output("out", key=None, value="value").local_grouping(list(row.bolts)[-1])
-        self._topology = builder.build()
+        self._topology = topology_of(chances, self._store, row.bolts, is_shuffled=is_shuffled)
         self._keeps_order = not is_shuffled
         self._lives = self._committed = self._events = self._begun = 0
         self._out: list[str] = []
@@ -359,7 +206,7 @@ class World:
         self._lives += 1
         return TransactionTester(
             self._topology,
-            ProcessSettings(max_attempts=_ATTEMPTS),
+            ProcessSettings(max_attempts=ATTEMPTS),
             resumes_after=self._committed,
             life=self._lives,
         )
@@ -392,7 +239,7 @@ def test_calls_that_fail_by_chance_cost_few_calls_and_no_event(name: str, share:
     )
     def holds(batches: Sequence[tuple[int, int | None]], seed: int, *, is_shuffled: bool) -> None:
         nonlocal allowed, failed
-        chances = Chances(row.failing, share, seed)
+        chances = Chances(row.failing, share, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             world = World(Path(folder), row, chances, is_shuffled=is_shuffled)
             try:

@@ -105,7 +105,7 @@ class BoltCopies:
     def __init__(self, bolt: BaseBolt, shared: Sequence[Any]) -> None:
         self.since: list[TrackedTuple] = []
         self.emitted: deque[Callable[[], Any]] = deque()
-        self._given = self._failures = 0
+        self._given = self._failures = 0  # tuples that are in the copy, and returns to one
         self._shared = {id(one): one for one in shared}
         self._tuples: dict[int, TrackedTuple] = {}
         self._copy: bytes | None = None
@@ -126,18 +126,15 @@ class BoltCopies:
         if self._copy is None:
             return
         self.since.append(given)
-        self._given += 1
-        share = self._given // (_PARTS * (1 + _PARTS * self._failures))
-        least = min(max(share, len(self._copy) // _BYTES_EACH), _MOST)
-        if len(self.since) >= least or len(self.emitted) >= _MOST:
+        if len(self.since) >= self._least or len(self.emitted) >= _MOST:
             self.take(bolt)
 
     def back(self) -> tuple[BaseBolt, list[TrackedTuple]]:
         """Return the bolt as it was when it was copied, and the tuples that it was given since."""
         assert self._copy is not None
         self._failures += 1
+        self._count_least(self._copy)
         since, self.since = self.since, []
-        self._given -= len(since)
         self.emitted.clear()
         unpickler = pickle.Unpickler(io.BytesIO(self._copy))  # noqa: S301 - our own
         unpickler.persistent_load = self._known  # type: ignore[method-assign]
@@ -169,7 +166,15 @@ class BoltCopies:
             self.drop()
             return
         self._copy, self._tuples = file.getvalue(), kept
+        self._given += len(self.since)
+        self._count_least(self._copy)
         self._give_out()
+
+    def _count_least(self, copy: bytes) -> None:
+        """Count how many tuples are to come until the next copy: one part of all tuples then."""
+        parts = _PARTS * (1 + _PARTS * self._failures)
+        share = (self._given - 1) // (parts - 1)
+        self._least = min(max(share, len(copy) // _BYTES_EACH), _MOST)
 
     def _give_out(self) -> None:
         self.since.clear()
@@ -305,12 +310,15 @@ class TransactionRunner(_InTransaction):
 
     def run(self, given: TrackedTuple) -> None:
         """See `Runner`."""
-        self._raised.clear()
-        again = deque(self._run_once(given, is_new=True))
+        first = self._run_once(given, is_new=True)
+        if not first:
+            return
+        again = deque(first)
         while again:
             self._users.begin_again()
             one = again.popleft()
             again.extendleft(reversed(self._run_once(one, is_new=one is given)))
+        self._raised.clear()
 
     def _run_once(self, given: TrackedTuple, *, is_new: bool) -> Sequence[TrackedTuple]:
         """Call the bolt for a tuple; return the tuples that it is to be given again.
@@ -320,33 +328,43 @@ class TransactionRunner(_InTransaction):
             is_new: Whether no call for it has passed.
         """
         keeps = self._keeps and not given.is_tick
-        if keeps and self._copies is None and self._is_copied:
-            self._copies = BoltCopies(self.bolt, self._shared)
-        copies = self._copies if keeps else None
-        is_held = copies is not None and copies.can_go_back
-        self._output.held = copies.emitted if copies is not None and is_held else None
+        copies = self._copied() if keeps else None
         self._is_new, self._is_undone, self._has_emitted = is_new, False, False
         if not is_new:  # it was acked then
             given.owner, self._acks = self, False
         super().run(given)
         self._output.held, self._acks = None, True
-        is_failed = given.owner is FAILED
-        if not (is_failed or self._is_undone):
-            if not is_new:
-                given.owner = ACKED
-            elif keeps:
-                _keep(given, 1)
-            if copies is not None:
-                copies.add(self.bolt, given)
-            return ()
+        if given.owner is FAILED or self._is_undone:
+            return self._undone(given, copies, was_kept=not is_new, keeps=keeps)
+        if not is_new:
+            given.owner = ACKED
+        elif keeps:
+            _keep(given, 1)
+        if copies is not None:
+            copies.add(self.bolt, given)
+        return ()
+
+    def _copied(self) -> BoltCopies | None:
+        """Have what the bolt emits wait, if it can be undone; return the bolt's copies."""
+        copies = self._copies
+        if copies is None and self._is_copied:
+            copies = self._copies = BoltCopies(self.bolt, self._shared)
+        if copies is not None and copies.can_go_back:
+            self._output.held = copies.emitted
+        return copies
+
+    def _undone(
+        self, given: TrackedTuple, copies: BoltCopies | None, *, was_kept: bool, keeps: bool
+    ) -> Sequence[TrackedTuple]:
+        """Undo a call, if that can be; return the tuples that the bolt is to be given again."""
         again = [given] if self._is_undone else []
         if copies is not None and copies.can_go_back:
-            if is_failed and not is_new:
+            if was_kept and not again:
                 _keep(given, -1)
             bolt, since = copies.back()
             self.renew(bolt)
-            again = [*since, *again]
-        elif keeps and is_new:
+            return [*since, *again]
+        if keeps and not was_kept:
             _keep(given, 1)
         return again
 

@@ -6,7 +6,7 @@ import threading
 from contextlib import closing
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, ShareConsumer, TopicPartition
@@ -30,9 +30,8 @@ from tests.support.subscribed_topics import is_group_deleted
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from sequitur.consumer.subscription.fenced_writer import TopicWrite
     from tests.conftest import MakeTopic
     from tests.support.subscribed_topics import SubscribedTopics
 
@@ -85,13 +84,13 @@ def test_wherever_its_process_dies_it_is_there_whole_or_not_at_all(
     for dies_at in count():
         left, has_died = dies_at, False
 
-        def dies(writer: FencedWriter, records: Iterable[TopicWrite]) -> None:
+        def dies(writer: FencedWriter, *args: Any) -> None:
             nonlocal left
             if threading.current_thread() is threading.main_thread():
                 if not left:
                     raise SystemExit
                 left -= 1
-            write(writer, records)
+            write(writer, *args)
 
         with monkeypatch.context() as patched:
             patched.setattr(FencedWriter, "write", dies)
@@ -144,9 +143,9 @@ def test_of_two_that_create_one_at_once_the_second_is_told(
 ) -> None:
     write = FencedWriter.write
 
-    def meanwhile(writer: FencedWriter, records: Iterable[TopicWrite]) -> None:
+    def meanwhile(writer: FencedWriter, *args: Any) -> None:
         monkeypatch.undo()
-        write(writer, records)
+        write(writer, *args)
         with Subscription(topics.kafka, name, topic, position="latest"):
             pass
 

@@ -51,7 +51,7 @@ from tests.support.subscribed_topics import SHORT_LEASE_S
 from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tests.conftest import MakeBroker
 
@@ -179,10 +179,10 @@ def test_an_owner_that_writes_while_it_is_replaced_does_not_stay(
     first = store.take(name)
     claims = FencedWriter.write
 
-    def claims_late(writer: FencedWriter, records: Iterable[TopicWrite]) -> None:
+    def claims_late(writer: FencedWriter, *args: Any) -> None:
         monkeypatch.undo()
         first.write(SubscriptionState(step=1), [])
-        claims(writer, records)
+        claims(writer, *args)
 
     monkeypatch.setattr(FencedWriter, "write", claims_late)
     with store.take(name) as second:

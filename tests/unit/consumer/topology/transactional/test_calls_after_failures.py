@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sequitur.consumer.topology import (
-    BaseTransactionalBolt,
-    BasicBolt,
     ProcessSettings,
     TransactionalTopologyBuilder,
     TransactionTester,
@@ -20,70 +17,25 @@ from sequitur.consumer.topology import (
 )
 from sequitur.consumer.topology.state import TransactionalState
 from sequitur.consumer.topology.tester.in_memory import InMemoryBatch
-from tests.support.transactions import Journal, counts, events, store_in, text
+from tests.support.chances import (
+    ATTEMPTS,
+    Ask,
+    Chances,
+    Part,
+    Passing,
+    Sum,
+    Total,
+    topology_of,
+)
+from tests.support.transactions import counts, events, store_in, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sequitur.consumer.topology import BasicOutputCollector, Tuple
 
 _EVENTS = 500
-_ATTEMPTS = 9
-"""So many that none of the events is unlucky in all of its own."""
-
-
-class Chances(Journal):
-    """Counts calls, fails some, and draws a token for each event that a first bolt is given.
-
-    Args:
-        failing: The bolts that fail.
-        share: Of their calls, by chance.
-        values: They fail in the first attempt at these.
-    """
-
-    def __init__(
-        self, failing: Collection[str], share: float = 0.0, values: Collection[str] = ()
-    ) -> None:
-        super().__init__()
-        self.made: Counter[str] = Counter()
-        self.failed = self.beside = 0
-        self.mixed: list[str] = []
-        self.totals: list[int] = []
-        self._failing = failing
-        self._share = share
-        self._values = values
-        self._random = random.Random(3)
-        self._lock = threading.Lock()
-        self._of_value: Counter[tuple[str, str]] = Counter()
-
-    def call(self, component: str, given: Tuple) -> None:
-        value = text(given["value"])
-        with self._lock:
-            self.beside += threading.current_thread() is not threading.main_thread()
-            self.made[component] += 1
-            self._of_value[component, value] += 1
-            if component in self._failing and (
-                self._fails(component, value, self._of_value[component, value])
-                or (given.attempt == 1 and value in self._values)
-            ):
-                self.failed += 1
-                raise ConnectionError("503")
-
-    def _fails(self, component: str, value: str, call: int) -> bool:
-        return random.Random(f"{component} {value} {call}").random() < self._share
-
-    def passed_at_once(self, among: int = _EVENTS) -> int:
-        """Return how many of the first events a plain topology acks in its first batch."""
-        return sum(
-            not any(self._fails(component, value, 1) for component in self._failing)
-            for value in _values()[:among]
-        )
-
-    def token(self, given: Tuple) -> float:
-        """Return what an event's first bolt has drawn for it: in each run it is another."""
-        token: float = self._random.random() if given.source == "spout" else given["token"]
-        return token
 
 
 class Planned(Chances):
@@ -98,21 +50,7 @@ class Planned(Chances):
         return (value, call) in self.fails
 
     def calls_of(self, component: str, given: Tuple) -> int:
-        return self._of_value[component, text(given["value"])]
-
-
-class Ask(BasicBolt):
-    """Passes on what it is given."""
-
-    fields = ("transaction", "value", "token")
-
-    def __init__(self, chances: Chances, name: str = "ask") -> None:
-        self.chances = chances
-        self.name = name
-
-    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        self.chances.call(self.name, tuple)
-        collector.emit((tuple["transaction"], tuple["value"], self.chances.token(tuple)))
+        return self.of_value[component, text(given["value"])]
 
 
 class Stuttering(Ask):
@@ -131,81 +69,12 @@ class Awaiting(Ask):
         super().process(tuple, collector)
 
 
-class Total(Ask):
-    """Keeps how many values there were in all batches."""
-
-    def prepare(self, *given: Any) -> None:
-        super().prepare(*given)
-        self.count = 0
-
-    def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # noqa: A002
-        """Count it; what fails behind that leaves it counted."""
-        self.count += 1
-        super().process(tuple, collector)
-
-    def snapshot(self) -> int:
-        self.chances.totals.append(self.count)
-        return self.count
-
-    def restore(self, snapshot: int) -> None:
-        self.count = snapshot
-
-
 class AwaitingTotal(Total):
     """Does so in a call that is awaited."""
 
     async def process(self, tuple: Tuple, collector: BasicOutputCollector, /) -> None:  # type: ignore[override]  # noqa: A002
         await asyncio.sleep(0)
         super().process(tuple, collector)
-
-
-class Part(BaseTransactionalBolt):
-    """Gathers the values of a batch, and how many are open; holds the tuples.
-
-    Args:
-        chances: Fails calls.
-        name: Its name.
-        is_locked: Whether it cannot be copied.
-        size: How many bytes it has from the beginning.
-    """
-
-    fields = ("transaction", "value", "token")
-
-    def __init__(
-        self, chances: Chances, name: str = "part", *, is_locked: bool = False, size: int = 0
-    ) -> None:
-        self.chances = chances
-        self.name = name
-        self.is_locked = is_locked
-        self.kept = "x" * size
-        self.given: list[Any] = []
-        self.open = 0
-
-    def prepare(self, *given: Any) -> None:
-        super().prepare(*given)
-        self.lock = threading.Lock() if self.is_locked else None
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        """Take it in; what fails in between leaves it open."""
-        self.open += 1
-        self.chances.call(self.name, tuple)
-        self.given.append((tuple, self.chances.token(tuple)))
-        self.open -= 1
-
-    def finish_batch(self) -> None:
-        if self.open:
-            raise ValueError(f"{self.open} are open")
-        for given, token in self.given:
-            self.collector.emit((self.transaction, given["value"], token))
-
-
-class Passing(Part):
-    """Emits at once."""
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        super().process(tuple)
-        given, token = self.given.pop()
-        self.collector.emit((self.transaction, given["value"], token))
 
 
 class Hardening(Part):
@@ -220,33 +89,6 @@ class Hardening(Part):
             self.lock = threading.Lock()
 
 
-class Sum(BaseTransactionalBolt):
-    """Counts all values by where they come from; those of an event have one token."""
-
-    fields = ("transaction", "value", "token")
-
-    def __init__(self, chances: Chances, name: str = "sum") -> None:
-        self.chances = chances
-        self.name = name
-        self.values: list[tuple[str, str, float]] = []
-
-    def process(self, tuple: Tuple, /) -> None:  # noqa: A002
-        self.chances.call(self.name, tuple)
-        self.values.append((tuple.source, text(tuple["value"]), tuple["token"]))
-
-    def finish_batch(self) -> None:
-        """Write the counts, and emit the values."""
-        found = Counter(f"{source} {value}" for source, value, _ in self.values)
-        state = self.context.state("count")
-        state.multi_update(list(found), lambda key, count: (count or 0) + found[str(key)])
-        tokens = dict.fromkeys((value, token) for _, value, token in self.values)
-        self.chances.mixed += [
-            value for value, times in Counter(value for value, _ in tokens).items() if times > 1
-        ]
-        for value, token in tokens:
-            self.collector.emit((self.transaction, value, token))
-
-
 _SUM = {"sum": (Sum, ["part"])}
 
 
@@ -258,30 +100,10 @@ def _tester(
     is_shuffled: bool = False,
     concurrency: int = 1,
 ) -> TransactionTester:
-    """Return a topology: each bolt where its input is, or in two or three tasks elsewhere."""
-    states = {"count": TransactionalState(store_in(folder), "counts")}
-    builder = TransactionalTopologyBuilder("calls", "spout")
-    for number, (name, (kind, sources)) in enumerate(bolts.items()):
-        made = kind(chances, name) if isinstance(kind, type) else kind
-        if name == "sum":
-            declared = builder.set_committer_bolt(name, made, states=states)
-        else:
-            declared = builder.set_bolt(
-                name,
-                made,
-                2 + number % 2 if is_shuffled else None,
-                concurrency=concurrency if name == "ask" else 1,
-            )
-        for source in sources:
-            if name == "sum":
-                declared.global_grouping(source)
-            elif is_shuffled:
-                declared.shuffle_grouping(source)
-            else:
-                declared.local_grouping(source)
-    last = list(bolts)[-1]
-    builder.set_output("out", key=None, value="value").local_grouping(last)
-    return TransactionTester(builder.build(), ProcessSettings(max_attempts=_ATTEMPTS))
+    made = topology_of(
+        chances, store_in(folder), bolts, is_shuffled=is_shuffled, concurrency=concurrency
+    )
+    return TransactionTester(made, ProcessSettings(max_attempts=ATTEMPTS))
 
 
 def _chain(part: Part) -> dict[str, tuple[Any, Sequence[str]]]:
@@ -290,6 +112,11 @@ def _chain(part: Part) -> dict[str, tuple[Any, Sequence[str]]]:
 
 def _values() -> list[str]:
     return [str(number) for number in range(_EVENTS)]
+
+
+def _passed_at_once(chances: Chances, among: int = _EVENTS) -> int:
+    """Return how many of the first events a plain topology acks in its first batch."""
+    return sum(map(chances.passes_at_once, _values()[:among]))
 
 
 def _check_exact(
@@ -315,7 +142,7 @@ def test_a_snapshot_has_nothing_of_what_failed(tmp_path: Path) -> None:
     bolts = {"total": (Total, ["spout"]), "sum": (Sum, ["total"])}
     tester = _tester(chances, tmp_path, bolts)
     tester.run(events(*_values()))
-    assert chances.totals[-1] == len(tester.acked) == chances.passed_at_once() < _EVENTS
+    assert chances.totals[-1] == len(tester.acked) == _passed_at_once(chances) < _EVENTS
     _check_exact(tester, tmp_path, ["total"])
     assert chances.totals[-1] == _EVENTS
 
@@ -342,7 +169,7 @@ def test_calls_side_by_side_are_repeated_where_they_run_again(
     bolts = {"part": (Passing, ["spout"]), "ask": (kind, ["part"]), "sum": (Sum, ["ask"])}
     tester = _tester(chances, tmp_path, bolts, concurrency=4)
     tester.run(events(*_values()))
-    assert len(tester.acked) == chances.passed_at_once() < _EVENTS
+    assert len(tester.acked) == _passed_at_once(chances) < _EVENTS
     assert chances.made["ask"] <= 2.3 * _EVENTS
     assert chances.beside >= chances.made["ask"]
     _check_exact(tester, tmp_path, ["ask"])
@@ -359,7 +186,7 @@ def test_all_tasks_that_either_run_has_sent_to_run_again(seed: int, tmp_path: Pa
     states = {"count": TransactionalState(store_in(tmp_path), "counts")}
     builder.set_committer_bolt("sum", Sum(chances), states=states).global_grouping("two")
     builder.set_output("out", key=None, value="value").local_grouping("sum")
-    tester = TransactionTester(builder.build(), ProcessSettings(max_attempts=_ATTEMPTS))
+    tester = TransactionTester(builder.build(), ProcessSettings(max_attempts=ATTEMPTS))
     tester.run(events("0", "1", "2"))
     assert chances.failed
     assert not tester.failed_tries
@@ -410,7 +237,7 @@ def test_a_call_that_emitted_is_not_repeated(tmp_path: Path) -> None:
     tester = _tester(chances, tmp_path, bolts)
     tester.run(events(*_values()[:40]))
     assert chances.made["part"] > 40
-    assert chances.failed > 40 - chances.passed_at_once(40)
+    assert chances.failed > 40 - _passed_at_once(chances, 40)
     tester.retry_all()
     assert len(tester.acked) == 40
     expected = {f"ask {value}": 1 for value in _values()[:40]}
