@@ -73,7 +73,7 @@ class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka
 class DescribeLogDirsRequest(
     Request[DescribeLogDirsRequestV1]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the logs of partitions; to be sent to a broker that has them."""
+    """Ask for the logs of partitions. The request goes to a broker that has them."""
 
     API_KEY = 35
 
