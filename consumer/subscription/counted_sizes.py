@@ -40,7 +40,6 @@ class CountedSizes:
 
     @property
     def stop(self) -> int:
-        """The offset behind what is counted."""
         return self.stops[-1] if self.stops else self.begin
 
     def read(self, stop: int, size: int) -> Self:

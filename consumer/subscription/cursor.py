@@ -108,7 +108,6 @@ class Cursor:
 
     @property
     def acked_range_count(self) -> int:
-        """The number of acked ranges behind the mark-delete position."""
         return len(self._ranges)
 
     def ack(self, offset: int, *, end: int) -> int:

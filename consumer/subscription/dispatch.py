@@ -206,12 +206,10 @@ class Dispatch(Generic[M]):
 
     @property
     def queued(self) -> int:
-        """How many messages are held and not out."""
         return self._all - self._out
 
     @property
     def room(self) -> int:
-        """How many more messages may come in."""
         return max(self._limits.receiver_queue - self.queued, 0)
 
     @property

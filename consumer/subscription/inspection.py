@@ -47,8 +47,6 @@ _DAMAGED: Final = "Damaged"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Cursors of subscriptions at one moment, with all that documents need."""
-
     survey: Survey  # topics and subscriptions; its cursors belong to `states`
     # what the cursors of each subscription share; absent if nothing is stored
     states: Mapping[str, SubscriptionState] = field(default_factory=dict)

@@ -147,7 +147,6 @@ def watch(
     warn: Callable[[str], object] = len,
     **options: Any,
 ) -> None:
-    """Make all checks again and again while this process leads."""
     surveyor = Surveyor(kafka, replication_factor=replication_factor)
     surveyor.registry.ensure()
     options.setdefault(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CursorMove:
-    """From where to where a cursor moves, and what that means for messages."""
-
     where: SourcePartition
     committed: int  # the first unacked offset before the move
     target: int  # the first unacked offset after the move

@@ -75,7 +75,6 @@ class ConsumedPartition:
 
     @property
     def sizes(self) -> CountedSizes:
-        """The bytes counted behind the mark-delete position."""
         return self._sizes.behind(self.cursor.committed_offset)
 
     def know_end(self, end: int) -> None:

@@ -195,7 +195,6 @@ class TopicPolicies:
         return replace(self, **{name: getattr(default, name) for name in absent})
 
     def in_force(self) -> PoliciesInForce:
-        """Return the policies in force. Unset ones are off."""
         built_in = PoliciesInForce()
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(built_in, **{name: one for name, one in given.items() if one is not None})

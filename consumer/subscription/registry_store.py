@@ -63,7 +63,6 @@ class RegistryStore(TopicStore):
         return registry
 
     def told_topics(self) -> set[str]:
-        """Return the topics with a record that tells producers about the backlog."""
         found: set[str] = set()
         for key in self._topic.read():
             with contextlib.suppress(ControlRecordError):

@@ -73,7 +73,6 @@ class OwnSkips:
 
 
 def skip_due(surveyor: Surveyor, own: OwnedCursors[Any], topics: Collection[str]) -> list[DueAck]:
-    """Ack expired and evicted messages of this process's subscription."""
     registry = surveyor.registry.read()
     record = registry.subscriptions.get(own.name)
     if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):

@@ -144,8 +144,6 @@ class StoredRecords:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscription:
-    """All stored records of a subscription at one moment."""
-
     state: SubscriptionState  # what its cursors share
     cursors: Mapping[SourcePartition, PartitionCursor]
 
