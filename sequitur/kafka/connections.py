@@ -110,7 +110,6 @@ class Connections:
         return is_ours and is_recent and not self._is_interrupted
 
     def is_abandoned(self) -> bool:
-        """Return whether the thread that opened them has ended."""
         return not self._thread.is_alive()
 
     def close(self) -> None:

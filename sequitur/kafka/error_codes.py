@@ -128,7 +128,6 @@ class Meaning:
 
 
 def _of_no_batch(name: str, follows: Mapping[Action, Request]) -> Meaning:
-    """Return the row of a code that no broker should answer to a batch."""
     return Meaning(name, Answer.UNKNOWN, limited=True, follows=follows)
 
 

@@ -260,8 +260,6 @@ async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[
 
 
 class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The first offset of each partition that a group still needs."""
-
     API_KEY = 90
     API_VERSION = 0
     SCHEMA = Schema(
@@ -341,8 +339,6 @@ class DescribeShareGroupOffsetsRequest(
 
 
 class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The members of share groups, and the topics to which each subscribes."""
-
     API_KEY = 77
     API_VERSION = 1
     SCHEMA = Schema(

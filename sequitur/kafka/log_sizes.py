@@ -30,8 +30,6 @@ async def log_sizes(
 
 
 class DescribeLogDirsResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The logs in each folder of a broker."""
-
     API_KEY = 35
     API_VERSION = 1
     SCHEMA = Schema(

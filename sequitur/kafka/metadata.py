@@ -219,8 +219,6 @@ class _Metadata:
 
 
 class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
-    """Sixteen bytes."""
-
     @classmethod
     def encode(cls, value: bytes) -> bytes:
         return value
@@ -231,8 +229,6 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
 
 
 class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The cluster, its brokers and the topics that were asked for."""
-
     API_KEY = 3
     API_VERSION = 10
     SCHEMA = Schema(

@@ -46,8 +46,6 @@ _NONE: Final = -1
 
 
 class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The producer id and epoch to use from now on."""
-
     API_KEY = 22
     API_VERSION = 4
     SCHEMA = Schema(
@@ -60,8 +58,6 @@ class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is u
 
 
 class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The transactional id, and the present identity of its holder."""
-
     FLEXIBLE_VERSION = True
     API_KEY = 22
     API_VERSION = 4
@@ -238,7 +234,6 @@ class DescribeProducersRequest(
 async def producer_states(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]], producer_id: int
 ) -> dict[tuple[str, int], Told]:
-    """Return a leader's state for a producer id, by partition."""
     try:
         answer = await ask(DescribeProducersRequest(partitions))
     except RequestUnknownError:

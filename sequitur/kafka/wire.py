@@ -165,7 +165,6 @@ class Wire:
         return self._client.topic_ids.get(topic)
 
     def is_unauthorized(self, topic: str) -> bool:
-        """Return whether the cluster refuses to tell about a topic."""
         return topic in self._client.cluster.unauthorized_topics
 
     def partitions(self, topic: str) -> int | None:
