@@ -297,7 +297,6 @@ def which_names(names: Iterable[str], kind: str) -> str:
 
 
 def _in_line(name: str) -> str:
-    """Return a foreign name in a form that fits into a log line."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in cut(name))
 
 

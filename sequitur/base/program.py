@@ -87,7 +87,6 @@ def run_program(
     errors: tuple[type[Exception], ...],
     examples: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Run the command line of a program, and end the process with its status."""
     _debug.set(False)
     _name.set(name)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -142,7 +141,6 @@ def _has_no_folder() -> bool:
 
 
 def command_of(app: typer.Typer, examples: Mapping[str, str]) -> Any:
-    """Return a program's command line, with the flags that all commands have."""
     command = typer.main.get_command(app)
     _complete(command, (), _flags(), examples)
     return command

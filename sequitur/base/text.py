@@ -23,7 +23,6 @@ def said_by(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return the name of an exception's class, and its text."""
     return f"{encodable(type(error).__name__)}: {said_by(error)}"
 
 
