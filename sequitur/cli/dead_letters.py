@@ -49,8 +49,6 @@ _PATH_SEPARATOR: Final = " > "
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that the process job gave up."""
-
     partition: int  # where it is in the dead-letter topic
     offset: int
     reason: str  # why its last attempt failed; one of `FailReason`, or of a newer version

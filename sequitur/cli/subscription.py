@@ -110,8 +110,6 @@ subscription_app = typer.Typer(
 
 
 class Begin(StrEnum):
-    """Where the cursors of a new subscription begin."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 

@@ -104,8 +104,6 @@ def read_records(
 
 
 class OpenTopic:
-    """A topic that is being read; see `open_topic`."""
-
     def __init__(self, consumer: Consumer, kafka: KafkaSettings, name: str) -> None:
         self._consumer = consumer
         self._arrivals = Arrivals(consumer, kafka)
