@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 BLOCK_RANGES: Final = 1024
 """A block with more is divided in two."""
 _SMALL_BLOCK: Final = BLOCK_RANGES // 8
-"""A block with fewer joins a neighbour, so that blocks of few ranges do not add up."""
+"""A smaller block joins a neighbour, so that blocks of few ranges do not add up."""
 _EACH_ALONE: Final = 32
-"""Fewer ranges than one in so many of those held are added one by one."""
+"""`add_many` adds ranges one by one if it holds at least so many times as many."""
 
 
 class AckedRanges:
@@ -44,7 +44,7 @@ class AckedRanges:
 
     @classmethod
     def from_arrays(cls, firsts: Offsets, stops: Offsets) -> AckedRanges:
-        """Take over ranges that are in order, and neither overlap nor touch."""
+        """Take over ranges that are in order and do not overlap or touch."""
         ranges = cls()
         ranges._replace(0, 0, firsts, stops)
         return ranges
@@ -65,28 +65,26 @@ class AckedRanges:
 
     @property
     def offsets(self) -> int:
-        """How many offsets lie in all ranges together."""
+        """The number of offsets in all ranges together."""
         return self._offsets
 
     @property
     def lowest_first(self) -> int | None:
-        """The first offset of the first range."""
         return self._lows[0] if self._lows else None
 
     @property
     def highest_stop(self) -> int | None:
-        """Where the last range stops."""
         return self._stops[-1][-1] if self._stops else None
 
     def add(self, first: int, stop: int) -> int:
-        """Add the offsets from `first` to before `stop`; return how many of them were not there."""
+        """Add `first` to before `stop`; return how many of these offsets are new."""
         if not self._lows:
             self._insert(0, 0, first, stop)
             return stop - first
         block = max(bisect_right(self._lows, first) - 1, 0)
         firsts, stops = self._firsts[block], self._stops[block]
-        # What is met or touched is a slice: at most one range that begins before `first`, and all
-        # that begin up to `stop`; one search is enough where none does.
+        # The new range meets or touches a slice of ranges: at most one that begins before `first`,
+        # and all that begin up to `stop`. If none begins there, one search is enough.
         behind = bisect_right(firsts, first)
         start = behind - 1 if behind and stops[behind - 1] >= first else behind
         end = behind
@@ -128,7 +126,7 @@ class AckedRanges:
         return self._offsets - before
 
     def pop_first(self, reached: int) -> int:
-        """Remove the first range if it begins at or before `reached`."""
+        """Remove the first range if it begins by `reached`. Return its stop, else `reached`."""
         if not self._lows or self._lows[0] > reached:
             return reached
         first, stop = self._firsts[0].pop(0), self._stops[0].pop(0)
@@ -140,14 +138,13 @@ class AckedRanges:
         return stop
 
     def from_offset(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Return the ranges that reach beyond `offset`, whole."""
+        """Yield the ranges that reach beyond `offset`, whole."""
         block = max(bisect_right(self._lows, offset) - 1, 0)
         for firsts, stops in zip(self._firsts[block:], self._stops[block:], strict=True):
             start = bisect_right(stops, offset)
             yield from zip(firsts[start:], stops[start:], strict=True)
 
     def contains(self, offsets: Offsets) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Say of each offset whether it lies in a range."""
         if not len(offsets) or not self._lows:
             return np.zeros(len(offsets), dtype=np.bool_)
         begin = max(bisect_right(self._lows, int(offsets.min())) - 1, 0)
@@ -157,7 +154,7 @@ class AckedRanges:
         return (at >= 0) & (offsets < stops[at])
 
     def arrays(self) -> tuple[Offsets, Offsets]:
-        """Return copies: the first offsets, and the stops."""
+        """Return copies of the first offsets and of the stops."""
         return self._arrays(0, len(self._lows))
 
     def _arrays(self, begin: int, end: int) -> tuple[Offsets, Offsets]:
@@ -180,7 +177,7 @@ class AckedRanges:
         self._split_large(block)
 
     def _add_over_blocks(self, block: int, start: int, first: int, stop: int) -> int:
-        """Add a range that touches ranges of `block`, from `start` on, and of blocks behind it."""
+        """Add a range that touches ranges of `block`, from `start` on, and of later blocks."""
         last = bisect_right(self._lows, stop) - 1
         end = bisect_right(self._firsts[last], stop)
         joined_stop = max(stop, self._stops[last][end - 1])
@@ -218,7 +215,6 @@ class AckedRanges:
             self._stops[block : block + 1] = [stops[:middle], stops[middle:]]
 
     def _join_small(self, block: int) -> None:
-        """Join a small block with a neighbour."""
         if len(self._firsts[block]) >= _SMALL_BLOCK:
             return
         if not self._firsts[block]:
@@ -236,7 +232,7 @@ class AckedRanges:
     def _replace(self, begin: int, end: int, firsts: Offsets, stops: Offsets) -> None:
         """Put ranges in the place of the blocks from `begin` to before `end`."""
         old_firsts, old_stops = self._arrays(begin, end)
-        # Half full, as a division leaves them: the next insertions divide none.
+        # Blocks are half full, as after a division, so the next insertions divide none.
         cuts = range(0, len(firsts), BLOCK_RANGES // 2)
         self._lows[begin:end] = firsts[:: BLOCK_RANGES // 2].tolist()
         self._firsts[begin:end] = [_block(firsts, cut) for cut in cuts]
@@ -248,7 +244,7 @@ class AckedRanges:
 
 
 def merge(firsts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    """Return the offsets of at least one range as ranges in order that do not touch."""
+    """Return the union of the ranges, as ranges in order that do not touch."""
     order = np.argsort(firsts, kind="stable")
     firsts = firsts[order]
     reached = np.maximum.accumulate(stops[order])

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 _OF_CONSUMERS: Final = {"", "consumer"}
-"""The kinds of groups whose offsets consumers commit; the first has had no member yet."""
+"""Consumers commit to groups of these types. A group that never had a member has no type."""
 _UNTIL_MEMBERS_GO: Final = Retry(
     patience_s=90.0, backoff=Backoff(initial_ms=500, maximum_ms=500, jitter=0)
 )
@@ -55,19 +55,16 @@ _UNTIL_MEMBERS_GO: Final = Retry(
 
 
 class SubscriptionAdmin:
-    """Creates and deletes subscriptions."""
-
     def __init__(self, surveyor: Surveyor) -> None:
         self._surveyor = surveyor
 
     def create(self, record: SubscriptionRecord, *, at: Edge, fence: bool = False) -> None:
-        """Create a subscription, with a cursor of each partition of its topics."""
         for topic in record.topics:
             self._surveyor.topics.require(topic)
         may_take(self._surveyor, record.name, record.type, record.topics, fence=fence)
         self._surveyor.registry.read().created(record)
         with self._surveyor.cursors.take(record.name) as owner:
-            # Cursors of that name, whose deletion an older version has not finished.
+            # An older version may have left cursors of that name after an unfinished deletion.
             left = () if owner.stored is None else owner.stored.cursors
             begins = {
                 where: log.start if at is Edge.EARLIEST else log.end
@@ -93,7 +90,6 @@ class SubscriptionAdmin:
             )
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a subscription, its cursors and the offsets of its group."""
         surveyor = self._surveyor
         registry = surveyor.registry.read()
         registered = registry.find(name)
@@ -107,7 +103,7 @@ class SubscriptionAdmin:
             surveyor.delete(
                 name, lambda known, _owner: known.deleted(name), force=force, followed=followed
             )
-        else:  # a deletion that an older version has not ended
+        else:  # an older version has not ended the deletion
             watch = None if force else surveyor.watch
             with surveyor.cursors.take(
                 name, watch=watch, followed=followed, to_remove=True
@@ -139,7 +135,7 @@ def may_take(
     grows: bool = False,
     fence: bool = False,
 ) -> SubscriptionRecord | None:
-    """Check that a name is a subscription's of that kind on these topics, or may become one's."""
+    """Raise unless the name is free or is such a subscription's; return None if it is free."""
     found = surveyor.registry.read().find(name)
     if found is not None:
         left_out = set(found.topics) - set(topics)
@@ -153,7 +149,7 @@ def may_take(
             f"subscription {name!r}: consumer groups of that name are Sequitur's own: choose "
             "another name"
         )
-    if surveyor.cursors.read(name) is None:  # else a job's that has not registered it yet
+    if surveyor.cursors.read(name) is None:  # else a job has the name and has not registered it yet
         _refuse_groups(surveyor.groups, name, own, fence=fence)
     return None
 
@@ -161,7 +157,7 @@ def may_take(
 def refuse_another(
     found: SubscriptionRecord, kind: SubscriptionType, topics: Collection[str]
 ) -> None:
-    """Refuse a subscription that is of another type, or on other topics."""
+    """Raise if the subscription has another type or other topics."""
     if set(found.topics) != set(topics) or found.type is not kind:
         raise SubscriptionError(
             f"subscription {found.name!r} is of type {found.type} on {', '.join(found.topics)}, "
@@ -170,7 +166,7 @@ def refuse_another(
 
 
 def _refuse_groups(groups: ConsumerGroups, name: str, own: str, *, fence: bool) -> None:
-    """Refuse a name whose group belongs to another program, with the prefix or without it."""
+    """Raise if another program has the group, with the prefix or without it."""
     kinds = groups.kinds()
     for group in (name, own):
         if kinds.get(group, "") not in _OF_CONSUMERS:
@@ -179,7 +175,7 @@ def _refuse_groups(groups: ConsumerGroups, name: str, own: str, *, fence: bool) 
             )
         if fence:
             continue
-        # An opener that has died before it had registered it leaves a member for some seconds.
+        # An opener that died before it registered the name leaves a member for some seconds.
         if groups.connected([group], but=None if group == name else name):
             raise SubscriptionConnectedError(
                 f"consumer group {group!r} is not a subscription and has a member: choose "

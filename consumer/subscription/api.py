@@ -347,7 +347,7 @@ class Subscription:
         try:
             self.close()
         except Exception:
-            if error is None:  # else that one is what went wrong first
+            if error is None:  # else that error came first
                 raise
 
     @property
@@ -539,5 +539,5 @@ class Subscription:
         if isinstance(message, Message):
             return message._where, message.offset  # noqa: SLF001 - kept from its users alone
         position = Position.parse(message) if isinstance(message, str) else message
-        # The cursor takes whole numbers: one of a table may be a float, or NumPy's.
+        # The cursor takes int only: an offset from a table may be a float or a NumPy number.
         return position.within(self._topics), index(position.offset)

@@ -43,19 +43,17 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S: Final = 60.0
-"""A step may take long, and a job that is started again some time, too."""
+"""A long step may take so many seconds, and so may the restart of a job."""
 _PATIENCE_S: Final = 60.0
 _RETRY: Final = Retry(
     patience_s=_PATIENCE_S, backoff=Backoff(initial_ms=100, maximum_ms=100, jitter=0)
 )
 _MOST_AGES: Final = 100_000
 _FIGURES: Final = 64
-"""So many ages are read in a round for the sake of a figure alone."""
+"""A round reads at most so many ages for figures alone."""
 
 
 class Surveyor:
-    """Takes surveys of a cluster."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -65,7 +63,7 @@ class Surveyor:
         clock: Callable[[], float] = time.monotonic,
         by_thread: bool = False,
     ) -> None:
-        """Take surveys. With `by_thread` repeated questions use the connections of the thread."""
+        """With `by_thread`, repeated questions use the connections of the calling thread."""
         self.kafka = kafka
         self.admin = SharedAdmin(kafka)
         self.topics = KafkaTopics(kafka, outages, self.admin, by_thread=by_thread)
@@ -90,16 +88,16 @@ class Surveyor:
         known: StoredSubscriptions | None = None,
         times: Callable[[Registry, int], Mapping[str, Iterable[int]]] | None = None,
     ) -> Survey:
-        """Return a survey of topics and the subscriptions on them, without ages."""
+        """Return a survey of topics and their subscriptions, without ages."""
         if registry is None:
             registry = self.registry.read()
         topics = registry.topics() if wanted is None else sorted(set(wanted))
         names = sorted({one.name for topic in topics for one in registry.on(topic)})
-        # Cursors before ends: else an ack could lie beyond the end that was asked.
+        # Cursors are read before ends: else an ack could lie beyond a known end.
         found = self.stored(registry, names) if known is None else known
         stored, claims = found.stored, found.claims
         now_ms = wall_clock_ms() if now_ms is None else now_ms
-        # Before records are read: if a topic is made anew now, the next survey sees it.
+        # Ids are read before records: if a topic is made anew now, the next survey sees it.
         ids = self.topics.ids(topics)
         extents = self.topics.extents(topics, None if times is None else times(registry, now_ms))
         sizes = log_sizes(self.kafka, extents.logs)
@@ -131,7 +129,7 @@ class Surveyor:
     def look(
         self, name: str, followed: FollowedPartition
     ) -> Callable[[], tuple[Hold, Claim | None]]:
-        """Return what reads a subscription's claim and judges it."""
+        """Return a function that reads a subscription's claim and judges it."""
 
         def look() -> tuple[Hold, Claim | None]:
             claim = StoredRecords(followed.read()).claim(name)
@@ -147,7 +145,7 @@ class Surveyor:
         registry: Registry | None = None,
         is_detected: bool = False,
     ) -> Survey:
-        """Return a survey that says what is older than the limits of its topics."""
+        """Return a survey that tells which messages are older than the limits of their topics."""
 
         def times(registry: Registry, now_ms: int) -> dict[str, set[int]]:
             wanted = registry.topics() if topics is None else topics
@@ -170,7 +168,7 @@ class Surveyor:
         return self.with_limits(found)
 
     def with_limits(self, survey: Survey) -> Survey:
-        """Return a survey of `judged` with what is older than limits of what is not acked now."""
+        """Return the survey with the unacked messages that are older than the limits."""
         places = survey.places()
         oldest: dict[Place, int] = {}
 
@@ -178,7 +176,7 @@ class Surveyor:
             oldest.update(self._timestamps(survey, wanted))
             return oldest
 
-        # Ages for the figures of quotas, as far as they cost little.
+        # Read ages for the figures of quotas, as far as this is cheap.
         read([
             (where, min(offsets))
             for where, offsets in places.items()
@@ -188,13 +186,13 @@ class Surveyor:
         return replace(survey, oldest_ms=oldest, older_than_ms=older)
 
     def with_oldest(self, survey: Survey, names: Collection[str] | None = None) -> Survey:
-        """Return a survey with the ages of unacked messages. Known ages are not asked again."""
+        """Return the survey with the ages of unacked messages. Known ages are not read again."""
         found = survey.places(names)
         places = [(where, offset) for where, offsets in found.items() for offset in offsets]
         return survey.with_oldest({**survey.oldest_ms, **self._timestamps(survey, places)})
 
     def _timestamps(self, survey: Survey, places: Collection[Place]) -> dict[Place, int]:
-        """Return the timestamp of the first message from each place on. `_ages` keeps them."""
+        """Return the timestamp of the first message from each place on. `_ages` caches them."""
         known, ids = {}, survey.ids
         for where, offset in places:
             key = ids.get(where.topic, ""), where.partition, offset
@@ -210,7 +208,6 @@ class Surveyor:
         return {**known, **told}
 
     def stored(self, registry: Registry, names: Collection[str]) -> StoredSubscriptions:
-        """Return what is stored of subscriptions that are registered."""
         found = self.cursors.read_all(names, registry.partition_of)
         for name in set(names) - found.stored.keys() - found.damaged.keys():
             found.damaged[name] = nothing_stored(name)
@@ -265,7 +262,7 @@ class FrontierWatch:
 
 
 class IdleWatch:
-    """Remembers since when subscriptions have had no owner, by a clock that is never set."""
+    """Remembers since when subscriptions have had no owner, by a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -292,7 +289,7 @@ def gone_logs(
     logs: Mapping[SourcePartition, Log],
     ids: Mapping[str, str],
 ) -> frozenset[tuple[str, SourcePartition]]:
-    """Return subscription and partition of the cursors that are those of an earlier topic."""
+    """Return the cursors of deleted topics whose names other topics have now."""
     return frozenset(
         (name, where)
         for name, found in stored.items()
@@ -307,7 +304,7 @@ def _is_of_gone_log(
     """Tell whether a cursor belongs to a deleted topic, whose name another topic has now."""
     topic = one.cursor.identity.topic
     is_another = topic in state.topics and topic in ids and state.topics[topic] != ids[topic]
-    # Some subscriptions do not know the ids. A cursor is read before the log's end.
+    # Some subscriptions have no stored ids. A cursor is read before the log's end.
     return is_another or one.cursor.committed_offset > log.end
 
 
@@ -335,7 +332,7 @@ def timestamps_from(
     places: Collection[tuple[SourcePartition, int]],
     ends: Mapping[SourcePartition, int],
 ) -> dict[tuple[SourcePartition, int], int]:
-    """Return the timestamp of the first record from each place on, where there is one."""
+    """Return the timestamp of the first record from each place on, if there is one."""
     found: dict[tuple[SourcePartition, int], int] = {}
     left = {(OutputPartition(*where), offset) for where, offset in places}
     known_ends = {OutputPartition(*where): end for where, end in ends.items()}

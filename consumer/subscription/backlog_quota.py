@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QuotaCheck:
-    """How a topic's backlog stands to its quota."""
-
     topic: str
     quota: BacklogQuota
-    size_bytes: int  # size of the backlog that is compared with it
-    held_bytes: int  # what a job holds for its frontier, which is left out of that
-    is_estimate: bool  # whether these are not known exactly
-    age_s: float  # age of the oldest message that is not acked and counts
+    size_bytes: int  # size of the backlog that is compared with the quota
+    held_bytes: int  # what a job holds for its frontier, which `size_bytes` leaves out
+    is_estimate: bool  # whether these bytes are an estimate
+    age_s: float  # age of the oldest unacked message that counts
     # the subscription with the largest backlog; if only the age is too high, the one with the
     # oldest message
     subscription: str | None
@@ -41,23 +39,19 @@ class QuotaCheck:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the policy is to act."""
         return self.is_too_large or self.is_too_old
 
     @property
     def has_limit(self) -> bool:
-        """Whether there is a quota at all."""
         return self.quota.limit_bytes is not None or self.quota.limit_s is not None
 
     @property
     def holds_producers(self) -> bool:
-        """Whether producers are to wait, or to fail."""
         evicts = self.quota.policy is BacklogPolicy.CONSUMER_BACKLOG_EVICTION
         return self.is_exceeded and not evicts
 
     @property
     def evicts(self) -> bool:
-        """Whether messages are to be skipped."""
         return self.is_exceeded and not self.holds_producers
 
     @property
@@ -70,7 +64,6 @@ class QuotaCheck:
         return 0.0 if share < PROXIMITY_FROM else min(share, 1.0)
 
     def state(self, *, now_ms: int, valid_for_ms: int) -> BacklogState:
-        """Return what the topic's producers are told."""
         policy: ProducerPolicy | None = None
         if self.is_exceeded and self.quota.policy is BacklogPolicy.PRODUCER_REQUEST_HOLD:
             policy = "producer_request_hold"
@@ -90,22 +83,20 @@ class QuotaCheck:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBacklog:
-    """What a subscription has not acked of a partition."""
-
     subscription: str
     topic: str
     partition: int
-    first_unacked: int  # the first offset that is not acked; `end` if all are
+    first_unacked: int  # the first unacked offset; `end` if all are acked
     end: int  # the offset behind the partition's last one
-    messages: int  # how many offsets are not acked: Pulsar's msgBacklog
+    messages: int  # the number of unacked offsets: Pulsar's msgBacklog
     size_bytes: int  # bytes of the log from `first_unacked` to `end`, estimated
-    # timestamp of the record at `first_unacked`, or one that it is not behind; None if there is
-    # none, or it is not known to be old
+    # timestamp of the record at `first_unacked`, or a later one; None if there is none, or if the
+    # record is not known to be old
     oldest_ms: int | None = None
-    # up to before this offset a job holds it for its frontier; None if none does
+    # a job holds offsets before this one for its frontier; None if none does
     held_to: int | None = None
-    held_bytes: int = 0  # of `size_bytes` those up to there
-    behind_held_ms: int | None = None  # as `oldest_ms`, of the record at `held_to`
+    held_bytes: int = 0  # the part of `size_bytes` up to there
+    behind_held_ms: int | None = None  # like `oldest_ms`, for the record at `held_to`
 
     def __post_init__(self) -> None:
         if not 0 <= self.messages <= self.end - self.first_unacked:
@@ -115,7 +106,7 @@ class PartitionBacklog:
 
     @property
     def unheld(self) -> PartitionBacklog:
-        """What of it no job holds for its frontier."""
+        """The part that no job holds for its frontier."""
         if self.held_to is None:
             return self
         return PartitionBacklog(
@@ -132,14 +123,12 @@ class PartitionBacklog:
 
 @dataclass(frozen=True)
 class TopicBacklog:
-    """The backlogs of all subscriptions on a topic."""
-
     topic: str
     parts: tuple[PartitionBacklog, ...] = ()
 
     @cached_property
     def longest(self) -> dict[int, PartitionBacklog]:
-        """The backlog of the cursor that is furthest behind, for each partition."""
+        """For each partition, the backlog of the cursor that is furthest behind."""
         found: dict[int, PartitionBacklog] = {}
         for part in self.parts:
             known = found.get(part.partition)
@@ -149,7 +138,6 @@ class TopicBacklog:
 
     @cached_property
     def of_subscriptions(self) -> dict[str, list[PartitionBacklog]]:
-        """The parts of each subscription."""
         found: dict[str, list[PartitionBacklog]] = {}
         for part in self.parts:
             found.setdefault(part.subscription, []).append(part)
@@ -162,12 +150,12 @@ class TopicBacklog:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether these bytes are not known exactly: a broker tells those of whole partitions."""
+        """Whether the bytes are an estimate: a broker tells only the size of a whole partition."""
         return self.size_bytes > 0
 
     @cached_property
     def unheld(self) -> TopicBacklog:
-        """What of it no job holds for its frontier."""
+        """The part that no job holds for its frontier."""
         if all(part.held_to is None for part in self.parts):
             return self
         return TopicBacklog(self.topic, tuple(part.unheld for part in self.parts))
@@ -183,16 +171,15 @@ class TopicBacklog:
 
     @property
     def oldest(self) -> PartitionBacklog | None:
-        """The part with the oldest message that is not acked."""
         aged = (part for part in self.parts if part.oldest_ms is not None)
         return min(aged, key=lambda part: part.oldest_ms or 0, default=None)
 
     def messages(self, subscription: str) -> int:
-        """Return a subscription's msgBacklog."""
+        """Return Pulsar's msgBacklog of a subscription."""
         return sum(part.messages for part in self.of_subscriptions.get(subscription, ()))
 
     def age_s(self, now_ms: int, subscription: str | None = None) -> float:
-        """Return the age of the oldest message that is not acked, at least; 0 without one."""
+        """Return a lower bound of the oldest unacked message's age; 0 without such a message."""
         asked: Iterable[PartitionBacklog] = self.parts
         if subscription is not None:
             asked = self.of_subscriptions.get(subscription, ())

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 VALID_FOR_MS: Final = 30_000
-"""So long producers wait for the next round; then they go on."""
+"""Producers wait so long for the next round, then they go on."""
 _HALF_DONE: Final = (
     "its reset was not finished. Its consumer or the next command finishes it. Until then none "
     "of its messages expire, are evicted or deleted"
@@ -49,7 +49,7 @@ _OF_BEFORE: Final = "and the acks are for messages of the old topic: reset the s
 
 
 class Checks:
-    """Rounds of checks. One process at a time makes them, see `led_checks`."""
+    """Makes rounds of checks. One process at a time does this, see `led_checks`."""
 
     def __init__(
         self,
@@ -67,12 +67,10 @@ class Checks:
         self._told: set[str] | None = None
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._states is not None:
             self._states.close()
 
     def run(self, *, now_ms: int | None = None) -> CheckRound:
-        """Make all checks once."""
         survey = self._surveyor.judged(now_ms=now_ms, is_detected=True)
         acked, findings = [], []
         wanted = cuts(survey)
@@ -109,7 +107,7 @@ class Checks:
         )
 
     def _with_ages_of_reset(self, survey: Survey, wanted: Cuts) -> Survey:
-        """Return the survey with the ages that say what a reset asked for, if they matter."""
+        """Return the survey with the ages that a reset asked for, if they matter."""
         names = {
             record.name
             for where, stop in wanted.alive_from.items()
@@ -121,14 +119,14 @@ class Checks:
     def _ack(
         self, survey: Survey, record: SubscriptionRecord, wanted: Cuts
     ) -> tuple[Survey, list[DueAck], list[Finding]]:
-        """Ack what is due to a subscription, unless it has a consumer."""
+        """Ack a subscription's due messages, unless it has a consumer."""
         due = due_acks(survey, record, wanted)
         if self._is_dry:
             return survey, due, _acked(due)
         if record.name in survey.connected:
             return survey, [], [_owned(record.name, due)]
         try:
-            # Judged again, since a consumer may have come, and a takeover would fence it.
+            # Judge again: a consumer may have come, and a takeover would fence it.
             with self._surveyor.cursors.take(
                 record.name, watch=self._surveyor.watch, partition=record.partition
             ) as owner:
@@ -139,12 +137,11 @@ class Checks:
             return survey, [], [_owned(record.name, due)]
         except UnansweredError:
             raise
-        except TopicError as error:  # such as a copy that is too large: others' checks go on
+        except TopicError as error:  # such as a too large copy: other subscriptions' checks go on
             return survey, [], [Finding(FindingKind.FAILED, None, record.name, str(error))]
         return survey, due, _acked(due)
 
     def _near_deletion(self, survey: Survey) -> list[Finding]:
-        """Return unacked messages that the topics' own retention will soon delete."""
         found = []
         for topic, own in self._surveyor.topics.known_retentions(survey.topics()).items():
             for record in survey.registry.on(topic):
@@ -158,12 +155,12 @@ class Checks:
         return found
 
     def _publish(self, checks: Sequence[QuotaCheck], now_ms: int) -> None:
-        """Tell producers. If a topic has lost its quota, its record is deleted."""
+        """Tell producers. Delete the record of a topic that has lost its quota."""
         limited = [one for one in checks if one.has_limit]
         states = {
             one.topic: one.state(now_ms=now_ms, valid_for_ms=self._valid_for_ms) for one in limited
         }
-        if self._told is None:  # by others before this one: they may have died, or been cut off
+        if self._told is None:  # earlier checks may have died or been cut off
             self._told = self._surveyor.registry.told_topics()
         gone = self._told - states.keys()
         if not states and not gone:
@@ -175,7 +172,7 @@ class Checks:
         self._told = set(states)
 
     def _expire(self, survey: Survey, kept: Collection[str | None]) -> list[str]:
-        """Delete the subscriptions that nobody uses; return their names. Those in `kept` stay."""
+        """Delete the subscriptions that nobody uses, except those in `kept`; return their names."""
         expired = []
         for record in survey.registry.subscriptions.values():
             if record.name in kept or not is_unused(
@@ -232,17 +229,14 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class CheckRound:
-    """What a round found and did."""
-
     now_ms: int
     quotas: tuple[QuotaCheck, ...] = ()  # the backlog of each topic beside its quota
-    # what was acked for subscriptions without a consumer; in a dry run what would be
+    # acks for subscriptions without a consumer; in a dry run the planned ones
     acked: tuple[DueAck, ...] = ()
-    findings: tuple[Finding, ...] = ()  # what was found and done, in words
+    findings: tuple[Finding, ...] = ()  # findings and actions, in words
     expired: tuple[str, ...] = ()  # the subscriptions that were deleted
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "now_ms": self.now_ms,
             "backlogs": [
@@ -300,7 +294,6 @@ def _detected(survey: Survey) -> list[Finding]:
 
 
 def _unknown(survey: Survey) -> list[Finding]:
-    """Return what cannot be judged."""
     kind, registry = FindingKind.UNKNOWN, survey.registry
     of_subscriptions = {**registry.unread, **survey.untold}
     found = [
@@ -334,7 +327,7 @@ def _unknown(survey: Survey) -> list[Finding]:
 
 
 def _not_known(findings: Iterable[Finding]) -> set[str | None]:
-    """Return the subscriptions that are not known well enough to delete one of them."""
+    """Return the subscriptions that must not be deleted, since too little is known about them."""
     kinds = {FindingKind.DAMAGED, FindingKind.UNKNOWN}
     return {one.subscription for one in findings if one.kind in kinds}
 

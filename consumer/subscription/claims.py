@@ -36,55 +36,47 @@ if TYPE_CHECKING:
 LEASE_S: Final = 15.0
 LONGEST_LEASE_S: Final = 3_600.0
 RENEWALS: Final = 3
-"""How often a claim is written in the time of its lease."""
+"""An owner writes its claim so often within a lease."""
 _LOOKS: Final = 10
-"""How often others look at it in that time."""
+"""Others look at the claim so often within a lease."""
 _CLAIMS_FORMAT: Final = 2
-"""No release had the first form, the life alone. It is refused."""
+"""The first form, the life alone, was in no release. It is refused."""
 _FIRST_FORM: Final = re.compile(rb"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The newest word of the owner of a subscription."""
-
-    life: str  # names this hold on the subscription; no other has it
+    life: str  # unique name of this hold on the subscription
     count: int  # how often this life has written it
-    lease_ms: int  # so long it may stand still; 0: nobody holds the subscription
-    # when an owner was last there, by the owner's wall clock; None if that is not known
+    lease_ms: int  # how long the claim may stay unchanged; 0: nobody holds the subscription
+    # when an owner was last there, by its wall clock; None if unknown
     seen_ms: int | None
     owner: ProcessIdentity  # the process
 
     @classmethod
     def begin(cls, lease_s: float, before: Claim | None) -> Self:
-        """Return the claim of a new owner."""
         seen_ms = None if before is None else before.seen_ms
         own = ProcessIdentity.own()
         return cls(uuid.uuid4().hex, 0, round(lease_s * 1000), seen_ms, own)
 
     @property
     def lease_s(self) -> float:
-        """The lease in seconds."""
         return self.lease_ms / 1000
 
     def renewed(self, now_ms: int) -> Claim:
-        """Return it as its owner writes it next."""
         seen_ms = now_ms if self.lease_ms else self.seen_ms
         return replace(self, count=self.count + 1, seen_ms=seen_ms)
 
     def released(self, now_ms: int) -> Claim:
-        """Return it as its owner leaves it."""
         return replace(self.renewed(now_ms), lease_ms=0)
 
     def encode(self) -> bytes:
-        """Return the value of its record."""
         return json.dumps(
             {"format": _CLAIMS_FORMAT, **asdict(self)}, separators=(",", ":")
         ).encode()
 
     @classmethod
     def decode(cls, value: bytes, subscription: str) -> Self:
-        """Read `encode` back."""
         if _FIRST_FORM.fullmatch(value):
             raise CursorVersionError(
                 f"the claim of subscription {subscription!r} has the first form, this version "
@@ -112,14 +104,12 @@ class Claim:
 
 
 class Hold(enum.Enum):
-    """What is known of a subscription's owner."""
-
     FREE = enum.auto()
-    """There is none, or it has let its lease pass."""
+    """It has no owner, or the owner has let its lease pass."""
     YOUNG = enum.auto()
-    """It was there within its lease."""
+    """It had an owner within the lease."""
     UNDECIDED = enum.auto()
-    """Its claim was seen for less than a lease, and has not been seen to change."""
+    """Its claim has not changed, but was seen for less than a lease."""
 
 
 class ClaimWatch:
@@ -130,7 +120,6 @@ class ClaimWatch:
         self._seen: dict[str, _Seen] = {}
 
     def judge(self, subscription: str, claim: Claim | None) -> Hold:
-        """Say whether a subscription has an owner, by its claim as it was read just now."""
         if claim is None or not claim.lease_ms or claim.owner.is_gone():
             self._seen.pop(subscription, None)
             return Hold.FREE
@@ -155,7 +144,7 @@ def await_free(
     patiently: bool,
     wait: Callable[[float], object] = time.sleep,
 ) -> Claim | None:
-    """Look until a subscription is known to have no owner, or one."""
+    """Look until it is known whether a subscription has an owner; return the owner's claim."""
     while True:
         hold, claim = look()
         if hold is Hold.FREE or claim is None:
@@ -171,8 +160,6 @@ def _boot_time() -> float:
 
 
 class HeldLease:
-    """What an owner knows of its own lease."""
-
     def __init__(self, lease_s: float, clock: Callable[[], float] = _boot_time) -> None:
         self.lease_s = lease_s
         self.now_s = clock
@@ -180,12 +167,12 @@ class HeldLease:
 
     @property
     def is_over(self) -> bool:
-        """Whether others may take this owner for gone."""
+        """Whether others may consider this owner gone."""
         return bool(self.lease_s) and self.now_s() - self._renewed_s >= self.lease_s
 
     @property
     def due_in_s(self) -> float:
-        """In how many seconds the claim is to be written again; less than 0 if that is late."""
+        """Seconds until the claim has to be written again; negative if that is late."""
         return self._renewed_s + self.lease_s / RENEWALS - self.now_s()
 
     def renewed(self, begun_s: float) -> None:

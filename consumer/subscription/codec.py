@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 CURSOR_VERSION: Final = 3
-"""No release had 1 and 2. They are refused, and none is used again."""
+"""Versions 1 and 2 were in no release. They are refused and never used again."""
 OTHER_VERSION: Final = (
     "run the version that has written it, or delete the subscription (--force) and create it again"
 )
@@ -78,7 +78,7 @@ class _Meta(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def columns(self) -> list[tuple[int, int]]:
-        """How many numbers each column has, and how wide they are."""
+        """How many numbers each column has, and how many bytes wide they are."""
         widths = (self.distance_width, self.length_width)
         of_spans = [(self.spans, width) for width in self.span_widths]
         return [*((self.ranges, width) for width in widths), *of_spans]
@@ -90,8 +90,6 @@ _decode_meta: Final = msgspec.msgpack.Decoder(_Meta).decode
 
 
 class StoredCursor(NamedTuple):
-    """A cursor that was read, and what was stored with it."""
-
     cursor: Cursor
     generation: int
     carried: bytes
@@ -182,7 +180,7 @@ def decode_cursor(data: bytes, identity: CursorIdentity) -> StoredCursor:
 
 
 def _checked_body(data: bytes, identity: CursorIdentity) -> bytes:
-    """Return the unpacked body if all bytes are as they were written."""
+    """Return the unpacked body. Raise unless all bytes are as they were written."""
     if len(data) < _HEADER_LENGTH:
         raise CursorDamagedError(f"{len(data)} bytes are too few for a cursor")
     header, body = data[: _HEADER.size], data[_HEADER_LENGTH:]
@@ -246,16 +244,16 @@ def _redeliveries(
 
 
 def _distances(begin: int, firsts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    """Return how far each range begins after the one before it, and its length."""
+    """Return how far each range begins behind the one before it, and its length."""
     before = np.concatenate([[begin], stops[:-1]])[: len(firsts)]
     return firsts - before, stops - firsts
 
 
 def _edges(begin: int, distances: Offsets, lengths: Offsets, least: int) -> tuple[Offsets, Offsets]:
-    """Read back `_distances` of at least one range. A distance is at least `least`."""
+    """Invert `_distances` for at least one range. A distance is at least `least`."""
     edges = np.empty(2 * len(distances), dtype=np.int64)
     edges[0::2], edges[1::2] = distances, lengths
-    # The sum in floating point is rounded, and sees what is far too large; the sign sees the rest.
+    # Floating-point sums are rounded but show a far too large total; the sign shows the rest.
     reach = begin + float(edges.sum(dtype=np.float64))
     if (distances < least).any() or (lengths < 1).any() or reach > 1.5 * LARGEST_OFFSET:
         raise CursorDamagedError("the ranges of a cursor make no sense")

@@ -30,17 +30,15 @@ _FOLLOWED_FOR_S: Final = 600.0
 """Deletions are kept for `delete.retention.ms`. After a longer pause the topic is read again."""
 _CONFIG: Final = {
     "cleanup.policy": "compact",
-    # Kafka compacts no segment that is written to, and its default is one of 1 GiB or a week: what
-    # is written each second would be read whole each second. No batch is larger than this.
+    # Kafka compacts no active segment, and its default segment is 1 GiB or a week. A topic that is
+    # written each second would then be read whole each second. No batch is larger than this.
     "segment.bytes": str(4 << 20),
-    # Markers of transactions stay so long, too, and each write is one. Readers begin at the start.
+    # Transaction markers stay as long, and each write has one. Readers begin at the start.
     "delete.retention.ms": str(3_600_000),
 }
 
 
 class CompactedTopic:
-    """Newest value of each key."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -56,7 +54,6 @@ class CompactedTopic:
         self._topics = topics or KafkaTopics(kafka, outages)
 
     def ensure(self, *, replication_factor: int = -1) -> None:
-        """Create the topic if it is missing."""
         self._topics.ensure(
             self.name,
             partitions=self._wanted,
@@ -70,23 +67,21 @@ class CompactedTopic:
             )
 
     def exists(self) -> bool:
-        """Tell whether the topic is there."""
         return self.partitions() is not None
 
     def partitions(self) -> int | None:
-        """Return how many partitions the topic has; None if it is not there."""
+        """Return how many partitions the topic has; None if it does not exist."""
         return self._topics.partitions(self.name)
 
     def partition_of(self, name: str) -> int:
-        """Return the partition that everything called `name` is in."""
+        """Return the partition of all records that are called `name`."""
         return zlib.crc32(name.encode()) % self._topics.require(self.name)
 
     def read(self, partition: int | None = None) -> dict[bytes, bytes]:
-        """Return the newest value of each key; nothing where the topic is not there yet."""
+        """Return the newest value of each key; nothing if the topic does not exist yet."""
         return {key: one.value for key, one in self.read_records(partition).items()}
 
     def read_records(self, partition: int | None = None) -> dict[bytes, KeptRecord]:
-        """Return the newest record of each key, and where it stands; see `read`."""
         found: dict[bytes, KeptRecord] = {}
         for records in self.read_apart(partition).values():
             found |= records
@@ -114,7 +109,8 @@ class CompactedTopic:
         wanted = [SourcePartition(self.name, one) for one in range(self.partitions() or 0)]
         if partition is not None:
             wanted = wanted[partition : partition + 1]
-        # Beyond what a reader of committed records is told: it waits for open transactions.
+        # This is beyond the end that readers of committed records see, so the read waits for open
+        # transactions.
         ends = self._topics.high_watermarks(wanted)
         anew = [one for one in wanted if not 0 < known.get(one.partition, 0) <= ends[one]]
         starts = {one: known.get(one.partition, 0) for one in wanted}
@@ -132,21 +128,19 @@ class CompactedTopic:
         spans: Mapping[SourcePartition, tuple[int, int]],
         found: dict[int, dict[bytes, KeptRecord]],
     ) -> None:
-        # A table needs the newest records. It does not need one that is deleted while it is read.
+        # A table needs the newest records, but not one that is deleted during the read.
         for where, row in Reader(kafka=self._kafka, passes_deleted=True).rows(spans):
             _keep(found, where.partition, row.offset, row.key, row.value)
 
 
 class KeptRecord(NamedTuple):
-    """The newest value of a key, and the place of its record."""
-
     value: bytes
     partition: int
     offset: int
 
 
 class FollowedTopic:
-    """Newest value of each key of all partitions, or of one, read on with each look."""
+    """The newest value of each key of all partitions or of one. Each look reads on."""
 
     def __init__(
         self,
@@ -163,7 +157,6 @@ class FollowedTopic:
         self._read_s = clock()
 
     def read_apart(self) -> dict[int, dict[bytes, KeptRecord]]:
-        """Return what is there now; see `CompactedTopic.read_apart`."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._read_s >= _FOLLOWED_FOR_S:
@@ -174,14 +167,11 @@ class FollowedTopic:
             return {one: dict(records) for one, records in self._records.items() if records}
 
     def read(self) -> dict[bytes, bytes]:
-        """Return what is there now; see `CompactedTopic.read`."""
         apart = self.read_apart().values()
         return {key: one.value for records in apart for key, one in records.items()}
 
 
 class FollowedPartition(FollowedTopic):
-    """That of one partition."""
-
     def __init__(
         self, topic: CompactedTopic, partition: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -190,7 +180,7 @@ class FollowedPartition(FollowedTopic):
 
 
 class TopicStore:
-    """What is kept in the one topic of its kind that an installation has."""
+    """A store in the one topic of its kind that an installation has."""
 
     _name: ClassVar[str]
     _partitions: ClassVar[int]
@@ -216,7 +206,6 @@ class TopicStore:
         self._followed = FollowedTopic(self._topic)
 
     def ensure(self) -> None:
-        """Create the topic if it is missing."""
         self._topic.ensure(replication_factor=self._replication_factor)
 
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _MOST_AT_ONCE: Final = 500
 _SENDS_EACH_S: Final = 1.0
-"""How often the group's offsets are sent while there is no room for messages."""
+"""The group's offsets are sent so often while there is no room for messages."""
 _LOOKS_EACH_S: Final = 0.25
-"""How often the writing thread looks for a takeover. Calls learn of it from this thread."""
+"""The writing thread looks for a takeover so often. Calls learn about it from this thread."""
 NEW_PARTITIONS_EACH_S: Final = 5.0
 
 _logger: Final = logging.getLogger("sequitur.subscription")
@@ -53,7 +53,7 @@ _of_this_process: Final[weakref.WeakSet[Consumption]] = weakref.WeakSet()
 
 
 class Consumption(OwnedCursors[ConsumedPartition]):
-    """Threads begin with `begin` and end with `close`, or when they cannot go on."""
+    """Its threads begin with `begin` and end with `close`, or when they cannot go on."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         self._has_messages = threading.Condition(self._lock)
         self._has_room = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
-        # From here on all of it changes only under the lock.
+        # All fields from here on change only under the lock.
         self._dispatch = dispatch
         self._unread = set(opened.partitions)
         self._failure: Exception | None = None
@@ -91,7 +91,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             for what, work in (("reader", self._run_reader), ("writer", self._run_writer))
         ]
         self._duties = [
-            # If a topic was made anew, this ends all. Brokers that are away are asked again.
+            # A topic that was made anew ends all. Brokers that are away are asked again.
             Duty(
                 self._look_for_partitions,
                 every_s=NEW_PARTITIONS_EACH_S,
@@ -102,25 +102,25 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         _of_this_process.add(self)
 
     def begin(self, *duties: Duty) -> None:
-        """Begin to read and to write, and to do what else is due beside it."""
         self._duties += duties
         for thread in self._threads:
             thread.start()
 
     def receive(self, most: int, timeout_s: float | None) -> list[HandedOut[Message]]:
-        """Return the next messages, as many as there are; none if none comes within the time."""
+        """Return the next messages, as many as there are; an empty list if none comes in time."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while True:
                 self._check()
                 now_s = time.monotonic()
-                # After a pause another process may have taken over: the next renewal tells.
+                # After a pause another process may have taken over: the next renewal shows it.
                 is_over = self._owner.lease.is_over
                 handed = [] if is_over else self._dispatch.take(now_s * 1000, most)
                 if self._dispatch.room >= self._refill:
                     self._has_room.notify()
                 if handed and not self._was_out:
-                    # If a message ends this process, it has been out, and that is to be stored.
+                    # The message counts as handed out even if it ends this process, so that is
+                    # stored.
                     self._was_out = True
                     self._request()
                 if handed or (until_s is not None and now_s >= until_s):
@@ -135,7 +135,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 self._has_messages.wait(None if first_s is None else _wait_s(first_s - now_s))
 
     def ack(self, offsets: Mapping[SourcePartition, Sequence[int]]) -> int:
-        """Ack messages, all or none; return how many were not acked before."""
+        """Ack messages, all or none; return how many were unacked."""
         self._learn_ends({where: max(some) for where, some in offsets.items()})
         with self._lock:
             self._check()
@@ -149,7 +149,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             return added
 
     def ack_cumulative(self, where: SourcePartition, offset: int) -> int:
-        """Ack a message and all before it; return how many were not acked before."""
+        """Ack a message and all before it; return how many were unacked."""
         self._learn_ends({where: offset})
         with self._lock:
             self._check()
@@ -173,7 +173,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             return failed
 
     def flush(self, timeout_s: float | None) -> None:
-        """Write what was acked so far, and return when it is stored."""
+        """Write all acks so far, and return when they are stored."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._check()
@@ -186,7 +186,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 self._check_failure()
 
     def stats(self) -> tuple[dict[SourcePartition, CursorStats], int, DispatchCounts, bool]:
-        """Return the cursors' counts, how much is out, what was counted, whether it is blocked."""
+        """Return the cursors' counts, how much is out, the counters, and whether it is blocked."""
         with self._lock:
             self._check()
             partitions = list(self._partitions)
@@ -206,7 +206,6 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             self._request()
 
     def close(self) -> None:
-        """Write what was acked, and end."""
         with self._lock:
             if self._is_closed:
                 return
@@ -220,11 +219,11 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                 raise self._refusal
 
     def end_in_fork(self) -> None:
-        """End in a forked process: it does not have the threads, and acks would be lost."""
-        self._lock = threading.Lock()  # a thread that is not here may have held the other one
+        """End in a forked process: it does not have the threads, so acks would be lost."""
+        self._lock = threading.Lock()  # the old one may be held by a missing thread
         self._ends = self._is_closed = True
-        # An earlier failure stays: its traceback may be the last that holds clients of librdkafka,
-        # and to let go of one of these here ends the process.
+        # Keep an earlier failure: its traceback may be the last reference to clients of librdkafka.
+        # Their release would end the process here.
         if self._failure is None:
             self._failure = SubscriptionClosedError(
                 f"subscription {self.name!r} was opened by the process that this "
@@ -232,7 +231,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             )
 
     def _learn_ends(self, offsets: Mapping[SourcePartition, int]) -> None:
-        """Ask where partitions end if acks lie beyond their known ends."""
+        """Ask where partitions end if acks lie beyond the known ends."""
         with self._lock:
             self._check()
             for where in offsets:
@@ -257,7 +256,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             )
 
     def _check(self) -> None:
-        """Check that this process may go on. Under the lock."""
+        """Raise if this process must not go on. Under the lock."""
         self._check_failure()
         if self._ends:
             raise SubscriptionClosedError(f"subscription {self.name!r} was closed: open it again")
@@ -269,7 +268,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
     def _fail(self, error: Exception) -> None:
         with self._lock:
             if self._failure is None:
-                # Each call raises it: without what earlier ones have put on its traceback.
+                # Each call raises the failure without the traceback of earlier calls.
                 self._failure, self._origin = error, error.__traceback__
             self._end()
 
@@ -320,7 +319,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         except Exception as error:  # noqa: BLE001 - a thread that ends tells everybody why
             self._fail(error)
         finally:
-            self._threads[1].join()  # the last acks have offsets, too
+            self._threads[1].join()  # the offsets of the last acks follow, too
             self._reader.close()
             close_own()
 
@@ -331,7 +330,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         )  # fmt: skip
 
     def _take_in(self, arrivals: Iterable[Arrival]) -> dict[SourcePartition, int]:
-        """Take what was read. Return where to read on, for partitions that are acked far ahead."""
+        """Take what was read. Return where to read on in partitions that are acked far ahead."""
         read: dict[SourcePartition, int] = {}
         for arrival in arrivals:
             where, first, offset, messages, is_deleted = arrival
@@ -360,7 +359,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
         return moves
 
     def _run_writer(self) -> None:
-        """Write cursors again and again, and renew the lease: the second thread's work."""
+        """Do the second thread's work: write cursors again and again, and renew the lease."""
         writes_s = time.monotonic() + self._write_interval_s
         try:
             while True:
@@ -378,7 +377,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
                     writes_s = time.monotonic() + self._write_interval_s
                 if ends:
                     return
-                # Only by that it learns that a command has reset or deleted the subscription.
+                # This read shows whether a command has reset or deleted the subscription.
                 with suppress(UnansweredError):  # it is tried again
                     self._owner.renew()
         except Exception as error:  # noqa: BLE001 - as above
@@ -389,7 +388,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             self._owner.close()
 
     def _write_letters(self, letters: DeadLetters) -> None:
-        """Write messages that failed too often to the dead-letter topic, then ack those."""
+        """Write messages that failed too often to the dead-letter topic, then ack them."""
         with self._lock:
             dead = self._dispatch.dead()
         written = letters.write(dead)
@@ -406,7 +405,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
             for where in self._dispatch.touched:
                 self._touch(where)
             self._dispatch.touched.clear()
-        with suppress(UnansweredError):  # each flush that waits says so
+        with suppress(UnansweredError):  # each waiting flush raises it
             self._write(replace(self.state, written_ms=wall_clock_ms()), if_changed=True)
 
     def _copy(self, where: SourcePartition, one: ConsumedPartition) -> PartitionCursor:
@@ -415,7 +414,7 @@ class Consumption(OwnedCursors[ConsumedPartition]):
     def _pass_over(
         self, where: SourcePartition, one: ConsumedPartition, stop: int, log: Log
     ) -> None:
-        """Ack messages before an offset. Those that wait are no longer handed out."""
+        """Ack messages before an offset. Those that wait are not handed out any more."""
         one.know_end(log.end)
         if lost := one.pass_over(stop, start=log.start):
             self._tell_lost(where, log.start, lost)

@@ -17,7 +17,7 @@ import msgspec
 from sequitur.errors import CursorDamagedError
 
 MOST_PIECES: Final = 64
-"""Pieces that are kept apart; the finest share of a backlog's size is then about a 32nd of it."""
+"""At most so many pieces are kept, so the finest share of a backlog's size is about a 32nd."""
 
 
 class _Document(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -32,26 +32,25 @@ _decode: Final = msgspec.msgpack.Decoder(_Document).decode
 
 @dataclass(frozen=True, slots=True)
 class CountedSizes:
-    """Bytes of keys, values and headers that were read of a partition."""
+    """The bytes of keys, values and headers that were read from a partition."""
 
-    begin: int = 0  # first offset that is counted
+    begin: int = 0  # first counted offset
     stops: tuple[int, ...] = ()  # the offset behind each piece, ascending
     sizes: tuple[int, ...] = ()  # bytes of each piece
 
     @property
     def stop(self) -> int:
-        """The offset behind what is counted."""
         return self.stops[-1] if self.stops else self.begin
 
     def read(self, stop: int, size: int) -> Self:
-        """Add what was read from where it ended up to before `stop`; nothing if that is behind."""
+        """Add what was read up to before `stop`; nothing if `stop` is not ahead."""
         if stop <= self.stop:
             return self
         added = type(self)(self.begin, (*self.stops, stop), (*self.sizes, size))
         return added if len(added.stops) <= MOST_PIECES else added._coarser()  # noqa: SLF001 - its own
 
     def passed(self, stop: int) -> Self:
-        """Add what is not read up to before an offset: it weighs as much as what was."""
+        """Add unread messages up to before `stop`, as large as the mean of the read ones."""
         size, span = sum(self.sizes), self.stop - self.begin
         return self.read(stop, (stop - self.stop) * size // span if span else 0)
 
@@ -82,13 +81,12 @@ class CountedSizes:
         return counted + (stop - first - (end - begin)) * size / span
 
     def _share(self, index: int, offset: int) -> int:
-        """Return the bytes of a piece from an offset in it on, rounded."""
+        """Return the bytes of a piece from `offset` on, rounded."""
         before = self.stops[index - 1] if index else self.begin
         share = (self.stops[index] - offset) / (self.stops[index] - before)
         return round(self.sizes[index] * share)
 
     def _coarser(self) -> Self:
-        """Join each two neighbours, except the newest piece."""
         last = len(self.stops) - 1
         pairs = [(at, min(at + 2, last)) for at in range(0, last, 2)]
         return type(self)(
@@ -98,12 +96,12 @@ class CountedSizes:
         )
 
     def encode(self) -> bytes:
-        """Return it as bytes, for `encode_cursor`'s `carried`."""
+        """Return bytes for `encode_cursor`'s `carried`."""
         return _encode(_Document(self.begin, list(self.stops), list(self.sizes)))
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read `encode` back; nothing is counted where there are no bytes."""
+        """Read `encode` back; nothing is counted if there are no bytes."""
         if not data:
             return cls()
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_OFFSET: Final = (1 << 63) - 2
-"""So that the offset behind it is one of 64 bits, too."""
+"""The offset behind it still fits into 64 bits."""
 
 
 class Cursor:
@@ -49,7 +49,7 @@ class Cursor:
         """
         _check_offset("start", start)
         self.identity = identity
-        self._committed = start  # one number with the mark-delete position, which is one less
+        self._committed = start  # always one more than the mark-delete position
         self._read_position = start
         self._ranges = AckedRanges()
         self._counts = AckCounts()
@@ -64,7 +64,7 @@ class Cursor:
         ranges: AckedRanges,
         counts: AckCounts,
     ) -> Cursor:
-        """Make a cursor as it was; the ranges are behind `mark_delete` and do not touch it."""
+        """Make a cursor from its parts. The ranges lie behind `mark_delete` and do not touch it."""
         cursor = cls(identity, start=mark_delete + 1)
         cursor._read_position = read_position
         cursor._ranges = ranges
@@ -75,7 +75,6 @@ class Cursor:
         return f"<Cursor {self.identity}: {self.mark_delete} + {len(self._ranges)} ranges>"
 
     def copy(self) -> Cursor:
-        """Return another cursor that is the same now."""
         return Cursor.restore(
             self.identity,
             mark_delete=self.mark_delete,
@@ -91,27 +90,24 @@ class Cursor:
 
     @property
     def committed_offset(self) -> int:
-        """What a consumer group commits: the first offset that is not acked."""
+        """The offset that a consumer group commits: the first unacked one."""
         return self._committed
 
     @property
     def acked_end(self) -> int:
-        """The offset behind the last one that is acked."""
+        """The offset behind the last acked one."""
         return self._ranges.highest_stop or self._committed
 
     @property
     def read_position(self) -> int:
-        """The offset that is read next."""
         return self._read_position
 
     @property
     def counts(self) -> AckCounts:
-        """What was counted so far."""
         return self._counts
 
     @property
     def acked_range_count(self) -> int:
-        """How many ranges after the mark-delete position are acked."""
         return len(self._ranges)
 
     def ack(self, offset: int, *, end: int) -> int:
@@ -295,11 +291,9 @@ class Cursor:
         self._read_position = self._committed
 
     def is_acked(self, offset: int) -> bool:
-        """Say whether an offset is acked."""
         return offset < self._committed or offset in self._ranges
 
     def acked_among(self, offsets: Offsets) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Say of each offset whether it is acked."""
         return (offsets < self._committed) | self._ranges.contains(offsets)
 
     def acked_ranges(self) -> Iterator[tuple[int, int]]:
@@ -307,11 +301,10 @@ class Cursor:
         return iter(self._ranges)
 
     def acked_arrays(self) -> tuple[Offsets, Offsets]:
-        """Return the first offsets of all acked ranges, and their stops."""
         return self._ranges.arrays()
 
     def unacked_ranges(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Return the ranges that are not acked from `first` to before `stop`, in order."""
+        """Yield the unacked ranges from `first` to before `stop`, in order."""
         reached = max(first, self._committed)
         for acked_first, acked_stop in self._ranges.from_offset(reached):
             if acked_first >= stop:
@@ -378,21 +371,21 @@ class Cursor:
         )
 
     def _acked(self, first: int, stop: int, end: int) -> int:
-        """Ack a range. Offsets that were acked before count as repeated."""
+        """Ack a range. Offsets that are acked already count as repeated."""
         self.check_range(first, stop, end=end)
         added = self._add(first, stop)
         self._counts.repeated += stop - first - added
         return added
 
     def _add(self, first: int, stop: int) -> int:
-        """Ack a range, which may lie behind the mark-delete position or before it."""
+        """Ack a range, before or behind the mark-delete position."""
         ranges = self._ranges
         if first <= self._committed:
             if stop <= self._committed:
                 return 0
             first = self._committed
             lowest = ranges.lowest_first
-            if lowest is None or lowest > stop:  # in order: no range is made for it
+            if lowest is None or lowest > stop:  # acks in order need no range
                 self._move(stop)
                 return stop - first
         added = ranges.add(first, stop)
@@ -403,11 +396,11 @@ class Cursor:
     def _move(self, committed: int) -> None:
         """Move the mark-delete position to just before `committed`."""
         self._committed = committed
-        # Who acks what was not read has skipped it: Pulsar, ManagedCursorImpl.
+        # A client that acks unread messages has skipped them: see Pulsar's ManagedCursorImpl.
         self._read_position = max(self._read_position, committed)
 
     def check_range(self, first: int, stop: int, *, end: int) -> None:
-        """Check that the messages from `first` to before `stop` can be acked; see `ack`."""
+        """Raise unless the messages from `first` to before `stop` can be acked; see `ack`."""
         if 0 <= first < stop <= end <= LARGEST_OFFSET:
             return
         _check_offset("first", first)

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 
 class MoveKind(StrEnum):
-    """Why cursors move."""
-
     RESET = "reset"
     SKIP = "skip"
     EXPIRE = "expire"
@@ -66,13 +64,11 @@ _Moves: TypeAlias = "Callable[[Standing], list[CursorMove]]"
 
 
 class CursorMoves:
-    """Moves the cursors of subscriptions."""
-
     def __init__(self, surveyor: Surveyor) -> None:
         self._surveyor = surveyor
 
     def plan_reset(self, name: str, target: ResetTarget) -> Plan:
-        """Return what it means to begin again elsewhere, with nothing acked after that."""
+        """Plan to begin again elsewhere, with nothing acked after that place."""
 
         def make(standing: Standing) -> list[CursorMove]:
             logs = standing.survey.logs
@@ -90,7 +86,7 @@ class CursorMoves:
         *,
         only: Callable[[SourcePartition], bool] = lambda _where: True,
     ) -> Plan:
-        """Return what it means to skip unacked messages, the oldest of each partition."""
+        """Plan to skip unacked messages, the oldest of each partition."""
 
         def stop(standing: Standing, where: SourcePartition) -> int:
             return skip_stop(standing.held(where).cursor, standing.survey.logs[where], count)
@@ -98,7 +94,7 @@ class CursorMoves:
         return self._plan_forward(MoveKind.SKIP, name, stop, only)
 
     def plan_expire(self, name: str, older_than_s: int, *, time_ms: int | None = None) -> Plan:
-        """Return what it means to ack messages up to before the first that is not too old."""
+        """Plan to ack the messages before the first that is not too old."""
         since_ms = (wall_clock_ms() if time_ms is None else time_ms) - older_than_s * 1000
         alive_from: dict[SourcePartition, int] = {}
 
@@ -112,7 +108,6 @@ class CursorMoves:
         return self._plan_forward(MoveKind.EXPIRE, name, stop, lambda _where: True)
 
     def carry_out(self, plan: Plan, *, fence: bool = False) -> Moved:
-        """Do what was planned, on the cursors as they are then."""
         name, registry = plan.name, self._surveyor.registry
         noted = registry.read().require(name).partition
         cursors = self._surveyor.cursors
@@ -128,7 +123,7 @@ class CursorMoves:
             moves = tuple(plan.make(standing))
             state = replace(standing.state, epoch=standing.epoch, written_ms=wall_clock_ms())
             if plan.kind is MoveKind.RESET:
-                # If a topic is made anew later, its id tells that it is another one.
+                # If a topic is made anew later, its id shows it.
                 ids = self._surveyor.topics.ids(standing.record.topics)
                 state = SubscriptionState(
                     epoch=standing.epoch + 1,
@@ -191,34 +186,29 @@ class CursorMoves:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done to the cursors of a subscription; `CursorMoves.carry_out` does it."""
+    """What is to be done to a subscription's cursors; `CursorMoves.carry_out` does it."""
 
     kind: MoveKind
     standing: Standing  # the subscription when this was planned
-    moves: tuple[CursorMove, ...]  # what it means then
-    make: _Moves  # returns what it means for the cursors as they are
+    moves: tuple[CursorMove, ...]  # the moves at that time
+    make: _Moves  # returns the moves for the cursors at another time
 
     @property
     def name(self) -> str:
-        """The subscription's name."""
         return self.standing.record.name
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return _document(self.kind, self.name, self.standing.epoch, self.moves)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was done to the cursors of a subscription."""
-
     kind: MoveKind
     name: str
     epoch: int
     moves: tuple[CursorMove, ...]
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return _document(self.kind, self.name, self.epoch, self.moves)
 
 
@@ -250,7 +240,7 @@ def _document(kind: MoveKind, name: str, epoch: int, moves: Sequence[CursorMove]
 
 
 def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
-    """Refuse a plan that was made for other cursors. Those of a running job always move."""
+    """Raise if the plan was made for other cursors. Those of a running job always move."""
     name = found.record.name
     if found.epoch != planned.epoch or found.record.created_ms != planned.record.created_ms:
         raise SubscriptionChangedError(
@@ -266,7 +256,7 @@ def _refuse_changed(planned: Standing, found: Standing, *, fence: bool) -> None:
 
 
 def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[PartitionCursor]:
-    """Return all cursors of the new epoch. Where one stays, what was read comes again."""
+    """Return all cursors of the new epoch. Unacked messages of one that stays come again."""
     cursors = {
         one.where: PartitionCursor.begin(CursorIdentity(name, *one.where), one.target)
         for one in moves
@@ -279,7 +269,7 @@ def _reset(name: str, standing: Standing, moves: Iterable[CursorMove]) -> list[P
 
 
 def _of_none(standing: Standing) -> list[SourcePartition]:
-    """Return the partitions that have a cursor, and that their topic does not have any more."""
+    """Return the partitions that have a cursor but are not in their topic any more."""
     stored = {} if standing.stored is None else standing.stored.cursors
     there = {where.topic for where in standing.partitions}
     return [where for where in stored.keys() - standing.partitions if where.topic in there]

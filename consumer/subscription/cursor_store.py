@@ -69,7 +69,7 @@ _NAME: Final = "cursors"
 _PARTITIONS: Final = 8
 _NOTHING: Final = StoredRecords({})
 _FEW: Final = 4
-"""For more partitions than this the whole topic is read."""
+"""If there are more partitions than this, the whole topic is read."""
 _RETRY: Final = Retry(
     patience_s=60.0,
     backoff=Backoff(initial_ms=20, maximum_ms=1_000, jitter=1.0),
@@ -79,8 +79,6 @@ WriteRecords: TypeAlias = "Callable[[Sequence[TopicWrite]], object]"
 
 
 class CursorStore(TopicStore):
-    """The cursors of all subscriptions of an installation."""
-
     _name, _partitions = _NAME, _PARTITIONS
 
     @cached_property
@@ -88,7 +86,7 @@ class CursorStore(TopicStore):
         return {}
 
     def read(self, subscription: str, *, partition: int | None = None) -> StoredSubscription | None:
-        """Return what is stored of a subscription; None if nothing is."""
+        """Return what is stored of a subscription, None if nothing is."""
         if not self._topic.exists():
             return None
         return self._place(subscription, partition)[1].subscription(subscription)
@@ -121,7 +119,7 @@ class CursorStore(TopicStore):
     def _read_all(
         self, names: Collection[str], partition_of: Callable[[str], int | None]
     ) -> Iterator[tuple[str, StoredRecords]]:
-        """Return each subscription's name and the records that have its own among them."""
+        """Yield each subscription's name and the records that contain its own."""
         if not names or not self._topic.exists():
             return
         known = {name: partition_of(name) for name in sorted(names)}
@@ -137,13 +135,13 @@ class CursorStore(TopicStore):
             yield name, read.get(place, _NOTHING)
 
     def _place(self, name: str, noted: int | None) -> tuple[int, StoredRecords]:
-        """Return the partition of a subscription's records, and what is there."""
+        """Return the partition of a subscription's records, and its records."""
         read = self._read(noted)
         place = place_of(read, name, self._home(name, noted))
         return place, read.get(place, _NOTHING)
 
     def _home(self, name: str, noted: int | None) -> int:
-        """Return the partition for a subscription's records if there are none yet."""
+        """Return the partition for a subscription's records if it has none yet."""
         if noted is not None and noted < (self._topic.partitions() or 0):
             return noted
         return self._topic.partition_of(name)
@@ -168,7 +166,7 @@ class CursorStore(TopicStore):
         return places
 
     def follow(self, subscription: str, *, partition: int | None = None) -> FollowedPartition:
-        """Return the partition of a subscription's records, to be read on; see `read`."""
+        """Return the partition of a subscription's records, for reading on; see `read`."""
         self.ensure()
         if partition is None:
             return FollowedPartition(self._topic, self._place(subscription, None)[0])
@@ -185,7 +183,7 @@ class CursorStore(TopicStore):
         offsets: GroupOffsets | None = None,
         to_remove: bool = False,
     ) -> CursorOwner:
-        """Become the owner of a subscription. The former owner is fenced."""
+        """Become the owner of a subscription. This fences the earlier owner."""
         self.ensure()
         if followed is not None:
             followed.read()
@@ -240,7 +238,8 @@ class CursorOwner:
         self._chunks: dict[SourcePartition, frozenset[bytes]] = {}
         self._writer = self._new_writer()
         try:
-            # Behind the id: what a former owner has left open is ended, and hides nothing.
+            # Read after the id is ours: that ends what a former owner left open, so nothing is
+            # hidden.
             followed = followed or follow()
             if followed.partition != home:
                 self.partition = followed.partition
@@ -263,16 +262,16 @@ class CursorOwner:
 
     @property
     def seen_ms(self) -> int | None:
-        """When an owner was last there, as far as claims tell."""
+        """When an owner was last there, according to the claims."""
         return self._claim.seen_ms
 
     @property
     def is_fenced(self) -> bool:
-        """Whether somebody else is known to have taken the subscription over."""
+        """Whether another process is known to have taken the subscription over."""
         return self._is_taken
 
     def check(self) -> None:
-        """Check that nobody is known to have taken the subscription over."""
+        """Raise if another process is known to have taken the subscription over."""
         if self.is_fenced:
             raise self._lost()
 
@@ -284,7 +283,7 @@ class CursorOwner:
         removed: Iterable[SourcePartition] = (),
         by: WriteRecords | None = None,
     ) -> None:
-        """Store cursors, and what they share; cursors that are not named stay as they are."""
+        """Store cursors and what they share. Cursors that are not named stay as they are."""
         with self._lock:
             self._write_cursors(state, cursors, removed, by or self._write)
 
@@ -345,7 +344,7 @@ class CursorOwner:
                 self._write([])
 
     def release(self) -> None:
-        """Say that the subscription has no owner any more, if brokers answer."""
+        """Note that the subscription has no owner any more, if brokers answer."""
         with self._lock, contextlib.suppress(TopicError, SubscriptionFencedError):
             is_able = self._is_proven and not self._writer.is_over
             if self.lease.lease_s and is_able and not self.is_fenced:
@@ -353,7 +352,7 @@ class CursorOwner:
                 self._writer.write([self._claim_record()])
 
     def remove(self, *, by: WriteRecords | None = None) -> None:
-        """Delete all that is stored of the subscription, but for the group's offsets."""
+        """Delete all that is stored of the subscription, except the group's offsets."""
         with self._lock:
             self.check()
             # If the topic has grown, other partitions may hold older records.
@@ -368,7 +367,6 @@ class CursorOwner:
             self.stored, self._chunks = None, {}
 
     def close(self) -> None:
-        """Let go of the subscription."""
         self.release()
         if self._thread is not None:
             self._thread.close()
@@ -380,8 +378,8 @@ class CursorOwner:
 
         def attempt() -> None:
             if self._writer.is_over:
-                # First: a new client ends what the failed one has left open, which hides the
-                # claim. If this takes the id from a new owner, that one has the claim, and takes
+                # This comes first: a new client ends the failed client's transaction, which hides
+                # the claim. If it takes the id from a new owner, that owner has the claim and takes
                 # the id back.
                 self._writer.close()
                 self._writer = self._new_writer(outages)
@@ -394,7 +392,7 @@ class CursorOwner:
                 self._writer.write([*records, *(self._next_claim() if claims else ())], outages)
                 self.lease.renewed(begun_s)
                 return
-            # By another process, or by a broker that ended what took too long.
+            # Another process took it, or a broker ended a slow transaction.
             self.confirm()
             raise UnansweredError(
                 f"subscription {self.subscription!r} cannot be written: the brokers have ended "
@@ -404,7 +402,7 @@ class CursorOwner:
         outages.outlast(attempt, any_of(UnansweredError))
 
     def confirm(self) -> None:
-        """Check with the brokers that nobody has claimed the subscription since."""
+        """Ask the brokers; raise if another process has claimed the subscription since."""
         if not self._is_claimed():
             self._is_taken = True
             self._offsets.forget()
@@ -434,7 +432,8 @@ class CursorOwner:
             if self._writer.is_over:
                 self._writer.close()
                 self._writer = self._new_writer(outages)
-            # Behind the id: what former owners write from now on is refused, and is not missed.
+            # Read after the id is ours: later writes of former owners are refused, so none is
+            # missed.
             found = StoredRecords(followed.read())
             known = StoredRecords({}) if to_remove else found
             before = (known if watch is None else found).claim(self.subscription)
@@ -451,12 +450,12 @@ class CursorOwner:
             begun_s = self.lease.now_s()
             self._writer.write(self._next_claim(), outages)
             self.lease.renewed(begun_s)
-            if self.lease.lease_s:  # nobody may have looked after them for a week
+            if self.lease.lease_s:  # the group's offsets may be a week old
                 self._offsets.set(known.offsets(self.subscription))
 
         def passes(error: Exception) -> str | None:
             is_fenced = isinstance(error, SubscriptionFencedError)
-            # What another process has fenced is ended, and hides no claim.
+            # Another process that fenced it has ended it, so it hides no claim.
             if is_fenced and watch is None and self._is_claimed_anew(followed, before):
                 return None
             return str(error) if is_fenced or isinstance(error, UnansweredError) else None
@@ -464,13 +463,12 @@ class CursorOwner:
         _RETRY.run(attempt, passes)
 
     def _is_claimed_anew(self, followed: FollowedPartition, before: Claim | None) -> bool:
-        """Tell whether another process has become the owner since a claim was read."""
         claim = StoredRecords(followed.read()).claim(self.subscription)
         lives = {self._claim.life} if before is None else {self._claim.life, before.life}
         return before is not None if claim is None else claim.life not in lives
 
     def _lost(self) -> SubscriptionFencedError:
-        """Return the error that says who has the subscription now, as far as that can be known."""
+        """Return the error that says who has the subscription now, as far as that is known."""
         state, own = None, self.stored
         with contextlib.suppress(TopicError, CursorError):
             records = StoredRecords(self._topic.read(self.partition))
@@ -490,8 +488,7 @@ class CursorOwner:
         )
 
     def _is_claimed(self) -> bool:
-        """Tell whether this process is still the owner."""
-        with contextlib.suppress(CursorError):  # a newer version's
+        with contextlib.suppress(CursorError):  # a newer version's claim
             claim = StoredRecords(self._topic.read(self.partition)).claim(self.subscription)
             return claim is not None and claim.life == self._claim.life
         return False
@@ -510,17 +507,15 @@ class CursorOwner:
 
 
 def cursor_topic(kafka: KafkaSettings) -> str:
-    """Return the topic of an installation's cursors."""
     return system_name(kafka, _NAME)
 
 
 def transactional_id(kafka: KafkaSettings, subscription: str) -> str:
-    """Return what the owner of a subscription owns."""
     return system_name(kafka, f"subscription/{subscription}")
 
 
 def held_by(subscription: str, claim: Claim | None) -> str:
-    """Say that a subscription has an owner, and who it is."""
+    """Return the sentence that a subscription has an owner, and who it is."""
     owner = None if claim is None else claim.owner
     return f"subscription {subscription!r} has a consumer" + (f" ({owner})" if owner else "")
 

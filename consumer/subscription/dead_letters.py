@@ -48,10 +48,10 @@ _REASONS: Final = {
     FailureCause.DEATH: FailReason.CRASH,
 }
 _WRITE_S: Final = 0.25
-"""So long letters are waited for at a time: acks are stored by the same thread."""
+"""Letters are waited for so long at a time, since the same thread stores acks."""
 _ANSWER_MS: Final = 30_000
 _GIVEN_UP_S: Final = 60.0
-"""A client that has told nothing of a letter for so long has lost it: another client writes it."""
+"""A client that reports nothing about a letter for so long has lost it. Another writes it."""
 _AGAIN: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0)
 _TOLD_EACH_S: Final = 60.0
 _logger: Final = logging.getLogger("sequitur.subscription")
@@ -74,22 +74,21 @@ class DeadLetters:
         self._now_s = now_s
         self._copies: MessageCopies | None = None
         self._under_way: dict[Place, float] = {}
-        """Since when letters are with the client, which has not told of them yet."""
+        """When the client got each letter that it has not reported on yet."""
         self._written: list[Place] = []
         self._refused: dict[Place, tuple[int, float]] = {}
-        """How often a letter could not be written, and from when on it is tried again."""
+        """How often each letter could not be written, and from when on it is tried again."""
         self._is_over = False
         self._told_s = -_TOLD_EACH_S
 
     @classmethod
     def in_kafka(cls, kafka: KafkaSettings, topic: str, subscription: str) -> DeadLetters:
-        """Return those of a topic of Kafka."""
-        # A batch is refused as a whole. So each letter is a batch of its own.
+        # A batch is refused as a whole, so each letter is a batch of its own.
         settings = {"message.timeout.ms": _ANSWER_MS, "batch.num.messages": 1}
         return cls(topic, subscription, lambda: MessageCopies(kafka, topic, settings))
 
     def write(self, dead: Iterable[DeadMessage[Message]]) -> list[Place]:
-        """Write letters of messages, unless that is under way."""
+        """Write letters for messages, unless that is under way."""
         now_s = self._now_s()
         if self._is_over or self._has_lost_one(now_s):
             self.close()
@@ -110,7 +109,7 @@ class DeadLetters:
         return any(now_s - since_s > _GIVEN_UP_S for since_s in self._under_way.values())
 
     def close(self) -> None:
-        """Give up what is under way: its messages are not acked."""
+        """Give up what is under way, without acking its messages."""
         if self._copies is not None:
             self._copies.close()
         self._copies, self._is_over = None, False
@@ -146,7 +145,7 @@ class DeadLetters:
             self._written.append(place)
             return
         self._under_way.pop(place, None)
-        # For a message only the error's code says so, and never `fatal()`.
+        # For messages only the error's code tells, never `fatal()`.
         self._is_over |= error.fatal() or ends_client(error.code())
         now_s = self._now_s()
         refusals = self._refused.get(place, (0, 0.0))[0] + 1

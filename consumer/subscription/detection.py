@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was found, or done."""
-
     kind: FindingKind
-    topic: str | None  # where, None if in no topic
-    subscription: str | None  # whose, None if no one's
+    topic: str | None  # the topic; None if it is about no topic
+    subscription: str | None  # the subscription; None if it is about none
     sentence: str
     figures: dict[str, Any] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "kind": self.kind.value,
             "topic": self.topic,
@@ -36,15 +33,13 @@ class Finding:
 
 
 class FindingKind(StrEnum):
-    """What was found."""
-
     SLOW_SUBSCRIPTION = "slow subscription"
-    """Its backlog is large, or old: storage of the topic waits for it alone."""
+    """Its backlog is large or old: the topic's storage waits for it alone."""
     ACK_HOLE = "ack hole"
     """A few messages are not acked, and much behind them is: `backlogSize` grows, `msgBacklog`
     does not."""
     UNACKED_LIMIT = "unacked messages"
-    """More messages are out than may be."""
+    """More messages are out than allowed."""
     BACKLOG_QUOTA = "backlog quota"
     """A topic's backlog has reached its quota, and its policy acts."""
     EVICTED = "evicted"
@@ -54,17 +49,17 @@ class FindingKind(StrEnum):
     EXPIRED_SUBSCRIPTION = "expired subscription"
     """A subscription was deleted that nobody used."""
     LOST = "lost messages"
-    """A topic's own retention, or somebody, has deleted messages that are not acked."""
+    """A topic's own retention, or a person, has deleted unacked messages."""
     NEAR_DELETION = "near deletion"
-    """A topic's own retention will soon delete messages that are not acked."""
+    """A topic's own retention will soon delete unacked messages."""
     DAMAGED = "damaged cursors"
-    """What is stored of a subscription cannot be read."""
+    """A subscription's stored records cannot be read."""
     UNKNOWN = "unknown"
-    """Brokers do not tell what is to be known, or a record is of another version."""
+    """Brokers do not answer, or a record has another version."""
     FAILED = "not done"
-    """The brokers refused what was to be done; the next round tries it again."""
+    """The brokers refused an action. The next round tries it again."""
     OWNED = "left to its consumer"
-    """What was to be done is left to the subscription's consumer, an open one or a job."""
+    """The action is left to the subscription's consumer: an open one or a job."""
 
 
 def detect(
@@ -75,7 +70,6 @@ def detect(
     subscription: str,
     now_ms: int,
 ) -> list[Finding]:
-    """Look for what is wrong with a subscription on a topic."""
     parts = {one.partition: one for one in backlog.of_subscriptions.get(subscription, ())}
     messages = sum(one.messages for one in parts.values())
     age_s = backlog.age_s(now_ms, subscription)
@@ -126,7 +120,7 @@ def near_deletion(
     time_ms: int | None,
     size_bytes: int | None,
 ) -> list[Finding]:
-    """Return what of a subscription is past half of what its topic's own retention keeps."""
+    """Return the unacked messages past half of what the topic's own retention keeps."""
     found = []
 
     def add(what: str, limit: str, figures: dict[str, Any]) -> None:
@@ -187,6 +181,5 @@ def _reached(cursor: Cursor, end: int) -> int:
 
 
 def _unacked(cursor: Cursor, end: int) -> int:
-    """Return how many messages were read and are not acked."""
     unacked = cursor.unacked_ranges(cursor.committed_offset, _reached(cursor, end))
     return sum(stop - first for first, stop in unacked)

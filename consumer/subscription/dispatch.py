@@ -35,18 +35,18 @@ M = TypeVar("M")
 
 if TYPE_CHECKING:
     HandedOut: TypeAlias = tuple[SourcePartition, int, M, int]
-    """A message: its partition and offset, as it came in, and how often it was out before."""
+    """A message: its partition, its offset, its object, and how often it was out before."""
 
 
 _FEW: Final = 64
 _LINED_FOR: Final = 20_000
-"""A limit, so that a failure does not have to line up all that is held."""
+"""A failure lines up at most so many messages, not all that are held."""
 NEGATIVE_ACK_BACKOFF: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0.2, factor=2.0)
-"""Pulsar's `MultiplierRedeliveryBackoff`, spread so that what failed together comes apart."""
+"""Pulsar's `MultiplierRedeliveryBackoff`, with jitter so that messages failing together spread."""
 
 
 class OrderRule(Enum):
-    """How many messages of a key may be out at a time, and so what failures cost."""
+    """How many messages of a key may be out at a time. This decides the cost of failures."""
 
     NONE = "none"
     ONE_OUT = "one out"
@@ -55,14 +55,12 @@ class OrderRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
-    """How much is held."""
-
-    # messages that are read and not out. Those that were taken back count, and are held in any case
+    # messages that were read and are not out. Taken-back messages count, but are always held
     receiver_queue: int = 1_000
-    # messages that are out and not acked, Pulsar's maxUnackedMessagesPerConsumer; 0 for no limit
+    # messages that are out and unacked, Pulsar's maxUnackedMessagesPerConsumer; 0 for no limit
     unacked: int = 50_000
     ack_timeout_ms: float = 0  # a message that is out for so long has failed; 0 for never
-    # a message that fails after it has failed so often is dead; None for never
+    # a message that has failed so often is dead if it fails again; None for never
     redeliveries: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,8 +71,6 @@ class DispatchLimits:
 
 
 class FailureCause(Enum):
-    """Why a message was not acked."""
-
     NEGATIVE_ACK = "negative ack"
     ACK_TIMEOUT = "ack timeout"
     DEATH = "death"
@@ -82,8 +78,6 @@ class FailureCause(Enum):
 
 
 class DeadMessage(NamedTuple, Generic[M]):
-    """A message that has failed too often."""
-
     where: SourcePartition
     offset: int
     message: M
@@ -93,13 +87,11 @@ class DeadMessage(NamedTuple, Generic[M]):
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """What was counted since the start."""
-
-    handed_out: int = 0  # messages that were handed out; one that was so twice counts twice
-    redelivered: int = 0  # those of them that had been out before
+    handed_out: int = 0  # messages that were handed out, once for each time
+    redelivered: int = 0  # those that had been out before
     negative_acks: int = 0  # messages that failed by a negative ack
     timed_out: int = 0  # messages that failed since no ack came in time
-    taken_back: int = 0  # messages that were out behind one that failed
+    taken_back: int = 0  # messages that were out behind a failed one
     dead: int = 0  # messages that have failed too often
 
 
@@ -162,7 +154,7 @@ class _Part(Generic[M]):
 
 
 class _Span(Generic[M]):
-    """Plain messages that came in together; the first one's turn, and those that were not out."""
+    """Plain messages that came in together: the turn of the first, and those that were not out."""
 
     __slots__ = ("left", "part", "turn")
 
@@ -199,12 +191,12 @@ class Dispatch(Generic[M]):
         self._out = 0
         self._all = 0
         self._fresh: deque[_Span[M]] = deque()
-        # Heads of lines. Nothing is taken out of the middle of these two heaps: what no longer
-        # holds is passed over at the top.
+        # Heads of lines. Nothing is removed from the middle of these two heaps: outdated entries
+        # are skipped at the top.
         self._ready: list[tuple[int, _Entry[M]]] = []
         self._delayed: list[tuple[float, int, _Entry[M]]] = []
         self._deadlines: OrderedDict[_Entry[M], float] = OrderedDict()
-        """What is out and when it has failed, in that order: all get the same time."""
+        """What is out, and when it fails, in that order: all messages get the same time."""
         self._dead: dict[_Entry[M], FailureCause] = {}
 
     @property
@@ -214,17 +206,15 @@ class Dispatch(Generic[M]):
 
     @property
     def queued(self) -> int:
-        """How many messages are held and not out."""
         return self._all - self._out
 
     @property
     def room(self) -> int:
-        """How many messages more may come in."""
         return max(self._limits.receiver_queue - self.queued, 0)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether nothing is handed out since too much is not acked."""
+        """Whether nothing is handed out because too much is unacked."""
         return 0 < self._limits.unacked <= self._out
 
     def add(
@@ -236,7 +226,7 @@ class Dispatch(Generic[M]):
         *,
         redeliveries: Redeliveries = NO_REDELIVERIES,
     ) -> None:
-        """Take in messages that lie together; those of a partition come in order."""
+        """Take in neighbouring messages. Those of a partition come in order."""
         part = self._parts.get(where)
         if part is None:
             part = self._parts[where] = _Part(where)
@@ -259,7 +249,7 @@ class Dispatch(Generic[M]):
             self._fresh.append(_Span(part, offsets, turn))
 
     def take(self, now_ms: float, most: int = 1) -> list[HandedOut[M]]:
-        """Hand out the oldest messages that may be handed out, up to a number."""
+        """Hand out the oldest messages that may go out, at most `most`."""
         self.pass_time(now_ms)
         if self._limits.unacked:
             most = min(most, self._limits.unacked - self._out)
@@ -276,7 +266,7 @@ class Dispatch(Generic[M]):
         return handed
 
     def ack(self, where: SourcePartition, offsets: Iterable[int]) -> int:
-        """Let go of messages, whether they are out or not; return how many were held."""
+        """Let go of messages, out or not; return how many were held."""
         part = self._parts.get(where)
         if part is None:
             return 0
@@ -305,7 +295,7 @@ class Dispatch(Generic[M]):
             for one in held:
                 if one <= offset:
                     found.append(one)
-                elif self._order is not OrderRule.NONE:  # else what has failed is in no order
+                elif self._order is not OrderRule.NONE:  # else lines have only failures
                     break
         return self.ack(where, found)
 
@@ -346,26 +336,26 @@ class Dispatch(Generic[M]):
                 heappush(self._ready, (entry.turn, entry))
 
     def next_change_ms(self) -> float | None:
-        """Return when time may change what `take` returns; None for never."""
+        """Return when time may change the result of `take`; None for never."""
         times = [self._delayed[0][0]] if self._delayed else []
         times += [next(iter(self._deadlines.values()))] if self._deadlines else []
         return min(times, default=None)
 
     def held(self) -> Iterator[tuple[SourcePartition, int]]:
-        """Return partition and offset of all that is held."""
+        """Yield partition and offset of all that is held."""
         for where, part in self._parts.items():
             for offsets in (part.entries, part.plain):
                 yield from ((where, offset) for offset in offsets)
 
     def dead(self) -> list[DeadMessage[M]]:
-        """Return what has failed too often; each holds its line until it is acked."""
+        """Return the messages that have failed too often. Each holds its line until it is acked."""
         return [
             DeadMessage(one.line.part.where, one.offset, one.message, one.failures, cause)
             for one, cause in self._dead.items()
         ]
 
     def redeliveries(self, where: SourcePartition) -> Redeliveries:
-        """Return how often held messages of a partition have failed, or are out and may fail."""
+        """Return how often a partition's held messages failed, or may fail since they are out."""
         part = self._parts.get(where)
         if part is None:
             return NO_REDELIVERIES
@@ -381,14 +371,13 @@ class Dispatch(Generic[M]):
         return Redeliveries.of(counts, out=range(begin, part.handed), fresh=fresh)
 
     def _needs_lines(self, part: _Part[M]) -> bool:
-        """Tell whether new messages have to be put in lines."""
         if self._order is OrderRule.ONE_OUT or self._limits.ack_timeout_ms:
             return True
         is_lined = part.waiting > 0 or self._turns <= part.lined_until
         return self._order is OrderRule.TAKEN_BACK and is_lined
 
     def _line_up(self, part: _Part[M], failed: int | None = None) -> None:
-        """Put plain messages in lines: all if there is an order, else only the one that fails."""
+        """Put plain messages in lines: all if there is an order, else only the failing one."""
         if self._order is not OrderRule.NONE:
             plain, part.plain = part.plain, {}
         else:
@@ -459,7 +448,7 @@ class Dispatch(Generic[M]):
             self.touched.add(part.where)
 
     def _fail(self, entry: _Entry[M], now_ms: float, cause: FailureCause) -> None:
-        """Put a message that is out back into its line, and those after it."""
+        """Put a message that is out back into its line, with those after it."""
         line = entry.line
         self._line_up(line.part)
         while (behind := next(reversed(line.out.values()))) is not entry:
@@ -474,7 +463,6 @@ class Dispatch(Generic[M]):
         self._offer(line)
 
     def _judge(self, entry: _Entry[M], cause: FailureCause) -> None:
-        """Note a message that has failed too often."""
         most = self._limits.redeliveries
         if most is not None and entry.failures > most:
             entry.is_dead = True
@@ -482,7 +470,7 @@ class Dispatch(Generic[M]):
             self.counts.dead += 1
 
     def _put_back(self, entry: _Entry[M]) -> None:
-        """Put the last message of a line that is out before those that are not out."""
+        """Put the last message of a line that is out before those that are not."""
         line = entry.line
         self._no_longer_out(entry)
         line.waiting[entry.offset] = entry
@@ -535,7 +523,6 @@ class Dispatch(Generic[M]):
         self._delayed[:] = sorted(delayed.values())
 
     def _is_next(self, entry: _Entry[M]) -> bool:
-        """Tell whether a message is the one of its line that may be handed out."""
         line = entry.line
         if entry.is_dead or (self._order is OrderRule.ONE_OUT and line.out):
             return False

@@ -12,7 +12,7 @@ _TOLD_EACH_S: Final = 60.0
 
 
 class ToldOnce:
-    """Tells each line once a minute."""
+    """Tells each line at most once a minute."""
 
     def __init__(
         self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
@@ -22,7 +22,6 @@ class ToldOnce:
         self._told: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Tell a line, unless that was done."""
         now_s = self._clock()
         self._told = {one: at for one, at in self._told.items() if now_s - at < _TOLD_EACH_S}
         if line not in self._told:
@@ -50,12 +49,12 @@ class Duty:
         self._due_s = float("-inf")
 
     def later(self) -> Duty:
-        """Let it be due once that time has passed, and not at once."""
+        """Make it due after the interval instead of at once."""
         self._due_s = self._clock() + self._every_s
         return self
 
     def run(self) -> None:
-        """Do the work if it is due; of errors that pass it is told, and it is due again."""
+        """Do the work if it is due. Tell of errors that pass, and try again later."""
         if self._clock() < self._due_s:
             return
         self.later()

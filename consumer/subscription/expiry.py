@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 LONGEST_IDLE_S: Final = 3_600.0
-"""The checks look for so long at most: their process may be started again more often."""
+"""The checks look for at most so long, since their process may restart more often."""
 Place: TypeAlias = "tuple[SourcePartition, int]"
 """A partition and an offset."""
 
 
 def ttl_cutoff_ms(ttl_s: int, *, now_ms: int) -> int | None:
-    """Return the timestamp before which messages have expired; None where none ever does."""
+    """Return the timestamp before which messages have expired; None if none ever expire."""
     return now_ms - ttl_s * 1000 if ttl_s else None
 
 
@@ -80,7 +80,6 @@ def is_unused(
 def limits_ms(
     policies: PoliciesInForce, *, now_ms: int, retention_ms: int | None, is_detected: bool
 ) -> set[int]:
-    """Return the times before which messages of a topic are old."""
     quota, slow_age_s = policies.backlog_quota, policies.thresholds.slow_age_s
     cutoff_ms = ttl_cutoff_ms(policies.message_ttl_s, now_ms=now_ms)
     times = set() if cutoff_ms is None else {cutoff_ms}
@@ -100,7 +99,7 @@ def older_than(
     since: Mapping[tuple[SourcePartition, int], int],
     read: Callable[[Collection[Place]], Mapping[Place, int]],
 ) -> dict[Place, int]:
-    """Return of places a time that the timestamp of the first message from there on is before."""
+    """Return for places a time that is after the timestamp of the first message from there on."""
     found: dict[Place, int] = {}
     left = []
     for (where, time_ms), stop in since.items():
@@ -115,7 +114,7 @@ def older_than(
                 for offset in before:
                     known_ms = found.get((where, offset), time_ms)
                     found[where, offset] = min(known_ms, time_ms)
-            elif len(before) > 1:  # there is no message from the last one up to that offset
+            elif len(before) > 1:  # there is no message between the last known one and that offset
                 again.append((where, time_ms, before[:-1]))
         left = again
     return found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""After so long a broker ends the transaction of a process that died."""
+"""A broker ends the transaction of a dead process after so long."""
 _CALL_S: Final = 10.0
 _NO_KEY: Final = b'["none","none"]'
 """The key of a record that is never committed."""
@@ -73,11 +73,11 @@ class FencedWriter:
 
     @property
     def is_over(self) -> bool:
-        """Whether a transaction has failed: each further write fails of the same."""
+        """Whether a transaction has failed. Each further write then fails with the same error."""
         return self._failure is not None
 
     def write(self, records: Iterable[TopicWrite], outages: Outages | None = None) -> None:
-        """Write records, all or nothing. Wait as `outages` say, or those of the writer."""
+        """Write records, all or nothing. `outages` replaces the writer's own waits."""
         if self._failure is not None:
             raise self._failure
         wanted = list(records)
@@ -94,8 +94,8 @@ class FencedWriter:
             raise
 
     def close(self) -> None:
-        """Let go of the connection; what is owned stays owned until somebody else asks."""
-        with contextlib.suppress(KafkaException):  # one that is fenced says so once more
+        """Let go of the connection. Ownership stays until another process takes it."""
+        with contextlib.suppress(KafkaException):  # a fenced client raises that again
             self._producer.purge()
 
     def _end_hanging(self, *places: tuple[str, int]) -> None:
@@ -118,9 +118,10 @@ class FencedWriter:
             refused = error
         else:
             return
-        # No longer handled: what the client raises meanwhile would keep it for good; see `Retry`.
+        # The error is no longer being handled here: else the client's next error would keep it for
+        # good; see `Retry`.
         try:
-            # Where a record before has met what ends the client, this tells what it was.
+            # If an earlier record met the error that ends the client, this shows the error.
             self._producer.purge()
             self._producer.abort_transaction(_CALL_S)
             raise refused
@@ -128,7 +129,7 @@ class FencedWriter:
             del refused
 
     def _again(self, outages: Outages, call: Callable[[], object]) -> None:
-        """Repeat a call until it is carried out: if it timed out, nobody knows what it did."""
+        """Repeat a call until it succeeds: after a timeout nobody knows what it did."""
 
         def passes(error: Exception) -> str | None:
             if isinstance(error, KafkaException) and _passes(error.args[0]):
@@ -139,7 +140,7 @@ class FencedWriter:
 
     @contextlib.contextmanager
     def _told(self, *, another_may: bool) -> Iterator[None]:
-        """Raise a client's error as one of ours."""
+        """Raise a client's error as one of our errors."""
         try:
             yield
         except KafkaException as error:
@@ -158,7 +159,7 @@ class FencedWriter:
 
 
 class TopicWrite(NamedTuple):
-    """A record to write; its key is deleted where it has no value."""
+    """A record to write. Without a value it deletes its key."""
 
     topic: str
     partition: int
@@ -167,7 +168,7 @@ class TopicWrite(NamedTuple):
 
 
 def _passes(reason: KafkaError) -> bool:
-    """Tell whether the same call may get through."""
+    """Tell whether the same call may succeed later."""
     is_over = reason.fatal() or reason.txn_requires_abort()
     return not is_over and _follows(reason) is Action.RETRY
 

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
-"""Between two attempts that fail."""
+"""The pause between two failed attempts."""
 _KEPT_MS: Final = 3_000
 _AGAIN_S: Final = 86_400.0
 _TOLD_EACH_S: Final = 3_600.0
 CLOSE_S: Final = 20.0
-"""A cluster's first group waits so long, or nearly, for the topic that groups are kept in."""
+"""A cluster's first group waits nearly so long for the topic of groups."""
 
 
 class GroupOffsets:
-    """The offsets that a group is to have. A thread with a consumer of the group sends them."""
+    """The offsets that a group is to get. A thread with a consumer of the group sends them."""
 
     def __init__(
         self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic
@@ -61,7 +61,7 @@ class GroupOffsets:
     def consumer(
         self, kafka: KafkaSettings, group: str, options: Mapping[str, object] | None = None
     ) -> Consumer:
-        """Return one that may send them; it is no member of the group."""
+        """Return a consumer that may send the offsets. It is not a member of the group."""
         return Consumer(
             {
                 **kafka.librdkafka(),
@@ -69,8 +69,8 @@ class GroupOffsets:
                 "on_commit": self.answered,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # So long librdkafka keeps what was sent while the group has no coordinator, or one
-                # that may not be seen; to close it waits for that.
+                # librdkafka keeps sent offsets for so long while the group has no coordinator, or a
+                # hidden one. A close waits for that.
                 "session.timeout.ms": _KEPT_MS,
                 **(options or {}),
             }
@@ -78,13 +78,13 @@ class GroupOffsets:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the group has all of them, or refuses the newest: no wait changes that."""
+        """Whether the group has all offsets or refuses the newest. Waiting changes neither."""
         with self._lock:
             is_open = self._sent or (self._waiting and not self._is_refused)
             return self._is_hidden or not is_open
 
     def set(self, offsets: Iterable[TopicPartition]) -> None:
-        """Have offsets set, soon; newer ones of a partition replace those that wait."""
+        """Set offsets soon. Newer ones replace a partition's waiting ones."""
         with self._lock:
             newest = {(one.topic, one.partition): one for one in offsets}
             self._is_refused = self._is_refused and not newest
@@ -92,12 +92,12 @@ class GroupOffsets:
             self._all |= newest
 
     def forget(self) -> None:
-        """Set no offset any more: another process has the subscription."""
+        """Set no more offsets: another process has the subscription."""
         with self._lock:
             self._all, self._waiting = {}, {}
 
     def send(self, consumer: Consumer) -> None:
-        """Send what waits, unless an answer is outstanding; it comes to `answered`."""
+        """Send what waits, unless an answer is outstanding. The answer comes to `answered`."""
         if due := self.due():
             try:
                 consumer.commit(offsets=due, asynchronous=True)
@@ -105,19 +105,18 @@ class GroupOffsets:
                 self.answered(error.args[0], due)
 
     def work(self, consumer: Consumer) -> None:
-        """Send what waits, and take in what the consumer has to say, for a moment."""
+        """Send what waits, and poll the consumer for a moment."""
         self.send(consumer)
         if (message := consumer.poll(_POLL_S)) is not None:
             self.hides(message)
 
     def settle(self, consumer: Consumer) -> None:
-        """Wait until the group has its offsets or refuses them, for `CLOSE_S` at most."""
+        """Wait at most `CLOSE_S` until the group has its offsets or refuses them."""
         deadline_s = time.monotonic() + CLOSE_S
         while not self.is_settled and time.monotonic() < deadline_s:
             self.work(consumer)
 
     def due(self) -> list[TopicPartition]:
-        """Return what is to be sent now."""
         now_s = self._clock()
         with self._lock:
             if now_s - self._all_since_s >= _AGAIN_S:
@@ -128,7 +127,7 @@ class GroupOffsets:
             return list(self._sent.values())
 
     def answered(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """Take the answer to what was sent: librdkafka's `on_commit`."""
+        """Take the answer to a commit: librdkafka's `on_commit`."""
         error = error or next((one.error for one in offsets if one.error is not None), None)
         now_s = self._clock()
         with self._lock:
@@ -190,7 +189,7 @@ class OwnersThread:
         self._thread.start()
 
     def close(self) -> None:
-        """End, once the group has its offsets or refuses them, after 20 s at most."""
+        """End once the group has its offsets or refuses them, after at most 20 s."""
         self._ends.set()
         self._thread.join()
 
@@ -202,7 +201,7 @@ class OwnersThread:
                 continue
             try:
                 self._renew()
-            except SubscriptionFencedError:  # the next write says so
+            except SubscriptionFencedError:  # the next write raises it
                 renews_s = math.inf
             except ReorderError as error:
                 renews_s = time.monotonic() + _PAUSE_S

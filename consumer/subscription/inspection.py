@@ -47,33 +47,30 @@ _DAMAGED: Final = "Damaged"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Cursors of subscriptions at one moment, with all that documents are made of."""
-
-    survey: Survey  # topics and subscriptions; its cursors are those of `states`
-    # what the cursors of each subscription share; none where nothing is stored
+    survey: Survey  # topics and subscriptions; its cursors belong to `states`
+    # what the cursors of each subscription share; absent if nothing is stored
     states: Mapping[str, SubscriptionState] = field(default_factory=dict)
-    # the producers of each topic; a topic that is not asked for is absent
+    # the producers of each topic; absent if they were not asked for
     publishers: Mapping[str, Sequence[Publisher]] = field(default_factory=dict)
-    # partition and offset of the record that each stored cursor is in
+    # partition and offset of each stored cursor's record
     places: Mapping[tuple[str, SourcePartition], Position] = field(default_factory=dict)
 
     def state(self, subscription: str) -> SubscriptionState:
-        """Return what a subscription's cursors share."""
         return self.states.get(subscription, SubscriptionState())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """A producer that a partition remembers: Kafka knows no connections of producers."""
+    """A producer that a partition remembers. Kafka does not know producers' connections."""
 
     partition: int
     producer_id: int
-    epoch: int  # the newest epoch that has written
+    epoch: int  # the newest epoch that wrote
     last_sequence: int
     last_timestamp_ms: int
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON; only `producerId` is a name of Pulsar's."""
+        """Return it as JSON. Only `producerId` is one of Pulsar's names."""
         return {
             "producerId": self.producer_id,
             "producerEpoch": self.epoch,
@@ -90,7 +87,6 @@ def take_sight(
     with_publishers: bool = False,
     with_places: bool = False,
 ) -> Sight:
-    """Ask for all that documents of topics and their subscriptions need."""
     registry = surveyor.registry.read()
     wanted = registry.topics() if topics is None else sorted(set(topics))
     names = sorted({one.name for topic in wanted for one in registry.on(topic)})
@@ -112,7 +108,6 @@ def take_sight(
 
 
 def listed(sight: Sight) -> list[dict[str, Any]]:
-    """Return all subscriptions, by name, with the backlog of each."""
     survey = sight.survey
     documents = []
     for name, record in sorted(survey.registry.subscriptions.items()):
@@ -138,7 +133,7 @@ def listed(sight: Sight) -> list[dict[str, Any]]:
 
 
 def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> dict[str, Any]:
-    """Return what Pulsar's `topics stats` says of a topic."""
+    """Return Pulsar's `topics stats` of a topic."""
     survey = sight.survey
     backlog = survey.backlog(topic)
     logs = [survey.logs[where] for where in survey.partitions(topic)]
@@ -163,7 +158,7 @@ def stats_document(sight: Sight, topic: str, *, before: Sight | None = None) -> 
 
 
 def internal_document(sight: Sight, topic: str, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what Pulsar's `topics stats-internal` says of a topic."""
+    """Return Pulsar's `topics stats-internal` of a topic."""
     survey = sight.survey
     wanted = sorted(names) or [record.name for record in survey.registry.on(topic)]
     partitions: dict[str, Any] = {}
@@ -186,7 +181,7 @@ def peek(
     *,
     only: Callable[[SourcePartition], bool] = lambda _where: True,
 ) -> list[PeekedMessage]:
-    """Return the first messages that a subscription has not acked; nothing is acked by that."""
+    """Return a subscription's first unacked messages, without acking them."""
     standing = standing_of(surveyor, name)
     wanted = list(filter(only, standing.partitions))
     if not wanted:
@@ -200,11 +195,9 @@ def peek(
 
 @dataclass(frozen=True, slots=True)
 class PeekedMessage:
-    """A message that is not acked."""
-
     position: Position
     timestamp_ms: int  # the record's timestamp, epoch milliseconds
-    key: bytes | None  # its key, None when it has none
+    key: bytes | None  # its key, or None
     value: bytes | None  # its value, None for a tombstone
     headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
 
@@ -220,7 +213,6 @@ def moment(time_ms: int) -> str | None:
 
 
 def _owner_seen_s(survey: Survey, name: str) -> int | None:
-    """Return how many seconds ago the owner last wrote its claim."""
     seen_ms = survey.seen_ms.get(name)
     return None if seen_ms is None else max(0, survey.now_ms - seen_ms) // 1000
 
@@ -272,13 +264,12 @@ def _subscription_stats(
 
 
 def _rates(before: Sight, after: Sight, name: str, topic: str) -> dict[str, Any]:
-    """Return rates between two moments."""
     first, last = before.state(name), after.state(name)
     if first.epoch != last.epoch:
         return {}
     earlier, later = (_cursors(one.survey, name, topic) for one in (before, after))
     elapsed_s = (last.written_ms - first.written_ms) / 1000
-    if elapsed_s <= 0:  # nothing was stored between them: no step was done
+    if elapsed_s <= 0:  # nothing was stored meanwhile, so no step was done
         return {"msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0}
     messages = size = 0
     for where in earlier.keys() & later.keys():
@@ -298,7 +289,7 @@ def _cursor_document(sight: Sight, name: str, where: SourcePartition) -> dict[st
     if name in survey.damaged:
         return {"state": _DAMAGED, "damaged": survey.damaged[name]}
     cursor = survey.held_of(name, where).cursor
-    # A topic that was deleted and made anew ends before what its cursors have acked.
+    # A topic that was deleted and made anew may end before its cursors' acks.
     end = max(survey.logs[where].end, _reached(cursor))
     document = cursor.stats(end).to_document()
     document["lostAtMost"] = survey.lost(name, where)
@@ -327,7 +318,7 @@ def _cursors(survey: Survey, name: str, topic: str) -> dict[SourcePartition, Cur
 
 
 def _unacked(cursor: Cursor, start: int) -> int:
-    """Return how many messages were read and are not acked. A job holds them."""
+    """Return how many messages were read and are unacked. A job holds them."""
     unacked = cursor.unacked_ranges(max(cursor.committed_offset, start), cursor.read_position)
     return sum(stop - first for first, stop in unacked)
 
@@ -340,12 +331,12 @@ def _reached(cursor: Cursor) -> int:
 def _publishers(
     kafka: KafkaSettings, partitions: Collection[SourcePartition]
 ) -> dict[str, list[Publisher]]:
-    """Return the producers that partitions know, where leaders tell them."""
+    """Return the producers that partitions know, as far as leaders answer."""
     wanted = [OutputPartition(*one) for one in partitions]
     found: dict[str, list[Publisher]] = {}
     if not wanted:
         return found
-    # Who may not ask, or asks a broker that is away for a moment, is told all the rest.
+    # Without the right to ask, or while a broker is away, the rest is still shown.
     with contextlib.suppress(RetriableError, FatalError):
         connections = kept_connections(kafka)
         connections.run(connections.leaders.refresh({one.topic for one in wanted}))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 INTERVAL_S: Final = 1.0
-"""Producers are to know of a backlog within two seconds."""
+"""Producers must learn about a backlog within two seconds."""
 _POLL_S: Final = 0.2
 _SESSION_MS: Final = 10_000
 _LONGEST_ROUND_MS: Final = 600_000
@@ -42,7 +42,7 @@ _STALE_AFTER_ROUNDS: Final = 10
 
 
 class LedChecks:
-    """The checks of one process: begun when it leads, and closed when it leads no more."""
+    """The checks of one process. They begin when it leads, and close when it stops leading."""
 
     def __init__(self, make: Callable[[], Checks]) -> None:
         self._make = make
@@ -76,7 +76,7 @@ class LedChecks:
 
 
 class Leadership:
-    """A place in the consumer group of processes that can make the checks. One of them leads."""
+    """A place in the consumer group of processes that can make the checks. One member leads."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._leads = threading.Event()
@@ -107,12 +107,11 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this process makes the checks."""
         return self._leads.is_set()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Return whether this process leads now. Call it again and again."""
-        self._consumer.poll(timeout_s)  # of the records nothing is read; callbacks run here
+        """Return whether this process leads now. The caller repeats this to stay in the group."""
+        self._consumer.poll(timeout_s)  # reads no records; callbacks run here
         return self.leads
 
     def close(self) -> None:
@@ -132,7 +131,7 @@ class Leadership:
 
 
 def checks_group(kafka: KafkaSettings) -> str:
-    """Return the group that decides which process makes an installation's checks."""
+    """Return the group that elects the process for an installation's checks."""
     return system_name(kafka, "subscription-checks")
 
 
@@ -148,7 +147,6 @@ def watch(
     warn: Callable[[str], object] = len,
     **options: Any,
 ) -> None:
-    """Make all checks again and again, while this process is the one that makes them."""
     surveyor = Surveyor(kafka, replication_factor=replication_factor)
     surveyor.registry.ensure()
     options.setdefault(
@@ -161,7 +159,7 @@ def watch(
         round_ = Duty(
             lambda: tell(checks.run()),
             every_s=interval_s,
-            # Records of a newer version are told of until this version is replaced.
+            # Findings about a newer version's records come until this version is replaced.
             passes=(SubscriptionFencedError, UnansweredError, ConsumerError),
             tell=lambda error: warn(str(error)),
         )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SUBSCRIPTION_HEADER: Final = "sequitur-subscription"
 _LARGEST: Final = 1_000_000_000
-"""The most that librdkafka takes. Topics decide what is too large."""
+"""librdkafka's maximum. Topics decide which records are too large."""
 _FLUSH_S: Final = 60.0
 _PAUSE_S: Final = 0.1
 
@@ -64,7 +64,6 @@ class MessageCopies:
         told: Callable[[KafkaError | None], None],
         headers: Mapping[str, object] | None = None,
     ) -> None:
-        """Write a copy."""
         added = {
             **(headers or {}),
             SOURCE_TOPIC_HEADER: where.topic,
@@ -87,7 +86,6 @@ class MessageCopies:
         return int(self._producer.flush(timeout_s))
 
     def close(self) -> None:
-        """Give up what is under way."""
         self._producer.purge()
 
 

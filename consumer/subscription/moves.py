@@ -22,20 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CursorMove:
-    """From where to where a cursor moves, and what that means for messages."""
-
     where: SourcePartition
-    committed: int  # the first offset that is not acked, before
-    target: int  # the first offset that is not acked, after
+    committed: int  # the first unacked offset before the move
+    target: int  # the first unacked offset after the move
     end: int  # the offset behind the partition's last one
-    messages: int  # how many are not acked after it: from `target` to before `end` in a reset
-    acked: int = 0  # how many of these are acked before it: they are processed again
-    # how many are not acked before it and acked after it: they are never processed
+    messages: int  # messages unacked after the move: from `target` to before `end` in a reset
+    acked: int = 0  # those that were acked before: they are processed again
+    # messages that were unacked before and are acked after: they are never processed
     skipped: int = 0
-    gone: int = 0  # how many offsets Kafka does not have any more, of those that were asked for
+    gone: int = 0  # wanted offsets that Kafka no longer has
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON; positions as partition:offset."""
+        """Return it as JSON, with positions as partition:offset."""
         topic, partition = self.where
         return {
             "topic": topic,
@@ -51,16 +49,13 @@ class CursorMove:
 
 @dataclass(frozen=True, slots=True)
 class MoveTotals:
-    """What moves mean, over all partitions."""
-
-    messages: int = 0  # not acked after them
-    acked: int = 0  # of these, acked before
+    messages: int = 0  # unacked after the moves
+    acked: int = 0  # those that were acked before
     skipped: int = 0  # never processed
-    gone: int = 0  # offsets that were asked for and that Kafka does not have any more
+    gone: int = 0  # wanted offsets that Kafka no longer has
 
     @classmethod
     def of(cls, moves: Iterable[CursorMove]) -> MoveTotals:
-        """Add moves up."""
         found = list(moves)
         return cls(
             messages=sum(one.messages for one in found),
@@ -95,11 +90,11 @@ def reset_move(cursor: Cursor, where: SourcePartition, log: Log, target: int) ->
 
 
 def forward_move(cursor: Cursor, where: SourcePartition, log: Log, stop: int) -> CursorMove:
-    """Return what a cumulative ack up to before an offset means; nothing if it is acked already."""
+    """Return a cumulative ack up to before an offset; it does nothing if all is acked already."""
     committed = cursor.committed_offset
     stop = max(min(stop, log.end), committed)
     target = committed
-    if stop > committed:  # the ack moves on over what is acked behind it
+    if stop > committed:  # the ack moves on over acked messages behind it
         behind = cursor.unacked_ranges(stop, log.end)
         target = next((begin for begin, _ in behind), log.end)
     return CursorMove(
@@ -113,12 +108,12 @@ def forward_move(cursor: Cursor, where: SourcePartition, log: Log, stop: int) ->
 
 
 def skip_stop(cursor: Cursor, log: Log, count: int | None) -> int:
-    """Return the offset behind the `count`-th unacked message; the end without so many."""
+    """Return the offset behind the `count`-th unacked message, or the end if there are fewer."""
     if count is None:
         return log.end
     if count < 1:
         raise ValueError(f"{count} messages cannot be skipped")
-    # What retention has deleted is skipped with the first message, and is none.
+    # Messages that retention deleted are skipped with the first message, and do not count.
     gone = _unacked(cursor, cursor.committed_offset, log.start)
     last = cursor.nth_unacked(gone + count, end=log.end)
     return log.end if last is None else last + 1

@@ -46,16 +46,12 @@ _NOBODYS: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class OpenedSubscription:
-    """A subscription that this process owns from now on."""
-
     owner: CursorOwner
     state: SubscriptionState  # what its cursors share
     partitions: dict[SourcePartition, ConsumedPartition]
 
 
 class SubscriptionOpening:
-    """Opens one subscription."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -70,7 +66,7 @@ class SubscriptionOpening:
         self._wait = wait
         self.surveyor = Surveyor(kafka, replication_factor=replication_factor)
         self.topics = self.surveyor.topics
-        # For the thread that looks again and again: a client would be threads of its own.
+        # The thread that polls uses it: a client would have threads of its own.
         self.looks = Surveyor(kafka, replication_factor=replication_factor, by_thread=True)
         self._record = SubscriptionRecord(
             name,
@@ -109,12 +105,12 @@ class SubscriptionOpening:
         *,
         take_over: bool,
     ) -> OpenedSubscription | None:
-        """Open it; return None if that took so long that it may be another one by now."""
+        """Open it; return None if that took so long that it may have changed meanwhile."""
         name = self._record.name
         noted = None if registered is None else registered.partition
         stored = self.surveyor.cursors.read(name, partition=noted)
         ids = self.topics.ids(self._record.topics)
-        self._check(stored, ids, is_registered=registered is not None)  # before one is fenced
+        self._check(stored, ids, is_registered=registered is not None)  # before any owner is fenced
         if stored is None and position is None:
             raise SubscriptionError(
                 f"nothing is stored of subscription {name!r}: say where it begins "
@@ -130,7 +126,7 @@ class SubscriptionOpening:
             owner = cursors.take(
                 name, lease=lease, watch=watch, partition=noted, followed=followed, offsets=offsets
             )
-        except SubscriptionConnectedError:  # another one was faster
+        except SubscriptionConnectedError:  # another process was faster
             if self._is_patient:
                 return None
             raise
@@ -139,7 +135,7 @@ class SubscriptionOpening:
             found = SubscriptionState() if owner.stored is None else owner.stored.state
             state = replace(found, written_ms=wall_clock_ms(), topics={**found.topics, **ids})
             partitions = self._partitions(owner.stored, starts)
-            # So that `latest` stays where it is, and that backlogs are counted from there.
+            # Stored at once, so that `latest` stays in place and backlogs are counted from there.
             copies = [one.copy() for one in partitions.values()]
             if registered is None:
                 self._create(owner, state, copies)
@@ -156,7 +152,7 @@ class SubscriptionOpening:
         return self._record.type is SubscriptionType.FAILOVER
 
     def _awaits_turn(self, followed: FollowedPartition) -> bool:
-        """Wait until it has no owner, if its type waits; return whether that took time."""
+        """If its type waits, wait until it has no owner; return whether that took time."""
         name = self._record.name
         look = self.surveyor.look(name, followed)
         if look()[0] is Hold.FREE:
@@ -172,7 +168,7 @@ class SubscriptionOpening:
     def added(
         self, known: Collection[SourcePartition], ids: Mapping[str, str]
     ) -> dict[SourcePartition, ConsumedPartition]:
-        """Return the partitions that are new, to be read from their beginning; see `looks`."""
+        """Return the new partitions, to be read from their beginning; see `looks`."""
         topics = self.looks.topics
         self._check_ids(ids, topics.ids(self._record.topics))
         counts = topics.counts(self._record.topics)
@@ -194,7 +190,7 @@ class SubscriptionOpening:
     def _check(
         self, stored: StoredSubscription | None, ids: Mapping[str, str], *, is_registered: bool
     ) -> None:
-        """Check that the cursors belong to no job and to these topics, and that they are there."""
+        """Raise unless the cursors are there, are of these topics, and are not a job's."""
         if stored is None:
             if is_registered:
                 raise SubscriptionError(nothing_stored(self._record.name))
@@ -208,7 +204,7 @@ class SubscriptionOpening:
         self._check_ids(state.topics, ids)
 
     def _check_ids(self, noted: Mapping[str, str], ids: Mapping[str, str]) -> None:
-        """Check topics by the ids that were noted. A topic whose id is unknown passes."""
+        """Compare topics with their noted ids. A topic without a known id passes."""
         for topic, one in ids.items():
             if noted.get(topic, one) != one:
                 raise SubscriptionError(
@@ -253,7 +249,7 @@ class SubscriptionOpening:
         known = self.surveyor.registry.change(change, subscription=self._record.name).require(
             self._record.name
         )
-        if found.epoch > known.epoch:  # the process of its reset died before it noted that
+        if found.epoch > known.epoch:  # the resetting process died before it noted the epoch
             finish_reset(self.surveyor.registry, known.name, found)
 
     def _partitions(
@@ -261,7 +257,7 @@ class SubscriptionOpening:
     ) -> dict[SourcePartition, ConsumedPartition]:
         cursors = {} if stored is None else stored.cursors
         known = {where.topic for where in cursors}
-        # If a topic has cursors, a partition without one is new: nothing of it is left out.
+        # If a topic has cursors, a partition without one is new: nothing in it is skipped.
         lows = self._lows([where for where in starts if where.topic in known])
         highs = self.topics.high_watermarks(starts)
         partitions = {}
@@ -290,7 +286,6 @@ class SubscriptionOpening:
             )
 
     def _starts(self, position: Edge) -> dict[SourcePartition, int]:
-        """Return where each partition of a new subscription begins."""
         partitions = [
             SourcePartition(topic, number)
             for topic in self._record.topics

@@ -21,7 +21,7 @@ Owned = TypeVar("Owned", ConsumedPartition, PartitionCursor)
 
 
 class _Marks(NamedTuple):
-    """Numbers of a cursor. If the cursor changes, one of them changes."""
+    """Numbers of a cursor. If the cursor changes, at least one of them changes."""
 
     touched: int
     committed: int
@@ -32,8 +32,6 @@ class _Marks(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """What one write stores."""
-
     meets: int  # number of the newest request that it meets
     copies: list[PartitionCursor]
     marks: dict[SourcePartition, _Marks]
@@ -60,7 +58,7 @@ class OwnedCursors(Generic[Owned]):
         partitions: Mapping[SourcePartition, Owned],
         owner: CursorOwner | None,
     ) -> None:
-        """Keep cursors that are stored as they are; a job has no `owner` before it claims them."""
+        """Keep cursors that are already stored. A job has no `owner` before it claims them."""
         self.name = name
         self._taken = owner
         self._lock = threading.Lock()
@@ -73,14 +71,14 @@ class OwnedCursors(Generic[Owned]):
     def _begin_with(
         self, state: SubscriptionState, partitions: Mapping[SourcePartition, Owned]
     ) -> None:
-        self.state = state  # what the cursors share, as it was written last
+        self.state = state  # what the cursors share, as last written
         self._partitions: dict[SourcePartition, Owned] = dict(partitions)
         self._touched: Counter[SourcePartition] = Counter()
         self._removed: frozenset[SourcePartition] = frozenset()
         self._stored = {where: self._marks(where) for where in partitions}
 
     def copies(self) -> dict[SourcePartition, PartitionCursor]:
-        """Return the cursors as they are now, for others to look at."""
+        """Return copies of the cursors for other threads."""
         with self._lock:
             self._check()
             return {where: one.copy() for where, one in self._partitions.items()}
@@ -94,8 +92,7 @@ class OwnedCursors(Generic[Owned]):
                 self._pass_over(where, one, stop, log)
 
     def store(self) -> None:
-        """Have the cursors written that have changed."""
-        with self._writing:  # else `state` may be that of before another write
+        with self._writing:  # else `state` may be older than another write's
             self._write(self.state)
 
     @property
@@ -104,39 +101,39 @@ class OwnedCursors(Generic[Owned]):
         return self._taken
 
     def _check(self) -> None:
-        """Raise why these cursors may not be used any more. Under the lock."""
+        """Raise the reason why these cursors must not be used any more. Under the lock."""
 
     def _pass_over(self, where: SourcePartition, one: Owned, stop: int, log: Log) -> None:  # noqa: ARG002 - others need it
         """Ack a partition's messages before an offset. Under the lock."""
-        keeps_read = bool(self.state.checkpoint)  # a job has in its checkpoint what it has read
+        keeps_read = bool(self.state.checkpoint)  # a job has what it read in its checkpoint
         one.cursor.pass_over(stop, start=log.start, end=log.end, keeps_read=keeps_read)
 
     def _copy(self, _where: SourcePartition, one: Owned) -> PartitionCursor:
-        """Return a cursor as it is to be written. Under the lock."""
+        """Return the cursor as it will be written. Under the lock."""
         return one.copy()
 
     def _touch(self, where: SourcePartition) -> None:
-        """Have a cursor written, even if it has not changed. Under the lock."""
+        """Have a cursor written even if it has not changed. Under the lock."""
         self._touched[where] += 1
 
     def _remove(self, where: SourcePartition) -> None:
-        """Let go of a cursor, and have it deleted where it is stored. Under the lock."""
+        """Let go of a cursor, and delete it if it is stored. Under the lock."""
         del self._partitions[where]
         self._removed |= {where}
-        self._touch(where)  # the next one of this partition is another one
+        self._touch(where)  # a later cursor of this partition differs from this one
 
     def _request(self) -> int:
-        """Ask for a write of all as it is now; return the request's number. Under the lock."""
+        """Ask for a write of the present state; return the request's number. Under the lock."""
         self._requested += 1
         return self._requested
 
     @property
     def _is_requested(self) -> bool:
-        """Whether there is a request that no write has met, and none has failed to meet."""
+        """Whether there is a request that no write has met or failed."""
         return self._requested > max(self._met, self._refused)
 
     def _is_met(self, request: int) -> bool:
-        """Tell whether a request is met; raise why the write for it has failed. Under the lock."""
+        """Tell whether a request is met; raise if its write has failed. Under the lock."""
         if self._met >= request:
             return True
         if self._refused >= request and self._refusal is not None:
@@ -144,7 +141,6 @@ class OwnedCursors(Generic[Owned]):
         return False
 
     def _acks_left(self) -> bool:
-        """Tell whether there are acks that are not stored."""
         stored = self._stored
         return any(
             self._marks(where).acks != (stored[where].acks if where in stored else 0)
@@ -176,7 +172,7 @@ class OwnedCursors(Generic[Owned]):
                 self._is_written.notify_all()
 
     def _next(self) -> _Write:
-        """Return what is not stored as it is now. Under the lock."""
+        """Return what has changed since it was stored. Under the lock."""
         marks = {where: self._marks(where) for where in self._partitions}
         changed = {where: one for where, one in marks.items() if one != self._stored.get(where)}
         copies = [self._copy(where, self._partitions[where]) for where in sorted(changed)]

@@ -30,18 +30,15 @@ _MOST_READ_AHEAD_KB: Final = 16_384
 
 
 class Arrival(NamedTuple):
-    """What was found in a partition."""
-
     where: SourcePartition
-    first: int  # from here on nothing is there, up to before `offset`
-    offset: int  # that of the first message; where reading has got to if there is none
+    first: int  # no message lies from here to before `offset`
+    offset: int  # that of the first message; without messages, what reading has reached
     messages: list[Message]
-    # whether the log begins at `offset` now: what was before may have been messages
+    # whether the log now begins at `offset`: there may have been messages before
     is_deleted: bool = False
 
     @property
     def offsets(self) -> range:
-        """Offsets of the messages."""
         return range(self.offset, self.offset + len(self.messages))
 
 
@@ -73,23 +70,21 @@ class PartitionReader:
         self._arrivals = Arrivals(self._consumer, kafka)
 
     def add(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Read further partitions, each from an offset on."""
         self._next |= positions
         self._consumer.incremental_assign(
             [TopicPartition(*where, offset) for where, offset in positions.items()]
         )
 
     def move(self, where: SourcePartition, offset: int) -> None:
-        """Read a partition on from another offset."""
         self._next[where] = offset
         self._consumer.incremental_unassign([TopicPartition(*where)])
         self._consumer.incremental_assign([TopicPartition(*where, offset)])
 
     def read(self, count: int, timeout_s: float) -> list[Arrival]:
-        """Return what comes within a time; of each partition in order."""
+        """Return what comes in time, in order within each partition."""
         self.send_offsets()
         arrivals: list[Arrival] = []
-        with suppress(UnansweredError):  # it is asked again; what was found does not come again
+        with suppress(UnansweredError):  # it is asked again, but messages come only once
             arrivals.extend(self._found_again(where) for where in sorted(self._lost))
         try:
             messages = self._arrivals.next(count, timeout_s=timeout_s)
@@ -112,7 +107,7 @@ class PartitionReader:
             if reason is None or reason.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public code, under this name
                 first = self._next.get(where)
                 if first is None or offset < first:
-                    continue  # read before the position was changed
+                    continue  # read before the position changed
                 found = [message] if reason is None else []
                 arrivals.append(Arrival(where, first, offset, found))
                 self._next[where] = offset + len(found)
@@ -124,7 +119,7 @@ class PartitionReader:
         return arrivals
 
     def send_offsets(self) -> None:
-        """Send what the group is to have; the answer comes while something is read."""
+        """Send the group's offsets. The answer comes during a read."""
         self._offsets.send(self._consumer)
 
     def close(self) -> None:

@@ -22,24 +22,21 @@ if TYPE_CHECKING:
 _EACH_ALONE: Final = 8
 """Fewer acks are made one by one."""
 WORTH_A_SEEK: Final = 5_000
-"""Fewer offsets are read over: a seek throws away what was fetched ahead."""
+"""Fewer offsets are read and dropped: a seek discards what was fetched ahead."""
 
 
 class PartitionCursor(NamedTuple):
-    """The cursor of a partition, and how many bytes were read there."""
-
     cursor: Cursor
-    sizes: CountedSizes = CountedSizes()  # what was counted while reading
-    # how often messages were delivered that are not acked
+    sizes: CountedSizes = CountedSizes()  # sizes that were counted while reading
+    # how often unacked messages were delivered
     redeliveries: Redeliveries = NO_REDELIVERIES
 
     @classmethod
     def begin(cls, identity: CursorIdentity, start: int) -> Self:
-        """Return one that has acked and counted nothing from an offset on."""
         return cls(Cursor(identity, start=start), CountedSizes(start))
 
     def copy(self) -> Self:
-        """Return another one that is the same now: a cursor changes, sizes do not."""
+        """Return a copy of the cursor. Sizes do not change, so both share them."""
         return self._replace(cursor=self.cursor.copy())
 
 
@@ -68,32 +65,27 @@ class ConsumedPartition:
 
     @classmethod
     def begin(cls, identity: CursorIdentity, start: int) -> ConsumedPartition:
-        """Return a partition with nothing acked from an offset on."""
         return cls(Cursor(identity, start=start), CountedSizes(start), end=start)
 
     def copy(self, held: Redeliveries = NO_REDELIVERIES) -> PartitionCursor:
-        """Return its cursor and sizes as they are now."""
-        # An earlier life's counts hold for what was not read yet.
+        # An earlier life's counts apply to what was not read yet.
         earlier = self.redeliveries = self.redeliveries.behind(self.cursor.read_position)
         redeliveries = held.behind(self.cursor.committed_offset).followed_by(earlier)
         return PartitionCursor(self.cursor.copy(), self.sizes, redeliveries)
 
     @property
     def sizes(self) -> CountedSizes:
-        """What was counted from behind the mark-delete position on."""
         return self._sizes.behind(self.cursor.committed_offset)
 
     def know_end(self, end: int) -> None:
-        """Note where the partition ends."""
         self.end = max(self.end, end)
 
     def read(
         self, first: int, found: range, size: int = 0, *, is_deleted: bool = False
     ) -> list[range]:
-        """Take note of what was read."""
         offset, stop = found.start, found.stop
         self.know_end(stop)
-        # One by one: what is acked already is no repeated ack.
+        # Acks go one by one: an offset that is acked already is no repeated ack.
         ack = self.cursor.ack_lost if is_deleted else self.cursor.ack_absent
         for begin, end in list(self.cursor.unacked_ranges(first, offset)):
             ack(begin, end, end=self.end)
@@ -101,20 +93,20 @@ class ConsumedPartition:
             self.cursor.seek(stop, end=self.end)
         if not found:
             return []
-        # What an earlier life has counted is not counted again.
+        # Do not count again what an earlier life has counted.
         new = stop - max(offset, min(self._sizes.stop, stop))
         self._counted += size * new // len(found)
         return [range(*one) for one in self.cursor.unacked_ranges(offset, stop)]
 
     def count_sizes(self) -> None:
-        """Put the bytes that were read since the last call together: they are one piece."""
+        """Join the bytes that were read since the last call into one piece."""
         if self._counted:
             self._sizes = self._sizes.behind(self.cursor.committed_offset)
             self._sizes = self._sizes.read(self.cursor.read_position, self._counted)
             self._counted = 0
 
     def pass_acked(self, reached: int) -> int | None:
-        """Return where to read on, if all is acked up to far ahead of what was read."""
+        """Return where to read on, if everything is acked far beyond the last read offset."""
         first, _ = next(self.cursor.unacked_ranges(reached, self.end), (self.end, self.end))
         if first - reached < WORTH_A_SEEK:
             return None
@@ -123,11 +115,10 @@ class ConsumedPartition:
         return first
 
     def check_acks(self, offsets: Sequence[int]) -> None:
-        """Check that messages can be acked."""
         self.cursor.check_range(min(offsets), max(offsets) + 1, end=self.end)
 
     def ack(self, offsets: Sequence[int]) -> int:
-        """Ack messages in any order; return how many were not acked before."""
+        """Ack messages in any order; return how many were unacked."""
         self.check_acks(offsets)
         first, stop = offsets[0], offsets[0] + len(offsets)
         if len(offsets) == 1 or list(range(first, stop)) == offsets:
@@ -137,7 +128,7 @@ class ConsumedPartition:
         return self.cursor.ack_offsets(np.array(offsets, dtype=np.int64), end=self.end)
 
     def ack_cumulative(self, offset: int) -> int:
-        """Ack a message and all before it; return how many were not acked before."""
+        """Ack a message and all before it; return how many were unacked."""
         if offset < min(self._passed, self.cursor.committed_offset):
             return self.cursor.ack(offset, end=self.end)
         return self.cursor.ack_cumulative(offset, end=self.end)

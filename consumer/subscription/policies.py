@@ -30,8 +30,6 @@ _TIME_UNITS_S: Final = {
 
 
 class BacklogPolicy(StrEnum):
-    """What happens when a backlog has reached its quota."""
-
     PRODUCER_REQUEST_HOLD = "producer_request_hold"
     """Producers wait until there is room; a send may time out."""
     PRODUCER_EXCEPTION = "producer_exception"
@@ -42,12 +40,10 @@ class BacklogPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
-    """How large and how old a topic's backlog may become."""
-
     limit_bytes: int | None = None  # bytes, None for no limit
-    # age of the oldest message that is not acked, in seconds; None for no limit
+    # age of the oldest unacked message, in seconds; None for no limit
     limit_s: int | None = None
-    policy: BacklogPolicy = BacklogPolicy.PRODUCER_REQUEST_HOLD  # what happens then
+    policy: BacklogPolicy = BacklogPolicy.PRODUCER_REQUEST_HOLD  # what happens at the limit
 
     def __post_init__(self) -> None:
         for name, limit in (("size", self.limit_bytes), ("age", self.limit_s)):
@@ -57,7 +53,7 @@ class BacklogQuota:
                 )
 
     def to_document(self) -> dict[str, Any]:
-        """Return it under Pulsar's names, -1 for no limit."""
+        """Return it under Pulsar's names, with -1 for no limit."""
         return {
             "limit": INFINITE if self.limit_bytes is None else self.limit_bytes,
             "limitTime": INFINITE if self.limit_s is None else self.limit_s,
@@ -66,7 +62,6 @@ class BacklogQuota:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
         limit, limit_s = int(document["limit"]), int(document["limitTime"])
         return cls(
             limit_bytes=None if limit < 0 else limit,
@@ -113,16 +108,15 @@ class Retention:
 
     @property
     def time_s(self) -> int | None:
-        """The limit by time in seconds, None for ever."""
+        """The time limit in seconds, None for ever."""
         return None if self.time_minutes < 0 else self.time_minutes * 60
 
     @property
     def size_bytes(self) -> int | None:
-        """The limit by size in bytes, None without."""
+        """The size limit in bytes, None for no limit."""
         return None if self.size_mb < 0 else self.size_mb * _MB
 
     def to_document(self) -> dict[str, Any]:
-        """Return it under Pulsar's names."""
         return {
             "retentionTimeInMinutes": self.time_minutes,
             "retentionSizeInMB": self.size_mb,
@@ -130,7 +124,6 @@ class Retention:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
         return cls(
             time_minutes=int(document["retentionTimeInMinutes"]),
             size_mb=int(document["retentionSizeInMB"]),
@@ -139,15 +132,15 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class DetectionThresholds:
-    """From where on a subscription is reported. 0 switches a report off."""
+    """The thresholds from which on a subscription is reported. 0 switches a report off."""
 
-    slow_backlog: int = 1_000_000  # messages that are not acked
+    slow_backlog: int = 1_000_000  # unacked messages
     slow_age_s: int = 3_600  # age of the oldest of them, in seconds
-    # messages since the first that is not acked, where few of them are not
+    # messages since the first unacked one, if few of them are unacked
     ack_hole_entries: int = 10_000
-    ack_hole_share: float = 0.1  # so many of them at most are not acked, as a share
-    # messages that were read and are not acked; Pulsar's `maxUnackedMessagesPerSubscription`, which
-    # stops the dispatch there
+    ack_hole_share: float = 0.1  # at most this share of them is unacked
+    # messages that were read and are unacked; Pulsar's `maxUnackedMessagesPerSubscription`, at
+    # which the dispatch stops
     unacked_messages: int = 200_000
 
     def __post_init__(self) -> None:
@@ -155,7 +148,7 @@ class DetectionThresholds:
             raise PolicyError("a threshold is not negative, and a share not above 1")
 
     def to_document(self) -> dict[str, Any]:
-        """Return it; Pulsar has a name for the last alone."""
+        """Return it as JSON. Pulsar has a name only for the last field."""
         return {
             "slowBacklog": self.slow_backlog,
             "slowAgeInSeconds": self.slow_age_s,
@@ -166,7 +159,6 @@ class DetectionThresholds:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read `to_document` back."""
         return cls(
             slow_backlog=int(document["slowBacklog"]),
             slow_age_s=int(document["slowAgeInSeconds"]),
@@ -178,7 +170,7 @@ class DetectionThresholds:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What is set for a topic, or for the namespace. None: not set."""
+    """The settings of a topic or of the namespace. None means not set."""
 
     backlog_quota: BacklogQuota | None = None  # how large the backlog may become
     message_ttl_s: int | None = None  # after so many seconds a message counts as acked; 0 never
@@ -186,7 +178,7 @@ class TopicPolicies:
     # Pulsar's `set-subscription-expiration-time`
     subscription_expiration_time_minutes: int | None = None
     retention: Retention | None = None  # how long acked messages are kept
-    thresholds: DetectionThresholds | None = None  # from where on a subscription is reported
+    thresholds: DetectionThresholds | None = None  # beyond these it is reported
 
     def __post_init__(self) -> None:
         for name in ("message_ttl_s", "subscription_expiration_time_minutes"):
@@ -195,22 +187,20 @@ class TopicPolicies:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is set."""
         return all(getattr(self, one.name) is None for one in fields(self))
 
     def over(self, default: TopicPolicies) -> TopicPolicies:
-        """Return these policies, those that are not set taken from `default`."""
+        """Return these policies, with unset ones taken from `default`."""
         absent = (one.name for one in fields(self) if getattr(self, one.name) is None)
         return replace(self, **{name: getattr(default, name) for name in absent})
 
     def in_force(self) -> PoliciesInForce:
-        """Return what holds, off where nothing is set."""
         built_in = PoliciesInForce()
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(built_in, **{name: one for name, one in given.items() if one is not None})
 
     def to_document(self) -> dict[str, Any]:
-        """Return what is set, under Pulsar's names, and the format's number."""
+        """Return the set policies under Pulsar's names, and the format's number."""
         document: dict[str, Any] = {"format": POLICIES_FORMAT}
         if self.backlog_quota is not None:
             document["backlogQuota"] = self.backlog_quota.to_document()
@@ -228,7 +218,6 @@ class TopicPolicies:
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Read `to_document` back."""
         if not isinstance(document, dict) or document.get("format") != POLICIES_FORMAT:
             raise StateFormatError(f"policies of an unknown format, expected {POLICIES_FORMAT}")
         quota, retention = document.get("backlogQuota"), document.get("retention")
@@ -251,8 +240,6 @@ class TopicPolicies:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesInForce:
-    """What holds for a topic: see `TopicPolicies`."""
-
     backlog_quota: BacklogQuota = BacklogQuota()
     message_ttl_s: int = 0
     subscription_expiration_time_minutes: int = 0
@@ -261,7 +248,7 @@ class PoliciesInForce:
 
 
 def parse_size(text: str) -> int | None:
-    """Read a size as Pulsar writes it."""
+    """Read a size as Pulsar writes it. None means no limit."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise PolicyError(

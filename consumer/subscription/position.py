@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _POSITION: Final = re.compile(r"(?:([A-Za-z0-9._-]+):)?([0-9]{1,10}):([0-9]{1,19})", re.ASCII)
 _MILLISECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _LEAST_MS: Final = 100_000_000_000
-"""March 1973: what is less is meant as seconds, or as a date without hyphens."""
+"""March 1973. A smaller number means seconds, or a date without hyphens."""
 _MOST_MS: Final = 253_402_300_799_999
 """The end of the year 9999."""
 
@@ -101,9 +101,9 @@ class ToTime:
 
 @dataclass(frozen=True, slots=True)
 class ToPositions:
-    """The messages at these positions; partitions that are not named stay where they are."""
+    """The messages at these positions. Partitions without one stay where they are."""
 
-    positions: tuple[Position, ...]  # at most one of each partition
+    positions: tuple[Position, ...]  # at most one for each partition
 
 
 ResetTarget: TypeAlias = Edge | ToTime | ToPositions
@@ -111,7 +111,6 @@ ResetTarget: TypeAlias = Edge | ToTime | ToPositions
 
 
 def parse_time_ms(text: str) -> int:
-    """Read a time."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
         if not _LEAST_MS <= int(text) <= _MOST_MS:
@@ -130,7 +129,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_ago_ms(text: str, *, now_ms: int) -> int:
-    """Read a length of time before now, as Pulsar's `reset-cursor --time` has it."""
+    """Read a time before now, as Pulsar's `reset-cursor --time` takes it."""
     ago_s = parse_time_s(text)
     if ago_s is None:
         raise PositionFormatError(f"time {text!r}: a subscription is reset to a time in the past")
@@ -140,7 +139,6 @@ def parse_ago_ms(text: str, *, now_ms: int) -> int:
 def places_of(
     positions: Sequence[Position], topics: Sequence[str], partitions: Collection[SourcePartition]
 ) -> dict[SourcePartition, int]:
-    """Return the offset that positions name of each partition."""
     found: dict[SourcePartition, int] = {}
     for position in positions:
         where = position.within(topics)

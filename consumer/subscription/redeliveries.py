@@ -18,19 +18,17 @@ if TYPE_CHECKING:
 
 
 MOST_SPANS: Final = 50_000
-"""As many as messages may be out unless that is set."""
+"""The default limit of messages that are out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redeliveries:
-    """How often messages of a partition were delivered."""
-
     # in order, without overlaps, each delivered at least once
     spans: tuple[RedeliverySpan, ...] = ()
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, out: range, fresh: range = range(0)) -> Self:
-        """Put counts together; offsets that are nowhere are acked."""
+        """Join counts. Offsets in no argument are acked."""
         spans = list(_joined(_spans(counts, out), fresh))
         if len(spans) > MOST_SPANS:
             spans.sort(key=itemgetter(2), reverse=True)
@@ -45,11 +43,11 @@ class Redeliveries:
         return type(self)(tuple(one for one in left if one.first < one.stop))
 
     def followed_by(self, others: Self) -> Self:
-        """Return these and others. The others are after these."""
+        """Return these and later ones together."""
         return type(self)(self.spans + others.spans)
 
     def among(self, offsets: range) -> dict[int, int]:
-        """Return the counts of offsets that have one."""
+        """Return the counts of those offsets that have one."""
         if not self.spans or self.spans[-1].stop <= offsets.start:
             return {}
         begin = max(bisect_right(self.spans, offsets.start, key=itemgetter(0)) - 1, 0)
@@ -73,7 +71,7 @@ NO_REDELIVERIES: Final = Redeliveries()
 
 
 def _spans(counts: Mapping[int, int], out: range) -> Iterator[RedeliverySpan]:
-    """Return spans in order. Spans of count 0 are among them: no other may cover them."""
+    """Yield spans in order, also those with count 0: no other span may cover them."""
     at = out.start
     for offset, count in sorted(counts.items()):
         if offset in out:
@@ -94,7 +92,7 @@ def _meet(one: RedeliverySpan, two: RedeliverySpan, fresh: range) -> bool:
 
 
 def _joined(spans: Iterator[RedeliverySpan], fresh: range) -> Iterator[RedeliverySpan]:
-    """Join neighbours of the same count, with acked offsets between. Drop those of count 0."""
+    """Join neighbours with the same count over acked offsets. Drop those with count 0."""
     held: RedeliverySpan | None = None
     for span in spans:
         if held is not None and held.times == span.times and not _meet(held, span, fresh):

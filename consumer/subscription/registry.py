@@ -42,7 +42,7 @@ RECORD_FORMAT: Final = 2
 """No release had 1. It is refused, and not used again. A new field needs a new format: older
 versions would drop it."""
 NOTED_EACH_MS: Final = 60_000
-"""When a subscription was last connected is written no more often: expiration counts in minutes."""
+"""The time of the last connection is written at most so often: expiration counts in minutes."""
 _SUBSCRIPTION: Final = "subscription"
 _POLICIES: Final = "policies"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -64,8 +64,6 @@ class SubscriptionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A durable subscription."""
-
     name: str
     topics: tuple[str, ...]
     type: SubscriptionType  # how its messages are given to consumers
@@ -74,19 +72,19 @@ class SubscriptionRecord:
     group: str = field(kw_only=True)
     epoch: int = 0  # how often its cursors were reset
     last_connected_ms: int = 0  # when it last had a consumer; its creation, if it never had one
-    # after so long without a consumer it is deleted; 0 never, None as its topics' policies say
+    # after so long without a consumer it is deleted; 0 never, None for its topics' policies
     expiration_time_minutes: int | None = None
     # when it was last reset to read messages again; None if it was not. Messages from before that
     # moment do not expire until it has acked them
     reset_ms: int | None = None
-    # partition of the cursors' topic that its cursors are in; None where no owner has noted it:
-    # they are looked for in all of them
+    # partition of the cursors' topic with its cursors; None if no owner has noted it: then all
+    # partitions are searched
     partition: int | None = None
-    # topic that its messages are copied to before a backlog quota evicts them, by its owner or by
-    # the checks; None: no copies
+    # its owner or the checks copy messages to this topic before a backlog quota evicts them; None:
+    # no copies
     evicted_topic: str | None = None
-    # so much a job may hold for its frontier, which counts for no quota that holds producers; None
-    # of other subscriptions
+    # a job may hold so many bytes for its frontier, which do not count for quotas that hold
+    # producers; None for other subscriptions
     max_held_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -96,11 +94,9 @@ class SubscriptionRecord:
 
     @property
     def key(self) -> bytes:
-        """The key of its record."""
         return _key(_SUBSCRIPTION, self.name)
 
     def encode(self) -> bytes:
-        """Return the value of its record."""
         return _json(
             {
                 "format": RECORD_FORMAT,
@@ -121,7 +117,6 @@ class SubscriptionRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read `encode` back."""
         document = _loaded(value, "a subscription")
         number = document.get("format") if isinstance(document, dict) else None
         if number != RECORD_FORMAT:
@@ -158,11 +153,11 @@ class SubscriptionRecord:
 
 
 _FIELDS: Final = frozenset({"format", *(one.name for one in fields(SubscriptionRecord))})
-"""What records have; one with more is a newer version's."""
+"""The fields of a record. A record with more is a newer version's."""
 _KEEPS: Final = TopicPolicies(
     BacklogQuota(), 0, 0, Retention(time_minutes=-1, size_mb=-1), DetectionThresholds()
 )
-"""What holds where policies cannot be read."""
+"""The policies in force if the stored ones cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +167,14 @@ class Registry:
     subscriptions: Mapping[str, SubscriptionRecord] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    # what is set, by topic; under None that of the namespace
+    # the set policies by topic; the namespace's under None
     policies: Mapping[str | None, TopicPolicies] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    # the subscriptions whose records cannot be read, and why: of another version, as a rule. Which
-    # topics they are on is not known, so nothing is deleted while there are some
+    # the subscriptions with unreadable records, and why: usually another version. Their topics are
+    # unknown, so nothing is deleted while there are any
     unread: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    # the topics whose policies cannot be read. Nothing of them expires, is evicted or deleted
+    # the topics with unreadable policies. Nothing in them expires, is evicted or is deleted
     unread_policies: frozenset[str | None] = frozenset()
 
     @classmethod
@@ -216,19 +211,17 @@ class Registry:
         )
 
     def require(self, name: str) -> SubscriptionRecord:
-        """Return a subscription."""
         if (found := self.find(name)) is None:
             raise UnknownSubscriptionError(f"there is no subscription {name!r}")
         return found
 
     def find(self, name: str) -> SubscriptionRecord | None:
-        """Return a subscription; None if it is not registered."""
+        """Return a subscription, None if it is not registered. Raise if it is unreadable."""
         if name in self.unread:
             raise StateFormatError(f"subscription {name!r}: {self.unread[name]}")
         return self.subscriptions.get(name)
 
     def on(self, topic: str) -> list[SubscriptionRecord]:
-        """Return the subscriptions on a topic, by name."""
         return self._on.get(topic, [])
 
     def partition_of(self, name: str) -> int | None:
@@ -240,7 +233,6 @@ class Registry:
         return None if found is None else found.partition
 
     def topics(self) -> list[str]:
-        """Return the topics that subscriptions are on."""
         return sorted(self._on)
 
     @cached_property
@@ -252,7 +244,6 @@ class Registry:
         return found
 
     def set_policies(self, topic: str | None) -> TopicPolicies:
-        """Return what is set for a topic itself, or for the namespace."""
         return self.policies.get(topic, TopicPolicies())
 
     def policies_of(self, topic: str) -> PoliciesInForce:
@@ -288,17 +279,14 @@ class Registry:
         return 0 if 0 in of_topics else max(of_topics)
 
     def created(self, record: SubscriptionRecord) -> Changes:
-        """Return what creates a subscription."""
         if self.find(record.name) is not None:
             raise SubscriptionExistsError(f"there is a subscription {record.name!r} already")
         return {record.key: record.encode()}
 
     def deleted(self, name: str) -> Changes:
-        """Return what deletes a subscription."""
         return {self.require(name).key: None}
 
     def connected(self, name: str, *, now_ms: int, partition: int | None = None) -> Changes:
-        """Return what notes that a subscription has a consumer now."""
         record = self.require(name)
         return _changed(
             replace(
@@ -309,7 +297,6 @@ class Registry:
         )
 
     def opened(self, record: SubscriptionRecord, *, now_ms: int) -> Changes:
-        """Return what notes that a subscription's owner has opened it."""
         known = replace(
             self.require(record.name),
             evicted_topic=record.evicted_topic,
@@ -319,14 +306,13 @@ class Registry:
         return noted.connected(record.name, now_ms=now_ms, partition=record.partition)
 
     def reset(self, name: str, *, epoch: int, now_ms: int) -> Changes:
-        """Return what notes that a subscription was reset; nothing if it is noted already."""
+        """Return the changes that note a reset; nothing if it is noted already."""
         record = self.require(name)
         if record.epoch >= epoch:
             return {}
         return _changed(replace(record, epoch=epoch, reset_ms=now_ms))
 
     def with_policies(self, topic: str | None, policies: TopicPolicies) -> Changes:
-        """Return what sets all policies of a topic, or of the namespace."""
         if topic in self.unread_policies:
             raise StateFormatError(f"the policies of {topic or 'the namespace'} cannot be read")
         value = None if policies.is_empty else _json(policies.to_document())
@@ -334,7 +320,6 @@ class Registry:
 
 
 def group_of_new(kafka: KafkaSettings, name: str) -> str:
-    """Return the consumer group of a subscription that is created now."""
     return system_name(kafka, name)
 
 

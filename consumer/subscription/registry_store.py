@@ -50,13 +50,11 @@ _RETRY: Final = Retry(
 
 
 class RegistryStore(TopicStore):
-    """The registry of an installation."""
-
     _name, _partitions = CONTROL_NAME, 1
     _known: tuple[dict[bytes, bytes], Registry] = {}, Registry()
 
     def read(self) -> Registry:
-        """Return what is registered; nothing where the topic is not there yet."""
+        """Return what is registered; nothing if the topic does not exist yet."""
         records = self._followed.read()
         known, registry = self._known
         if records != known:
@@ -65,7 +63,6 @@ class RegistryStore(TopicStore):
         return registry
 
     def told_topics(self) -> set[str]:
-        """Return the topics that have a record of their backlog for producers."""
         found: set[str] = set()
         for key in self._topic.read():
             with contextlib.suppress(ControlRecordError):
@@ -79,7 +76,6 @@ class RegistryStore(TopicStore):
         *,
         subscription: str | None = None,
     ) -> Registry:
-        """Change the registry."""
         self.ensure()
         tried: list[tuple[Registry, Changes]] = []
 
@@ -97,7 +93,7 @@ class RegistryStore(TopicStore):
         subscription: str | None,
         tried: list[tuple[Registry, Changes]],
     ) -> Registry:
-        """Make a change. `tried` has changes that may have been written, or not."""
+        """Make a change. `tried` has earlier changes that may or may not have been written."""
         writer = FencedWriter(
             self._kafka,
             registry_id(self._kafka, subscription),
@@ -130,7 +126,7 @@ class RegistryStore(TopicStore):
 
 
 class BacklogStates:
-    """What producers are told about backlogs; the newest that was opened alone may write."""
+    """The backlog records for producers. Only the newest writer may write."""
 
     def __init__(self, kafka: KafkaSettings, outages: Outages | None = None) -> None:
         self._kafka = kafka
@@ -139,7 +135,7 @@ class BacklogStates:
         self._writer = self._new_writer()
 
     def write(self, states: Mapping[str, BacklogState | None]) -> None:
-        """Write the state of topics; None deletes that of a topic without a quota."""
+        """Write the state of topics. None deletes the record of a topic without a quota."""
         records = [
             TopicWrite(
                 self._topic, _PARTITION, key_of(topic), None if state is None else state.encode()
@@ -151,13 +147,12 @@ class BacklogStates:
         with contextlib.suppress(UnansweredError):
             self._writer.write(records)
             return
-        # The client may be over; one that was fenced is not replaced.
+        # The client may have ended; a fenced one is not replaced.
         self._writer.close()
         self._writer = self._new_writer()
         self._writer.write(records)
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._writer.close()
 
     def _new_writer(self) -> FencedWriter:
@@ -171,7 +166,7 @@ class BacklogStates:
 
 
 def registry_id(kafka: KafkaSettings, subscription: str | None = None) -> str:
-    """Return the transactional id under which a subscription's record, or policies, are changed."""
+    """Return the transactional id for changes of a subscription's record, or of policies."""
     of_one = "" if subscription is None else f"/subscription/{subscription}"
     return system_name(kafka, f"registry{of_one}")
 
@@ -186,7 +181,7 @@ def backlog_id(kafka: KafkaSettings) -> str:
 
 _REGISTRY_TOPIC: Final = re.compile(f"({SYSTEM_PREFIX_FORM})-{CONTROL_NAME}", re.ASCII)
 _READ_AGAIN_S: Final = 2.0
-"""A registry that sends nothing for so long may be gone: it is looked for again."""
+"""A registry that sends nothing for so long may be gone, so it is looked up again."""
 
 
 def registries_of_others(kafka: KafkaSettings, topics: KafkaTopics) -> dict[str, Registry]:

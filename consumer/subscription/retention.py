@@ -25,59 +25,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be deleted of a partition."""
-
     topic: str
     partition: int
-    before: int  # the first offset that is there
-    after: int  # the first one that is to stay
-    acked: int  # the first offset that not all subscriptions have acked
-    records: int  # how many offsets go
-    size_bytes: int  # how many bytes these have, estimated
-    held_by: Holder | None  # why the next one stays; None where nothing is left
+    before: int  # the first existing offset
+    after: int  # the first offset that has to stay
+    acked: int  # the first offset that some subscription has not acked
+    records: int  # how many offsets are deleted
+    size_bytes: int  # their bytes, estimated
+    held_by: Holder | None  # why the next offset stays; None if there is none
     holder: str | None = None  # the name of the subscription or group that needs it
 
     @property
     def deletes(self) -> bool:
-        """Whether anything goes."""
         return self.after > self.before
 
 
 class Holder(StrEnum):
-    """Why a partition keeps what it keeps."""
-
     SUBSCRIPTION = "subscription"
     """A subscription has not acked the next message."""
     RETENTION = "retention"
-    """All have acked it, and it is retained."""
+    """All have acked the next message, and it is retained."""
     GROUP = "group"
-    """A consumer group that is no subscription has not committed it."""
+    """A consumer group that is no subscription has not committed the next message."""
     TOPIC = "topic"
-    """The topic's own retention deletes messages that are not acked."""
+    """The topic's own retention deletes unacked messages."""
     NO_SUBSCRIPTION = "no subscription"
-    """Nobody acks."""
+    """There is no subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What Kafka holds of a partition."""
-
     topic: str
     partition: int
-    start: int  # the first offset that is there
+    start: int  # the first existing offset
     end: int  # the offset behind the last one
     size_bytes: int
     # the first offset whose timestamp is within the retention time; `end` if none is
     young_from: int
 
     def bytes_before(self, offset: int) -> int:
-        """Return how many bytes are before an offset, as if all records were of one size."""
+        """Return how many bytes lie before an offset, as if all records had the same size."""
         if self.end <= self.start:
             return 0
         return self.size_bytes * (min(offset, self.end) - self.start) // (self.end - self.start)
 
     def offset_with_bytes_behind(self, size_bytes: int) -> int:
-        """Return the last offset from which on there are at least so many bytes."""
+        """Return the last offset with at least so many bytes from it to the end."""
         span = self.end - self.start
         if size_bytes <= 0 or not span:
             return self.end
@@ -89,7 +82,6 @@ class PartitionLog:
 def plan_partition(
     log: PartitionLog, acked: Mapping[str, int], retention: Retention
 ) -> PartitionPlan:
-    """Return what of a partition may go."""
     if not acked:
         return _plan(log, log.start, log.start, Holder.NO_SUBSCRIPTION, None)
     slowest = min(sorted(acked), key=acked.__getitem__)
@@ -104,7 +96,7 @@ def plan_partition(
 
 
 def held_back(plan: PartitionPlan, offset: int, why: Holder, holder: str | None) -> PartitionPlan:
-    """Return a plan that keeps everything from an offset on, for another reason."""
+    """Return a plan that keeps all messages from an offset on, for another reason."""
     if offset >= plan.after:
         return plan
     after = max(offset, plan.before)

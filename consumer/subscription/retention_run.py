@@ -50,19 +50,15 @@ _UNLISTED: Final = f"groups that are not listed may need any record. Grant it, {
 
 @dataclass(frozen=True, slots=True)
 class RetentionRun:
-    """What was deleted, or would be."""
-
     plans: tuple[PartitionPlan, ...]
-    refusals: tuple[Refusal, ...]  # what stays though it is acked
+    refusals: tuple[Refusal, ...]  # records that stay though they are acked
     is_dry: bool  # whether nothing was deleted
 
     @property
     def records(self) -> int:
-        """How many offsets are deleted."""
         return sum(one.records for one in self.plans)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "dryRun": self.is_dry,
             "records": self.records,
@@ -90,11 +86,9 @@ class RetentionRun:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was not deleted, and why."""
-
     topic: str
-    why: Holder  # whose records they are
-    sentence: str  # in words, with what allows it
+    why: Holder  # who needs the records
+    sentence: str  # the reason in words, with the option that allows the deletion
 
 
 def run_retention(
@@ -106,7 +100,6 @@ def run_retention(
     despite_other_groups: bool = False,
     now_ms: int | None = None,
 ) -> RetentionRun:
-    """Delete what may go of topics."""
     survey = surveyor.survey(topics, now_ms=now_ms)
     neighbours = _Neighbours.found(surveyor, survey.topics(), now_ms)
     others = _Others() if despite_other_groups else _others(surveyor, survey, neighbours)
@@ -149,7 +142,7 @@ def run_retention(
 
 
 def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
-    """Return what the cursors of this moment let go. Some were reset or created meanwhile."""
+    """Return the plans that present cursors allow: some were reset or created meanwhile."""
     topics = {one.topic for one in plans if one.deletes}
     if not topics:
         return list(plans)
@@ -159,7 +152,7 @@ def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[Partit
     for one in plans:
         plan = one
         where = SourcePartition(one.topic, one.partition)
-        if where not in now.logs:  # it has lost its leader
+        if where not in now.logs:  # the partition has lost its leader
             plan = held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
         for record in now.registry.on(one.topic) if where in now.logs else ():
             offset = now.needed_from(record.name, where)
@@ -169,15 +162,13 @@ def _held_now(surveyor: Surveyor, plans: Sequence[PartitionPlan]) -> list[Partit
 
 
 class _Neighbours(NamedTuple):
-    """The other installations on the cluster."""
-
     registries: Mapping[str, Registry]  # by prefix
-    # those that have subscriptions on topics that matter here
+    # those with subscriptions on the wanted topics
     surveys: list[tuple[Surveyor, Survey]]
 
     @classmethod
     def found(cls, surveyor: Surveyor, topics: Collection[str], now_ms: int | None = None) -> Self:
-        """Ask for all there is of others on some topics."""
+        """Read all records of other installations on some topics."""
         registries = registries_of_others(surveyor.kafka, surveyor.topics)
         surveys = []
         for prefix, registry in registries.items():
@@ -188,7 +179,7 @@ class _Neighbours(NamedTuple):
 
     @property
     def unread(self) -> dict[str, str]:
-        """The subscriptions whose records cannot be read, by group, and why."""
+        """The subscriptions whose records cannot be read, by group, with the reasons."""
         return {
             f"{prefix}-{name}": why
             for prefix, registry in self.registries.items()
@@ -211,7 +202,7 @@ class _Neighbours(NamedTuple):
 
 def _keeping(plan: PartitionPlan, other: PartitionPlan | None) -> PartitionPlan:
     """Return a plan that also keeps what another plan for the partition keeps."""
-    if other is None:  # it has lost its leader
+    if other is None:  # the partition has lost its leader
         return held_back(plan, plan.before, Holder.SUBSCRIPTION, None)
     return held_back(plan, other.after, other.held_by or Holder.SUBSCRIPTION, other.holder)
 
@@ -222,7 +213,6 @@ def _plans(
     topic: str,
     called: Callable[[SubscriptionRecord], str] = lambda record: record.name,
 ) -> list[PartitionPlan]:
-    """Return what subscriptions and policies let go."""
     retention = survey.registry.policies_of(topic).retention
     partitions = survey.partitions(topic)
     young: Mapping[SourcePartition, int] = {}
@@ -244,8 +234,8 @@ class _Others(NamedTuple):
     """What consumer groups and share groups need that are no subscriptions."""
 
     committed: Mapping[str, Mapping[SourcePartition, int]] = MappingProxyType({})
-    # a group, if there is one, that may need any record, and why; the group is None where there may
-    # be some that are not listed
+    # a group that may need any record, and why, if there is one; the group is None if some groups
+    # may not be listed
     unknown: tuple[str | None, str] | None = None
 
 
@@ -261,7 +251,7 @@ def _others(surveyor: Surveyor, survey: Survey, neighbours: _Neighbours) -> _Oth
         try:
             if kind == SHARE:
                 begun, subscribed = groups.share_offsets(group), groups.share_topics(group)
-                # It may need any record of a topic that it has subscribed to and not begun to read.
+                # It may need any record of a subscribed topic that it has not begun to read.
                 waits = {where: 0 for where in survey.logs if where.topic in subscribed}
                 committed[group] = {**waits, **begun}
                 is_told = bool(begun or subscribed)

@@ -44,7 +44,7 @@ _logger: Final = logging.getLogger("sequitur.subscription")
 
 
 class OwnSkips:
-    """Acks what has expired or is evicted of an open subscription, every so often."""
+    """Acks expired and evicted messages of an open subscription, every so often."""
 
     def __init__(self, surveyor: Surveyor, own: OwnedCursors[Any], topics: Sequence[str]) -> None:
         self.counts: Counter[FindingKind] = Counter()
@@ -52,7 +52,7 @@ class OwnSkips:
         self._own = own
         self._topics = topics
         told = ToldOnce(lambda line: _logger.warning("%s: %s", own.name, line))
-        # Receivers go on: brokers come back, and what is damaged of others gets mended.
+        # Receivers go on: brokers come back, and others' damaged records are mended.
         self.duty = Duty(
             self._skip,
             every_s=SKIPS_EACH_S,
@@ -64,7 +64,7 @@ class OwnSkips:
         try:
             due = skip_due(self._surveyor, self._own, self._topics)
         except (SubscriptionClosedError, SubscriptionFencedError):
-            return  # each call of the subscription says so
+            return  # each call of the subscription raises it
         for one in due:
             self.counts[one.why] += one.messages
             _logger.warning(
@@ -73,7 +73,6 @@ class OwnSkips:
 
 
 def skip_due(surveyor: Surveyor, own: OwnedCursors[Any], topics: Collection[str]) -> list[DueAck]:
-    """Ack what has expired, or is evicted, of a subscription of this process."""
     registry = surveyor.registry.read()
     record = registry.subscriptions.get(own.name)
     if record is None or not any(_may_skip(registry.policies_of(one)) for one in topics):
@@ -91,13 +90,13 @@ def skip(
     *,
     copy_to: str | None = None,
 ) -> list[DueAck]:
-    """Ack what is due of a subscription by its own cursors, which may be newer than the survey."""
+    """Ack a subscription's due messages by its own cursors, which may be newer than the survey."""
     copy_to = record.evicted_topic or copy_to
     survey = survey.with_held(record.name, own.copies(), epoch=own.state.epoch)
-    if record.reset_ms is not None:  # what a reset asked for is told by the ages behind it
+    if record.reset_ms is not None:  # the ages behind a reset tell what it asked for
         survey = surveyor.with_oldest(survey, [record.name])
     due = due_acks(survey, record, wanted)
-    # Copies that are evicted themselves are not copied again: that would have no end.
+    # Do not copy evicted copies again: that would never end.
     copied = [
         one for one in due if one.why is FindingKind.EVICTED and copy_to not in {None, one.topic}
     ]
@@ -107,7 +106,7 @@ def skip(
         of_partition = list(acks)
         evicted = [one for one in of_partition if one.why is FindingKind.EVICTED]
         if copy_to not in {None, where.topic} and evicted:
-            surveyor.topics.require(copy_to)  # a producer waits half a minute for a topic
+            surveyor.topics.require(copy_to)  # else a producer waits half a minute for the topic
             cursor = survey.held_of(record.name, where).cursor
             copy_skipped(surveyor.kafka, copy_to, evicted, cursor)
         own.expire(where, of_partition[-1].stop, survey.logs[where])
@@ -117,7 +116,7 @@ def skip(
 
 
 def cuts(survey: Survey) -> Cuts:
-    """Return up to where messages are to be acked that nobody processes."""
+    """Return up to where messages are to be acked without being processed."""
     evicted: dict[SourcePartition, int] = {}
     alive_from: dict[SourcePartition, int] = {}
     for check in quota_checks(survey):
@@ -141,7 +140,6 @@ def cuts(survey: Survey) -> Cuts:
 
 
 def quota_checks(survey: Survey) -> list[QuotaCheck]:
-    """Return the backlog of each topic beside its quota."""
     return [
         check_quota(
             survey.settled_backlog(topic),

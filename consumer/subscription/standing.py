@@ -30,42 +30,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A subscription at one moment."""
-
     record: SubscriptionRecord
     stored: StoredSubscription | None  # what is stored; None if nothing is
     survey: Survey  # its topics and cursors
 
     @property
     def state(self) -> SubscriptionState:
-        """What its cursors share."""
         if self.stored is None:
             return SubscriptionState(epoch=self.record.epoch)
         return self.stored.state
 
     @property
     def epoch(self) -> int:
-        """The epoch that it is in; the registry's may lag while a reset is under way."""
+        """Its epoch. The registry's epoch may lag while a reset is under way."""
         return max(self.state.epoch, self.record.epoch)
 
     def held(self, where: SourcePartition) -> PartitionCursor:
-        """Return its cursor of a partition, and the bytes that it has counted."""
         return self.survey.held_of(self.record.name, where)
 
     @property
     def partitions(self) -> list[SourcePartition]:
-        """The partitions of its topics."""
         return sorted(self.survey.logs)
 
 
 def standing_of(surveyor: Surveyor, name: str) -> Standing:
-    """Return how a subscription stands now."""
     record = surveyor.registry.read().require(name)
     return _standing(surveyor, record, surveyor.cursors.read(name, partition=record.partition))
 
 
 def standing_with(surveyor: Surveyor, name: str, stored: StoredSubscription | None) -> Standing:
-    """Return how a subscription stands, by what was read of it before; see `standing_of`."""
+    """Return the standing from a record that was read before; see `standing_of`."""
     return _standing(surveyor, surveyor.registry.read().require(name), stored)
 
 
@@ -76,7 +70,8 @@ def _standing(
     epoch = record.epoch if stored is None else stored.state.epoch
     survey = Survey(
         now_ms=wall_clock_ms(),
-        # A reset whose process died before it wrote the registry counts: its cursors do.
+        # A reset counts even if its process died before it wrote the registry: its cursors are
+        # there.
         registry=Registry({name: replace(record, epoch=max(epoch, record.epoch))}),
         connected=frozenset(),
         logs=logs_of(surveyor.topics, record.topics),
@@ -90,7 +85,7 @@ def _standing(
 
 
 def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, Log]:
-    """Return where the partitions of topics begin and end. A missing topic has none."""
+    """Return where the partitions of topics begin and end. A missing topic has no partition."""
     wanted = [
         SourcePartition(name, one)
         for name, partitions in topics.counts(names).items()
@@ -103,7 +98,7 @@ def logs_of(topics: KafkaTopics, names: Iterable[str]) -> dict[SourcePartition, 
 def await_no_owner(
     surveyor: Surveyor, name: str, *, partition: int | None = None
 ) -> FollowedPartition:
-    """Wait until it is clear that a subscription has no owner; return its records, as read then."""
+    """Wait until a subscription is known to have no owner; return its records from then."""
     followed = surveyor.cursors.follow(name, partition=partition)
     if (claim := await_free(surveyor.look(name, followed), patiently=False)) is not None:
         raise SubscriptionConnectedError(

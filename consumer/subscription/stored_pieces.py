@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 METADATA_LIMIT: Final = 4096
-"""What a broker takes as the metadata of an offset unless it is configured otherwise."""
+"""The broker's default maximum for the metadata of an offset."""
 CHUNK_BYTES: Final = 512 * 1024
-"""Below what a topic takes as a record unless it is configured otherwise, 1 MiB."""
+"""Less than a topic's default maximum for a record, 1 MiB."""
 _VERSION: Final = 1
 _TEXT: Final = re.compile(r"sequitur-cursor/([0-9]{1,9}) (whole|chunks) ([^\n]*)")
 _POINTER: Final = re.compile(
@@ -98,13 +98,11 @@ class Pointer:
         return f"{text} check={_crc(text.encode()):08x}"
 
     def keys(self, identity: CursorIdentity) -> list[bytes]:
-        """Return the keys under which the chunks are, in order."""
+        """Return the keys of the chunks, in order."""
         return [chunk_key(identity, self.generation, index) for index in range(self.count)]
 
 
 class Chunk(NamedTuple):
-    """A record of the compacted topic."""
-
     key: bytes
     value: bytes
 
@@ -207,8 +205,8 @@ def read_stored(
 
 
 def chunk_key(identity: CursorIdentity, generation: int, index: int) -> bytes:
-    """Return the key of a chunk. Every second generation has the same."""
-    # A topic's name has no slash, so the subscription, which may, stands last.
+    """Return the key of a chunk. Every second generation has the same key."""
+    # The subscription stands last because it may have a slash, and a topic's name has none.
     where = f"{identity.topic}/{identity.partition}/{generation % 2}/{index}"
     return f"{where}/{identity.subscription}".encode()
 
@@ -249,7 +247,7 @@ def _chunk_value(pointer: Pointer, index: int, part: bytes) -> bytes:
 
 
 def _read_chunk(value: bytes, pointer: Pointer, identity: CursorIdentity) -> tuple[int, bytes]:
-    """Return a chunk's index and bytes, if the pointer names it."""
+    """Return a chunk's index and bytes. Raise unless the pointer names it."""
     if len(value) < _CHUNK_HEADER:
         raise CursorDamagedError(f"{identity}: {len(value)} bytes are too few for a chunk")
     header, part = value[: _CHUNK.size], value[_CHUNK_HEADER:]
@@ -281,7 +279,7 @@ def _whole_data(metadata: str) -> bytes:
         data = base64.b64decode(rest, validate=True)
     except (binascii.Error, ValueError) as error:
         raise CursorDamagedError("the metadata of a cursor is not in base64") from error
-    # Texts that differ in bits which base64 leaves unused are read alike: only one was written.
+    # Base64 leaves some bits unused, so different texts decode alike: only one was written.
     if _whole_text(data) != metadata:
         raise CursorDamagedError("the metadata of a cursor was changed")
     return data

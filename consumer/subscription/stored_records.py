@@ -36,15 +36,15 @@ _STATE: Final = "state"
 _OWNER: Final = "owner"
 _CURSOR: Final = "cursor"
 _MOST_KEYS: Final = 1 << 16
-"""They are read again with each round of checks."""
+"""The cache's size. Each round of checks parses the same keys again."""
 KnownCursors: TypeAlias = (
     "dict[CursorIdentity, tuple[tuple[str, list[bytes], int], PartitionCursor]]"
 )
-"""The metadata, chunks and offset of each cursor, and what they say."""
+"""Metadata, chunks and offset of each cursor, and the cursor that was read from them."""
 
 
 class StoredRecords:
-    """The newest records of a partition of the topic, or of several."""
+    """The newest records of one or several partitions of the topic."""
 
     def __init__(self, found: Mapping[bytes, bytes], known: KnownCursors | None = None) -> None:
         self._found = found
@@ -56,7 +56,7 @@ class StoredRecords:
                 self._cursors.setdefault(name, {})[where] = value
 
     def holds(self, subscription: str) -> bool:
-        """Tell whether anything is stored of a subscription but a claim."""
+        """Tell whether a subscription has any stored record besides a claim."""
         return state_key(subscription) in self._found
 
     def claim(self, subscription: str) -> Claim | None:
@@ -65,12 +65,12 @@ class StoredRecords:
         return None if value is None else Claim.decode(value, subscription)
 
     def state(self, subscription: str) -> SubscriptionState | None:
-        """Return what a subscription's cursors share; None if nothing is stored."""
+        """Return what a subscription's cursors share, None if nothing is stored."""
         found = self._stored_state(subscription)
         return None if found is None else found.state
 
     def subscription(self, name: str) -> StoredSubscription | None:
-        """Return what is stored of a subscription; None if nothing is."""
+        """Return what is stored of a subscription, None if nothing is."""
         state = self.state(name)
         if state is None:
             return None
@@ -91,12 +91,11 @@ class StoredRecords:
         return StoredSubscription(state, cursors)
 
     def offsets(self, name: str) -> list[TopicPartition]:
-        """Return what the subscription's group is to have committed."""
         found = self._committed(name).items()
         return [TopicPartition(*where, *committed) for where, committed in found]
 
     def chunks(self, name: str) -> dict[SourcePartition, frozenset[bytes]]:
-        """Return the keys of the chunks of each cursor that has chunks."""
+        """Return the keys of each cursor's chunks, without cursors that have none."""
         chunks = {}
         for where, (_, metadata) in self._committed(name).items():
             pointer = read_pointer(metadata)
@@ -120,7 +119,7 @@ class StoredRecords:
         return found.generation, found.state.written_ms
 
     def group(self, name: str) -> str | None:
-        """Return the consumer group that a subscription has; None if nothing is stored of it."""
+        """Return a subscription's consumer group, None if nothing is stored."""
         found = self._stored_state(name)
         return None if found is None else found.group
 
@@ -132,7 +131,6 @@ class StoredRecords:
             raise CursorVersionError(f"subscription {name!r}: {error}") from error
 
     def _committed(self, name: str) -> dict[SourcePartition, tuple[int, str]]:
-        """Return offset and metadata of each cursor of a subscription."""
         committed = {}
         for where, value in self._cursors.get(name, {}).items():
             offset, line, metadata = value.decode(errors="replace").partition("\n")
@@ -146,32 +144,28 @@ class StoredRecords:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscription:
-    """All that is stored of a subscription, as of one moment."""
-
     state: SubscriptionState  # what its cursors share
     cursors: Mapping[SourcePartition, PartitionCursor]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscriptions:
-    """What is stored of several subscriptions."""
-
-    # what is stored, by name; absent where nothing is
+    # stored subscriptions by name; absent if nothing is stored
     stored: dict[str, StoredSubscription] = field(default_factory=dict)
-    # that were changed, or are of another version, and what is wrong with them
+    # changed records or records of another version, and what is wrong with them
     damaged: dict[str, str] = field(default_factory=dict)
-    # the claim of each one's newest owner
+    # the claim of each subscription's newest owner
     claims: dict[str, Claim] = field(default_factory=dict)
-    untold: dict[str, str] = field(default_factory=dict)  # whose claim cannot be read, and why
+    untold: dict[str, str] = field(default_factory=dict)  # with an unreadable claim, and why
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is stored but claims."""
+        """Whether nothing but claims is stored."""
         return not self.stored and not self.damaged
 
 
 def nothing_stored(subscription: str) -> str:
-    """Say that a subscription is registered and nothing tells how far it has got."""
+    """Return the error text for a registered subscription without stored cursors."""
     return (
         f"subscription {subscription!r} is registered, but has no stored cursors: its cursors "
         "were deleted, or an older version has not ended its creation. Reset it to a "
@@ -180,28 +174,23 @@ def nothing_stored(subscription: str) -> str:
 
 
 def what_helps(error: ConsumerError) -> str:
-    """Say why cursors cannot be read, and what helps."""
     is_other = isinstance(error, CursorVersionError)
     return str(error) if is_other else f"{error}; only a deletion helps"
 
 
 def state_key(subscription: str) -> bytes:
-    """Return the key of what a subscription's cursors share."""
     return _key(_STATE, subscription)
 
 
 def owner_key(subscription: str) -> bytes:
-    """Return the key of a subscription's claim."""
     return _key(_OWNER, subscription)
 
 
 def cursor_key(subscription: str, where: SourcePartition) -> bytes:
-    """Return the key of a subscription's cursor of a partition."""
     return _key(_CURSOR, subscription, *where)
 
 
 def cursor_value(offset: int, metadata: str) -> bytes:
-    """Return the value of a cursor's record."""
     return f"{offset}\n{metadata}".encode()
 
 
@@ -215,7 +204,7 @@ def cursor_of_key(key: bytes) -> tuple[str, SourcePartition] | None:
 
 
 def is_record_of(key: bytes, subscription: str) -> bool:
-    """Tell whether a record is a subscription's, whole or not."""
+    """Tell whether a record belongs to a subscription, even if it is damaged."""
     parts = _parts(key)
     if parts is None:
         return is_chunk_of(key, subscription)
@@ -223,7 +212,7 @@ def is_record_of(key: bytes, subscription: str) -> bool:
 
 
 def place_of(read: Mapping[int, StoredRecords], name: str, home: int) -> int:
-    """Return the partition of the topic that a subscription's records are in, or are to be."""
+    """Return the partition with a subscription's records, `home` if it has none."""
 
     def age(partition: int) -> tuple[float, int]:
         try:

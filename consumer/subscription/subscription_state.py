@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 _FORMAT: Final = 2
-"""No release had 1. It is refused, and not used again."""
+"""Format 1 was in no release. It is refused and never used again."""
 _CHECKSUM: Final = 8
-"""Hexadecimal digits in front of the JSON, and no more."""
+"""The number of hexadecimal digits before the JSON."""
 
 
 class _Format(msgspec.Struct):
@@ -53,23 +53,23 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
-    """How far the job of a subscription has got with its newest step that is done."""
+    """How far a subscription's job has got with its newest completed step."""
 
-    epoch: int = 0  # how often the subscription was reset. Acks of an earlier one are refused
-    checkpoint: str = ""  # id of the checkpoint whose job wrote it last; empty if none has
-    step: int = -1  # number of its newest step that is done; -1 before the first
+    epoch: int = 0  # how often the subscription was reset. Acks from an earlier epoch are refused
+    checkpoint: str = ""  # id of the checkpoint whose job wrote it last; empty if no job did
+    step: int = -1  # number of the newest completed step; -1 before the first
     frontier_ms: int = BEFORE_ALL_TIME_MS
     # the id of the last transaction of a transactional topology; 0 before the first
     transaction: int = 0
-    transactions: str = ""  # what the databases of its states know the job by; empty without one
+    transactions: str = ""  # the name of the job in its states' databases; empty without one
     lives: int = 0  # the newest owner generation of its drivers, over all its checkpoints
     written_ms: int = 0  # when it was written, wall-clock time
-    # end of each partition of the topics that the job writes, after that step, by topic
+    # the end of each partition of the job's output topics after that step, by topic
     sent: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    # ids of the topics, by name: one that is recreated gets another
+    # ids of the topics, by name: a recreated topic has another id
     topics: Mapping[str, str] = field(default_factory=dict)
-    # how many rows, at most, were out and not acked when a job went on without its checkpoint: they
-    # came again. Over all such starts
+    # upper bound of the rows that were out and unacked when a job went on without its checkpoint,
+    # and that came again. It counts all such starts
     repeated: int = 0
 
     def encode(self, *, generation: int = 0, group: str = "") -> bytes:
@@ -97,7 +97,6 @@ class SubscriptionState:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read `encode` back."""
         found = _read(data)
         return cls(
             epoch=found.epoch,
@@ -115,10 +114,8 @@ class SubscriptionState:
 
 
 class StoredState(NamedTuple):
-    """What cursors share, and what was stored with it."""
-
     state: SubscriptionState
-    generation: int  # number of that writing, counted over all owners
+    generation: int  # number of that write, counted over all owners
     group: str  # id of the subscription's consumer group
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is of topics and their subscriptions."""
-
     now_ms: int  # when Kafka was asked
     registry: Registry  # subscriptions and policies
     connected: frozenset[str]  # the subscriptions that have a consumer, or may have one
@@ -35,41 +33,40 @@ class Survey:
     held: Mapping[str, Mapping[SourcePartition, PartitionCursor]] = field(default_factory=dict)
     # the epoch of each subscription's cursors; absent if none are stored
     epochs: Mapping[str, int] = field(default_factory=dict)
-    # the brokers' ids of topics, if they have some
+    # the brokers' ids of topics, as far as topics have one
     ids: Mapping[str, str] = field(default_factory=dict)
-    # the first offset whose timestamp is not before a time, by partition and time; the end where
-    # there is none
+    # the first offset whose timestamp is not before a time, by partition and time; the end if there
+    # is none
     since: Mapping[tuple[SourcePartition, int], int] = field(default_factory=dict)
-    # timestamp of the first record from an offset on, where it was read
+    # timestamp of the first record from an offset on, if it was read
     oldest_ms: Mapping[Place, int] = field(default_factory=dict)
-    # a time that the first record from an offset on is older than, where its timestamp was not
-    # read, and one of the times of `since` is such
+    # a time that the first record from an offset on is older than, if its timestamp was not read
+    # and a time of `since` is one
     older_than_ms: Mapping[Place, int] = field(default_factory=dict)
-    # the subscriptions whose cursors cannot be read, and why. Nothing of theirs counts as acked,
-    # nothing is acked for them, and they hold no producer back
+    # the subscriptions with unreadable cursors, and why. Their messages count as unacked, nothing
+    # is acked for them, and they hold no producer back
     damaged: Mapping[str, str] = field(default_factory=dict)
-    # the subscriptions and partitions whose cursors belong to an earlier topic of the name, which
-    # was deleted
+    # the subscriptions and partitions whose cursors belong to a deleted topic of the same name
     of_gone_logs: frozenset[tuple[str, SourcePartition]] = frozenset()
-    # the subscriptions of jobs, and the frontier of each, epoch milliseconds. Jobs hold themselves
-    # what they have read
+    # the subscriptions of jobs, and each one's frontier, epoch milliseconds. Jobs themselves hold
+    # what they read
     jobs: Mapping[str, int] = field(default_factory=dict)
-    # those whose frontier stands still though there is something to read
+    # the jobs whose frontier stands still although there is something to read
     standing: frozenset[str] = frozenset()
-    # the subscriptions for which brokers do not tell whether they have a consumer, and why. They
-    # are not taken over, and do not expire
+    # the subscriptions whose consumer the brokers do not tell, and why. They are not taken over,
+    # and do not expire
     untold: Mapping[str, str] = field(default_factory=dict)
     # when each subscription's owner was last there, by the owner's clock
     seen_ms: Mapping[str, int] = field(default_factory=dict)
-    # for how many seconds the process of the checks has seen no owner of a subscription
+    # the seconds for which the checks' process has seen no owner of a subscription
     idle_s: Mapping[str, float] = field(default_factory=dict)
-    # partitions that have no leader now; they are not in `logs`
+    # partitions without a leader now; they are not in `logs`
     leaderless: frozenset[SourcePartition] = frozenset()
 
     def with_held(
         self, subscription: str, held: Mapping[SourcePartition, PartitionCursor], *, epoch: int
     ) -> Survey:
-        """Return the survey with cursors of a subscription that are newer than the stored ones."""
+        """Return the survey with a subscription's cursors that are newer than the stored ones."""
         return replace(
             self,
             held={**self.held, subscription: held},
@@ -77,15 +74,12 @@ class Survey:
         )
 
     def with_oldest(self, oldest_ms: Mapping[Place, int]) -> Survey:
-        """Return the survey with the timestamps that were asked for last."""
         return replace(self, oldest_ms=oldest_ms)
 
     def topics(self) -> list[str]:
-        """Return the topics that are there."""
         return list(self._partitions)
 
     def partitions(self, topic: str) -> list[SourcePartition]:
-        """Return the partitions of a topic that is there."""
         return self._partitions.get(topic, [])
 
     @cached_property
@@ -111,7 +105,7 @@ class Survey:
         return found
 
     def is_being_reset(self, record: SubscriptionRecord) -> bool:
-        """Tell whether the stored cursors are of another epoch than the registry names."""
+        """Tell whether the stored cursors have another epoch than the registry."""
         return self.epochs.get(record.name, record.epoch) != record.epoch
 
     @cached_property
@@ -132,17 +126,16 @@ class Survey:
         return PartitionCursor.begin(CursorIdentity(subscription, *where), start)
 
     def cursors(self, subscription: str, topic: str) -> list[Cursor]:
-        """Return a subscription's cursors on a topic, one for each partition."""
         return [self.held_of(subscription, where).cursor for where in self.partitions(topic)]
 
     def first_unacked(self, subscription: str, where: SourcePartition) -> int:
-        """Return the first offset that is there and not acked."""
+        """Return the first unacked offset that still exists."""
         log = self.logs[where]
         committed = self.held_of(subscription, where).cursor.committed_offset
         return min(max(committed, log.start), log.end)
 
     def needed_from(self, subscription: str, where: SourcePartition) -> int:
-        """Return the first offset that is not to be deleted, since it is not known to be acked."""
+        """Return the first offset that must not be deleted, since it may be unacked."""
         if (subscription, where) in self.of_gone_logs:
             return self.logs[where].start
         return self.first_unacked(subscription, where)
@@ -160,7 +153,7 @@ class Survey:
         return sum(stop - begin for begin, stop in deleted)
 
     def lost(self, subscription: str, where: SourcePartition) -> int:
-        """Return how many messages were deleted before they were acked, at most."""
+        """Return an upper bound of the messages that were deleted unacked."""
         counted = self.held_of(subscription, where).cursor.counts.lost
         return counted + self.deleted_unacked(subscription, where)
 
@@ -169,7 +162,7 @@ class Survey:
         return {}
 
     def backlog(self, topic: str) -> TopicBacklog:
-        """Return the backlogs of the subscriptions on a topic whose cursors can be read."""
+        """Return the backlogs of those subscriptions on a topic whose cursors can be read."""
         if topic not in self._backlogs:
             self._backlogs[topic] = self._backlog(topic)
         return self._backlogs[topic]
@@ -201,7 +194,6 @@ class Survey:
 
     @cached_property
     def caught_up(self) -> frozenset[str]:
-        """The jobs that have read all that is there."""
         behind = {
             record.name
             for where, log in self.logs.items()
@@ -213,7 +205,7 @@ class Survey:
 
     @cached_property
     def _holding(self) -> dict[str, float]:
-        """Jobs that hold rows for their frontiers, and which share of them each may hold."""
+        """Jobs that hold rows for their frontiers, and the share that each may hold."""
         found = {}
         for name in self.jobs.keys() - self.standing - self._unsettled - self.damaged.keys():
             record = self.registry.subscriptions.get(name)
@@ -233,13 +225,13 @@ class Survey:
         return min(max(read, self.first_unacked(name, where)), self.logs[where].end)
 
     def _held_to(self, name: str, where: SourcePartition) -> int:
-        """Return the offset before which a job holds what it has read and not acked."""
+        """Return the offset up to before which a job holds read and unacked messages."""
         first = self.first_unacked(name, where)
         return first + int((self._read_to(name, where) - first) * self._holding[name])
 
     def _bytes_from(self, name: str, where: SourcePartition, first: int) -> int:
         log, sizes = self.logs[where], self.held_of(name, where).sizes
-        if log.size_bytes is None:  # nobody tells; what was read is known all the same
+        if log.size_bytes is None:  # the size is unknown, but what was read is known
             return round(sizes.weight(first, log.end)) if any(sizes.sizes) else 0
         if not sizes.stops:
             return log.bytes_of(first, log.end)
@@ -271,21 +263,19 @@ class Survey:
         )
 
     def _age_of(self, place: Place) -> int | None:
-        """Return a timestamp, or a later one; None if the message is not known to be old."""
+        """Return a timestamp or a later one; None if the message is not known to be old."""
         older_than_ms = self.older_than_ms.get(place)
         return self.oldest_ms.get(place, None if older_than_ms is None else older_than_ms - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What Kafka has of a partition."""
-
     start: int  # the first offset that is there
     end: int  # the offset behind the last one
-    size_bytes: int | None = None  # of the log; None if the brokers do not say
+    size_bytes: int | None = None  # bytes of the log; None if the brokers do not tell
 
     def bytes_of(self, first: int, stop: int) -> int:
-        """Return the bytes between two offsets, as if all records were of one size."""
+        """Return the bytes between two offsets, as if all records had the same size."""
         first, stop = max(first, self.start), min(stop, self.end)
         if stop <= first or self.size_bytes is None:
             return 0
@@ -294,28 +284,27 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Up to before which offsets messages are to be acked that nobody processes."""
+    """The offsets before which messages are to be acked without being processed."""
 
-    # since the backlog of the topic has reached its quota
+    # evicted since the topic's backlog has reached its quota
     evicted: Mapping[SourcePartition, int] = field(default_factory=dict)
-    # the first offset that has not expired, of topics with a time to live
+    # the first unexpired offset, in topics with a time to live
     alive_from: Mapping[SourcePartition, int] = field(default_factory=dict)
 
 
 class DueAck(NamedTuple):
-    """What is to be acked of a partition, cumulatively, and why."""
+    """A cumulative ack that is due in a partition, and its reason."""
 
     subscription: str
     topic: str
     partition: int
-    first: int  # the first offset that is not acked
-    stop: int  # up to before this one all is to be acked
-    messages: int  # how many of these are not acked
+    first: int  # the first unacked offset
+    stop: int  # all offsets before this one are to be acked
+    messages: int  # how many of these are unacked
     why: FindingKind  # `EVICTED` or `EXPIRED_MESSAGES`
 
     @property
     def sentence(self) -> str:
-        """What is done, in words."""
         return (
             f"partition {self.partition}: {self.messages:,} messages from {self.first} to before "
             f"{self.stop} are acked and not processed"

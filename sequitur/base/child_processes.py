@@ -25,11 +25,11 @@ def run_with_children(
     timeout_s: float,
     leave_out: str | None = None,
 ) -> int:
-    """Run a command to its end. If the wait ends early, kill the command with its children."""
+    """Run a command to its end. If the wait ends early, kill it with its children."""
     process = copying = None
     try:
         with holding_signals():
-            # In a session of its own, it can be killed with all that it starts.
+            # Give it a session of its own, so that all its children can be killed with it.
             process = subprocess.Popen(
                 command,
                 env=environ,
@@ -53,7 +53,7 @@ def run_with_children(
 
 
 def _copy(process: subprocess.Popen[str], leave_out: str) -> None:
-    """Copy the standard error of a process to ours, without some lines."""
+    """Copy a process's standard error to ours, except lines that begin with `leave_out`."""
     assert process.stderr is not None
     with process.stderr as said:
         for line in said:
@@ -72,7 +72,7 @@ def leaving_on_signals() -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         for each in _SIGNALS:
-            signal.signal(each, lambda *_: None)  # children would inherit that it is ignored
+            signal.signal(each, lambda *_: None)  # children would inherit an ignored signal
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)

@@ -19,9 +19,9 @@ EXTRAS: Final = {
     "pyspark": "spark",
     "sqlalchemy": "state",
 }
-"""The extra that brings a package, by the name it is imported by."""
+"""The extra that brings a package, by the package's import name."""
 DISTRIBUTION: Final = "sequitur-kafka"
-"""What pip calls this project: on the index, `sequitur` is another one, with our import name."""
+"""pip's name for this project. In the index, `sequitur` is another one with our import name."""
 
 
 def load(module: str, use: str, *, error: type[Exception] = MissingExtraError) -> Any:
@@ -45,7 +45,7 @@ def load(module: str, use: str, *, error: type[Exception] = MissingExtraError) -
 
 
 def how_to_install(missing: ModuleNotFoundError, use: str = "this") -> str | None:
-    """Return what a user is told of a module that was not found; None if no extra brings it."""
+    """Return how to install a missing module; None if no extra brings it."""
     package = (missing.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:

@@ -45,7 +45,7 @@ S = TypeVar("S", bound=Settings)
 
 _BINARY_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LINE_END: Final = re.compile(r"(?<!\n)\n(?!\n)")
-"""The end of a line in a paragraph: the terminal's own width says where lines end."""
+"""The end of a line within a paragraph. The terminal's width decides where lines end."""
 _RULE: Final = """\
 Give a setting as a flag, as the variable SEQUITUR_<SECTION>_<FIELD>, or in its section of the \
 --config file. The first of these counts. The panel's title names the section. Passwords and \
@@ -105,7 +105,7 @@ def with_flags(model: type[S]) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a function's own parameter; the help text, not the flag, tells its type."""
+    """Return a function's own parameter. The help text tells its type instead of the flag."""
     for given in getattr(parameter.annotation, "__metadata__", ()):
         if isinstance(given, OptionInfo):
             given.metavar = given.metavar or ""
@@ -137,7 +137,7 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
     parameters: dict[str, inspect.Parameter] = {}
     for section, field, info in _by_panel(model):
         if is_secret(info):
-            continue  # a flag shows in the list of processes
+            continue  # process lists show flags
         if field in parameters:
             raise TypeError(f"{model.__name__}: two sections have a setting {field}")
         is_switch = _flag_type(info) == bool | None
@@ -145,7 +145,7 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
         option = typer.Option(
             names,
             help=_help(field, info),
-            metavar="",  # all are text; the help says what is understood
+            metavar="",  # all are text; the help describes the values
             show_default=False,
             rich_help_panel=panel_of(model, section, field),
         )
@@ -164,14 +164,14 @@ def _flag_parameters(model: type[Settings]) -> list[inspect.Parameter]:
 
 
 def _flag_type(info: FieldInfo) -> Any:
-    """Return what typer makes of a flag: a switch, text, or text that may be given repeatedly."""
+    """Return typer's kind of a flag: a switch, text, or text that may be repeated."""
     if info.annotation is bool:
         return bool | None
     return (list[str] if get_origin(info.annotation) is tuple else str) | None
 
 
 def _by_panel(model: type[Settings]) -> list[tuple[str, str, FieldInfo]]:
-    """Return the settings by panel, panels in the order of their first setting."""
+    """Return the settings by panel. The first setting of each panel decides the order."""
     found = list(fields_of(model))
     panels = list(dict.fromkeys(panel_of(model, section, field) for section, field, _ in found))
     return sorted(found, key=lambda one: panels.index(panel_of(model, one[0], one[1])))
@@ -183,7 +183,7 @@ def _help(field: str, info: FieldInfo) -> str:
 
 
 def described(field: str, info: FieldInfo) -> str:
-    """Return what a setting is for, with the values that it may have where they are few."""
+    """Return what a setting is for, with its possible values if they are few."""
     text = info.description or field
     choices = _choices(info.annotation)
     if any(choice not in text for choice in choices):
@@ -192,7 +192,7 @@ def described(field: str, info: FieldInfo) -> str:
 
 
 def shown_default(info: FieldInfo) -> str:
-    """Return a setting's default as people write it, "required", or "" where there is none."""
+    """Return a setting's default as people write it, "required", or "" if there is none."""
     default = info.get_default(call_default_factory=True, validated_data={})
     if info.is_required():
         return "required"
@@ -200,7 +200,6 @@ def shown_default(info: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the values that a setting can have, where they are few."""
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return [str(choice.value) for choice in annotation]
     inner = get_args(annotation)

@@ -30,16 +30,14 @@ if TYPE_CHECKING:
 _EXPECTED: Final = "expected names divided by dots (meta.host) or a JSON Pointer (/meta/host.name)"
 _WRONG_ESCAPE: Final = re.compile(r"~(?![01])")
 _NAMES_WITHOUT_PARTS: Final = 2
-"""Of so many names all are joined, or none."""
+"""With so many names, there is no way to join only some of them."""
 _INDEX: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """Where a field of a JSON value stands."""
-
     names: tuple[str, ...]  # from the top down
-    is_pointer: bool = False  # whether each name is one of the value, and may be an index
+    is_pointer: bool = False  # whether names are exact, and may be an index
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,7 +58,7 @@ class FieldPath:
 
     @classmethod
     def of(cls, names: tuple[str, ...]) -> Self:
-        """Return the path that leads along these names, and is short where no dot is in them."""
+        """Return the path along these names, in the short form if none contains a dot."""
         is_pointer = names[0].startswith("/") or any(not name or "." in name for name in names)
         return cls(names, is_pointer)
 
@@ -135,17 +133,17 @@ class JsonField:
         except ValueError as error:
             raise KeySpecError(f"{path!r}: {error}") from None
         self._decoder = _decoder_of(self.path)
-        # It may be behind an index, or names that are joined in part.
+        # The field may be behind an index, or have a name of joined parts.
         self._may_be_elsewhere = self.path.is_pointer or (
             len(self.path.names) > _NAMES_WITHOUT_PARTS
         )
 
     def of(self, value: bytes) -> bytes | None:
-        """Return the field as written, None where there is none, or null."""
+        """Return the field as written, None if it is missing or null."""
         if self._decoder is not None:
             try:
                 top: Any = self._decoder.decode(value)
-            except msgspec.ValidationError:  # something on the way is no object
+            except msgspec.ValidationError:  # a value on the way is no object
                 pass
             else:
                 found = self._in_structs(top)
@@ -170,7 +168,7 @@ class JsonField:
         return None if found == _NULL else found
 
     def text_of(self, value: bytes) -> bytes | None:
-        """`of`, but of a string its characters in UTF-8, without quotes and escapes."""
+        """Like `of`, but a string gives its characters in UTF-8, without quotes and escapes."""
         found = self.of(value)
         if found is None or found[:1] != b'"':
             return found
@@ -193,7 +191,7 @@ class JsonField:
 
 
 def _decoder_of(path: FieldPath) -> msgspec.json.Decoder[Any] | None:
-    """Return what finds most fields in one pass; None where a name needs escapes in JSON."""
+    """Return a decoder that finds most fields in one pass; None if a name needs escapes in JSON."""
     kind: Any = msgspec.Raw
     try:
         for number, name in reversed(list(enumerate(path.names))):
@@ -219,7 +217,7 @@ def _members(node: bytes, name: str, index: int | None) -> tuple[bytes, ...]:
 
 
 def _characters(written: bytes) -> bytes:
-    """Return the characters of a string of JSON, in UTF-8."""
+    """Return the characters of a JSON string, in UTF-8."""
     return _json_string.decode(written).encode() if b"\\" in written else written[1:-1]
 
 
@@ -245,7 +243,6 @@ _TOLD_EACH_S: Final = 60.0
 
 
 def documents_of(values: Iterable[bytes | None]) -> list[dict[str, Any]]:
-    """Return the values that are JSON objects."""
     return [found for one in values if isinstance(found := _document(one), dict)]
 
 
@@ -257,7 +254,7 @@ def _document(value: bytes | None) -> Any:
 
 
 def value_at(document: Any, names: tuple[str, ...], *, is_pointer: bool) -> Any:
-    """Return the field of a parsed document; None where there is none."""
+    """Return the field of a parsed document; None if it is missing."""
     return first_at(document, names, _children, is_pointer=is_pointer)
 
 
@@ -271,7 +268,7 @@ def _children(node: Any, name: str, index: int | None) -> tuple[Any, ...]:
 
 
 def which_fields(documents: Sequence[dict[str, Any]]) -> str:
-    """Say which fields JSON objects have, as `json:` takes them; or that there is no object."""
+    """Return the sentence that names the fields of JSON objects, as `json:` takes them."""
     if not documents:
         return "and their values are not JSON objects"
     paths = (str(FieldPath.of(one)) for each in documents for one in _paths(each))
@@ -289,7 +286,7 @@ def _paths(
 
 
 def which_names(names: Iterable[str], kind: str) -> str:
-    """Say which names there are, each once and in the order in which they were seen."""
+    """Return the sentence that names the different names, in the order in which they came."""
     different = list(dict.fromkeys(names))
     if not different:
         return f"and they have no {kind}s"
@@ -300,17 +297,16 @@ def which_names(names: Iterable[str], kind: str) -> str:
 
 
 def _in_line(name: str) -> str:
-    """Return others' name as a line of a log can hold it."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in cut(name))
 
 
 def cut(text: str) -> str:
-    """Return a text that is not too long for a line of a log."""
+    """Shorten a text that is too long for a log line."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class FieldWatch:
-    """Tells of a field that no event has had: at once, then once a minute until one has it."""
+    """Warns about a field that no event has had: at once, then once a minute until one has it."""
 
     def __init__(
         self,
@@ -345,11 +341,11 @@ class FieldWatch:
 
 
 class _TwiceError(Exception):
-    """An object has a name twice."""
+    """An object has one name twice."""
 
 
 def name_twice_in(document: bytes | str) -> str | None:
-    """Return a name that an object of a document has twice, at any depth; None without one."""
+    """Return a name that an object in a document has twice, at any depth; None without one."""
     try:
         json.loads(document, object_pairs_hook=_once_each)
     except _TwiceError as error:

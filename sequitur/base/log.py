@@ -14,7 +14,7 @@ import structlog
 
 
 class Logger:
-    """Logs what happened (`event`), with details as fields."""
+    """Logs an event, with details as fields."""
 
     __slots__ = ("_plain", "_structured")
 
@@ -23,19 +23,16 @@ class Logger:
         self._structured = structlog.stdlib.get_logger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log a detail for debugging."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log what happens in normal operation."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what may need an operator."""
+        """Log what an operator may have to handle."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Log a failure."""
         self._log(logging.ERROR, event, fields)
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:

@@ -37,9 +37,8 @@ def choose_free(avoid: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server can listen on the port."""
     with socket.socket() as probe:
-        # As Java does: connections of a server that is gone, still in TIME_WAIT, don't count.
+        # As in Java, connections of a dead server, still in TIME_WAIT, do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -49,7 +48,6 @@ def is_free(port: int) -> bool:
 
 
 def answers(port: int, timeout_s: float = 1.0) -> bool:
-    """Tell whether something accepts connections on the port."""
     try:
         socket.create_connection((HOST, port), timeout_s).close()
     except OSError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc")
 _STATE, _STARTED = 0, 19
-"""Fields of `/proc/PID/stat` behind the command's name: see proc(5), there counted from 3."""
+"""Fields of `/proc/PID/stat` behind the command's name. In proc(5) numbers begin at 3."""
 _ENDED: Final = frozenset("ZXx")
 
 
@@ -32,10 +32,9 @@ _ENDED: Final = frozenset("ZXx")
 class ProcessIdentity:
     host: str  # the name of its machine or container
     process: int
-    # within what such an id is one process's: this start of the machine, this container; None where
-    # that cannot be told
+    # the scope of a process id: this start of the machine, this container; None if unknown
     space: str | None = None
-    # when it started, in ticks of that machine: an id is given out again
+    # when it started, in the machine's ticks: ids are used again
     started: int | None = None
 
     @classmethod
@@ -58,12 +57,11 @@ class ProcessIdentity:
         return found[0] in _ENDED or found[1] != self.started
 
     def is_near(self) -> bool:
-        """Tell whether it runs on this machine, and so has its clock."""
+        """Tell whether it runs on this machine, and so has this machine's clock."""
         return self.space is not None and self.space == _space()
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read it back from a JSON document of its fields."""
         return cls(**{one.name: document[one.name] for one in fields(cls)})
 
     def __str__(self) -> str:
@@ -80,7 +78,7 @@ def _space() -> str | None:
 
 
 def _status(process: int) -> tuple[str, int] | None:
-    """State and start of a process; None when there is none, or it is not shown."""
+    """Return a process's state and start; None if it does not exist or is hidden."""
     try:
         fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -89,7 +87,7 @@ def _status(process: int) -> tuple[str, int] | None:
 
 
 def _is_there(process: int) -> bool:
-    """Tell whether a process may be there, of whatever user."""
+    """Tell whether a process may exist, for any user."""
     try:
         os.kill(process, 0)  # sends nothing
     except (ProcessLookupError, OverflowError):
@@ -103,7 +101,6 @@ _SET_MS: Final = 60_000
 
 
 def wall_clock_ms() -> int:
-    """Return the time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -125,7 +122,7 @@ class StampClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the machine's clock is ahead of the broker's, as far as is known."""
+        """How far the machine's clock is ahead of the broker's, in ms; 0 while unknown."""
         return self._ahead_ms
 
     def now_ms(self) -> int:
@@ -135,18 +132,17 @@ class StampClock:
         return now_ms - self._ahead_ms
 
     def correct(self, broker_ms: int) -> None:
-        """Take note of the time at a broker."""
         now_ms = self._wall_ms()
         self._ahead_ms = now_ms - broker_ms
         self._set_at_ms = self._set_ms(now_ms)
 
     def _set_ms(self, now_ms: int) -> float:
-        """Return what changes only when the machine's clock is set."""
+        """Return a value that changes only when the machine's clock is set."""
         return now_ms - self._steady_s() * 1000
 
 
 def report_failure(task: asyncio.Task[None], on_failure: Callable[[Exception], None]) -> None:
-    """Call `on_failure` with the exception that a task ends with; not if it is cancelled."""
+    """Call `on_failure` with the exception that ends a task, unless it is cancelled."""
 
     def report(ended: asyncio.Task[None]) -> None:
         if not ended.cancelled() and (error := ended.exception()) is not None:
@@ -185,7 +181,7 @@ def user_folder(
 
 
 def beside(work: Callable[[], T], name: str) -> Future[T]:
-    """Do work in a thread that nobody has to wait for, not even the end of the process."""
+    """Do work in a thread for which nobody has to wait, not even the end of the process."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -199,7 +195,7 @@ def beside(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def sync(path: Path) -> None:
-    """Return once the bytes of a file, or the names in a folder, outlast a power cut."""
+    """Return once a file's bytes, or a folder's names, outlast a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -208,7 +204,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, whose names outlast a power cut; one may be there."""
+    """Make a folder and its parents, unless they exist. Their names outlast a power cut."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):

@@ -39,31 +39,30 @@ REFUSED_EXIT_CODE: Final = 2
 FAILED_EXIT_CODE: Final = 3
 """The program could not do its work."""
 NOTHING_USABLE_EXIT_CODE: Final = 4
-"""All rows of a bounded run were quarantined: it did its work, and nothing came of it."""
+"""A bounded run quarantined all its rows: it did its work without a result."""
 INTERRUPTED_EXIT_CODE: Final = 130
-"""Ctrl-C, as shells have it: 128 and the signal's number."""
+"""Ctrl-C. As in shells, it is 128 and the signal's number."""
 
 UsageError, _ClickError = typer.BadParameter.__mro__[1:3]
-"""What the command line raises of its own; typer has no public names for them."""
+"""Errors of the command line itself. typer has no public names for them."""
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
 _name: ContextVar[str] = ContextVar("name", default="")
 
 
 def is_debugging() -> bool:
-    """Return whether `--debug` was given."""
     return _debug.get()
 
 
 def complain(text: str) -> None:
-    """Tell on standard error what went wrong, each line behind the program's name."""
+    """Print to standard error, each line behind the program's name."""
     name = _name.get()
     for line in text.splitlines():
         typer.echo(f"{name}: {line}" if name else line, err=True)
 
 
 def take_stdout() -> TextIO:
-    """Take standard output; what anybody else prints goes to standard error from then on."""
+    """Take standard output. All other prints go to standard error from now on."""
     sys.stdout.flush()
     taken = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -72,7 +71,7 @@ def take_stdout() -> TextIO:
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """While the block runs, send what it prints to standard error."""
+    """Send everything that the block prints to standard error."""
     with take_stdout() as taken:
         try:
             yield
@@ -88,11 +87,10 @@ def run_program(
     errors: tuple[type[Exception], ...],
     examples: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Run the command line of a program, and end the process with its status."""
     _debug.set(False)
     _name.set(name)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # As standard error does by itself: what is printed quotes what others have written.
+        # As standard error itself does: messages quote foreign text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if refusal := refusal_of_namesake():
@@ -114,13 +112,12 @@ def run_program(
                 traceback.print_exc()
         sys.exit(FAILED_EXIT_CODE)
     finally:
-        # From here on a Ctrl-C would only show a traceback of the interpreter's own end.
+        # From here on Ctrl-C would only show a traceback of the interpreter's shutdown.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def sentence(error: Exception, *, errors: tuple[type[Exception], ...]) -> str:
-    """Return what to tell a user of an exception."""
     if isinstance(error, errors):
         return str(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and _has_no_folder():
@@ -144,14 +141,13 @@ def _has_no_folder() -> bool:
 
 
 def command_of(app: typer.Typer, examples: Mapping[str, str]) -> Any:
-    """Return the command line of a program, with what all commands have."""
     command = typer.main.get_command(app)
     _complete(command, (), _flags(), examples)
     return command
 
 
 def _flags() -> list[Any]:
-    """Return the flags that each command has, as typer makes them."""
+    """Return the flags of each command, in the form that typer makes."""
 
     def template(
         debug: Annotated[
@@ -177,7 +173,7 @@ def _flags() -> list[Any]:
             ),
         ] = False,
     ) -> None:
-        """Has no other use."""
+        """Do nothing: only its parameters are used."""
 
     app = typer.Typer(add_completion=False)
     app.command()(template)
@@ -203,7 +199,7 @@ def _complete(
     command.params += flags
     for flag in command.params:
         if getattr(flag, "is_flag", False):
-            flag.metavar = ""  # it takes no value, so it has no type to be shown
+            flag.metavar = ""  # it takes no value, so it shows no type
     example = examples.get(" ".join(words))
     if example is not None:
         command.epilog = f"Example: {example}"
@@ -255,7 +251,7 @@ class ImportedCommands(Mapping[str, Any]):
 
 
 def _refuse(error: Any) -> NoReturn:
-    """End with what is wrong about the words that were given; without words, with the help."""
+    """End with the error in the words; without any words, end with the help."""
     context = getattr(error, "ctx", None)
     said = error.format_message()
     if said and context is not None and isinstance(error, UsageError):

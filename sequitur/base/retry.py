@@ -57,11 +57,11 @@ class Backoff:
 
 
 Passes: TypeAlias = "Callable[[Exception], str | None]"
-"""Why an error is expected to pass; None of one that is not."""
+"""Return why an error is expected to pass, None if it is not."""
 
 
 def any_of(*kinds: type[Exception]) -> Passes:
-    """Return what says that errors of some kinds pass, in their own words."""
+    """Return a test that says that errors of some kinds pass, in their own words."""
     return lambda error: str(error) if isinstance(error, kinds) else None
 
 
@@ -76,20 +76,20 @@ def _loop_s() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Asks again, after growing pauses, while what fails is expected to pass."""
+    """Asks again after growing pauses, while the failure is expected to pass."""
 
     patience_s: float = math.inf  # how long, from the first question on
     most: float = math.inf  # how often
     backoff: Backoff = Backoff(initial_ms=50, maximum_ms=2_000, jitter=0)
     random: Callable[[], float] = lambda: 0.5
-    # before a pause: why, and for how many seconds more at most
+    # called before a pause with the reason, and with the longest remaining time in seconds
     tell: Callable[[str, float], object] = lambda _why, _left_s: None
-    # once there is an answer, where a pause was told of: after how many seconds
+    # called when an answer comes after a reported pause, with the seconds since the first question
     tell_over: Callable[[float], object] = lambda _waited_s: None
     told_after_s: float = 0.0  # a shorter wait is not worth a line
     told_each_s: float = 0.0
-    wait: Callable[[float], bool] = _sleep  # whether to stop; of `run` alone
-    clock: Callable[[], float] | None = None  # by default that of threads, or of the event loop
+    wait: Callable[[float], bool] = _sleep  # returns whether to stop; only `run` uses it
+    clock: Callable[[], float] | None = None  # by default the clock of threads or of the event loop
 
     def run(self, ask: Callable[[], T], passes: Passes, begun_s: float | None = None) -> T:
         """Return the answer to a question; raise what does not pass, or not in time.
@@ -106,8 +106,8 @@ class Retry:
             else:
                 attempts.succeed()
                 return answer
-            # No longer handled: a call of confluent_kafka that raises while another error is
-            # handled never lets go of that one, nor of all that the frames around it refer to.
+            # The error is no longer being handled here: if confluent_kafka raises while another
+            # error is handled, it keeps that error and all objects of its frames for good.
             try:
                 pause_s = attempts.pause_s(passes(failed))
                 if pause_s is None or self.wait(pause_s):
@@ -132,12 +132,12 @@ class Retry:
                 return answer
 
     def attempts(self, clock: Callable[[], float] | None = None) -> Attempts:
-        """Return attempts at one thing, for a loop of its own; by the event loop's clock."""
+        """Return attempts for a caller's own loop, by the event loop's clock."""
         return Attempts(self, clock or _loop_s)
 
 
 class Attempts:
-    """Attempts at one thing; of those without a beginning patience counts from a failure on."""
+    """Attempts at one thing. If they have no beginning, patience counts from a failure on."""
 
     def __init__(
         self, retry: Retry, clock: Callable[[], float], begun_s: float | None = None
@@ -149,13 +149,13 @@ class Attempts:
         self._told_s: float | None = None
 
     def succeed(self) -> None:
-        """Take note of a success: patience begins again."""
+        """Note a success: patience begins again."""
         if self._told_s is not None and self._begun_s is not None:
             self._retry.tell_over(self._clock() - self._begun_s)
         self._failures, self._begun_s, self._told_s = 0, None, None
 
     def pause_s(self, why: str | None) -> float | None:
-        """Return how long to wait after a failure; None: it does not pass, or patience is over."""
+        """Return how long to wait after a failure; None if it does not pass or patience is over."""
         retry, now_s = self._retry, self._clock()
         if self._begun_s is None:
             self._begun_s = now_s
@@ -189,7 +189,7 @@ _BETWEEN_RESTARTS: Final = Backoff(initial_ms=1_000, maximum_ms=60_000, jitter=0
 _BRIEFLY_S: Final = 30.0
 _TOLD_EACH_S: Final = 30.0
 _TOLD_AFTER_S: Final = 1.0
-"""A leader that moves is not worth a line."""
+"""A shorter wait, such as a leader's move, is not worth a log line."""
 
 
 def print_line(line: str) -> None:
@@ -198,12 +198,12 @@ def print_line(line: str) -> None:
 
 
 def brief_outages() -> Outages:
-    """Return outages for requests outside of a job: half a minute, and nothing logged."""
+    """Return outages for requests outside of a job: half a minute of patience, and no log."""
     return Outages(_BRIEFLY_S, 0, wait=_sleep, tell=len)
 
 
 class Outages:
-    """How long to wait for what is expected to pass, and how much of that is left."""
+    """How long to wait for failures that are expected to pass, and how much of that is left."""
 
     def __init__(
         self,
@@ -234,14 +234,13 @@ class Outages:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the job has been waiting now; 0 when it is not."""
-        # Steps that are staged and steps that go out wait side by side.
+        """How long the job has been waiting now; 0 if it is not waiting."""
+        # Steps that are staged wait beside steps that go out.
         since_s = min(self._waits.copy().values(), default=None)
         return 0.0 if since_s is None else self._clock() - since_s
 
     @property
     def is_over(self) -> bool:
-        """Whether waiting is to be given up."""
         return self._wait(0)
 
     def as_one(self) -> Outages:
@@ -254,7 +253,7 @@ class Outages:
         return one
 
     def outlast(self, ask: Callable[[], T], passes: Passes) -> T:
-        """Return the answer to a question; ask again while what fails is expected to pass."""
+        """Return the answer to a question. Ask again while the failure is expected to pass."""
         begun_s, this = self._begun_s, object()
         if begun_s is None:
             begun_s = self._clock()
@@ -275,11 +274,11 @@ class Outages:
         self.tell(f"Kafka answers again, after {waited_s:.0f} s")
 
     def step_is_done(self) -> None:
-        """Note that a step is done: all restarts are allowed again."""
+        """Note that a step is done, so that all restarts are allowed again."""
         self._fruitless = 0
 
     def may_restart(self, why: str) -> bool:
-        """Wait before the query is restarted; False when no restart is left, or it is to stop."""
+        """Wait before a restart of the query; False if none is left or the job has to stop."""
         if self._fruitless >= self._restarts:
             return False
         self._fruitless += 1
@@ -292,7 +291,7 @@ class Outages:
         return not self.pause(pause_s)
 
     def pause(self, seconds: float) -> bool:
-        """Wait; whether waiting is to be given up."""
+        """Wait; return whether to give up waiting."""
         this = object()
         self._waits[this] = self._clock()
         try:

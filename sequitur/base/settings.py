@@ -71,13 +71,13 @@ __all__ = [
 
 ENVIRONMENT_PREFIX: Final = "SEQUITUR_"
 SECTION_NAMES: Final = ("kafka", "broker", "producer", "produce", "reorder", "process")
-"""Every section any of our programs knows; a program may use a subset."""
+"""Every section of any of our programs. A program may use a subset."""
 
 _NOT_SETTINGS: Final = frozenset(
     {
         "SEQUITUR_CACHE",
         "SEQUITUR_IVY_SETTINGS",
-        # Of the tests:
+        # Variables of the tests:
         "SEQUITUR_CURSOR_OPERATIONS",
         "SEQUITUR_DRIVER_KILL_ROUNDS",
         "SEQUITUR_KILL_EVENTS",
@@ -133,7 +133,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_utf_8(cls, value: Any, about: ValidationInfo) -> Any:
-        """Refuse text that no broker and no file takes: a byte of another encoding, most often."""
+        """Raise if text is not UTF-8: no broker and no file takes a byte of another encoding."""
         may_be_path = Path in {type(value), *_parts(cls.model_fields[str(about.field_name)])}
         if not may_be_path and any(encodable(text) != text for text in _texts(value)):
             raise ValueError("expected UTF-8, and no half of a surrogate pair")
@@ -146,12 +146,11 @@ class Section(BaseModel):
 
 
 def _parts(info: FieldInfo) -> tuple[Any, ...]:
-    """Return the types that a setting may have."""
     return (info.annotation, *get_args(info.annotation))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a value as a file, a variable or a program gives it."""
+    """Yield the texts in a value from a file, a variable or a program."""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, str):
@@ -180,7 +179,6 @@ def load_settings(
     environ: Mapping[str, str],
     flags: Mapping[str, Any],
 ) -> S:
-    """Read the settings of one program."""
     sections = _sections(model)
     values: _Values = {name: {} for name in sections}
     for layer in (
@@ -201,29 +199,28 @@ def load_settings(
 
 
 def flag_name(field: str) -> str:
-    """Return the flag of a field: `idle_timeout` is given as `--idle-timeout`."""
+    """Return the flag of a field: `--idle-timeout` for `idle_timeout`."""
     return "--" + field.replace("_", "-")
 
 
 def environment_name(section: str, field: str) -> str:
-    """Return the environment twin of a setting."""
     return f"{ENVIRONMENT_PREFIX}{section}_{field}".upper()
 
 
 def is_secret(info: FieldInfo) -> bool:
-    """Return whether a setting is secret, and so has no flag: flags show in process lists."""
+    """Return whether a setting is secret. It then has no flag, since process lists show flags."""
     return SecretStr in _parts(info)
 
 
 def fields_of(model: type[Settings]) -> Iterator[tuple[str, str, FieldInfo]]:
-    """(section, field, description) of every setting of a program, in the order written."""
+    """Yield (section, field, description) of every setting of a program, in the order written."""
     for section, section_model in _sections(model).items():
         for field, info in section_model.model_fields.items():
             yield section, field, info
 
 
 def former_names(model: type[Settings]) -> dict[str, str]:
-    """Return the names that settings of a program had before, and the names of today."""
+    """Return the present name of each setting that had another name before."""
     return {old: new for one in _sections(model).values() for old, new in one.former.items()}
 
 
@@ -309,7 +306,7 @@ def _is_of_a_service(variable: str, environ: Mapping[str, str]) -> bool:
         name.removesuffix(_SERVICE_HOST) for name in environ if name.endswith(_SERVICE_HOST)
     )
     ends = (variable.removeprefix(service) for service in services if variable.startswith(service))
-    # `<SERVICE>_PORT` is an address then, and may be a setting of ours otherwise.
+    # `<SERVICE>_PORT` is an address then; otherwise it may be one of our settings.
     return any(
         _OF_A_SERVICE.fullmatch(end) and (end != "_PORT" or "://" in environ[variable])
         for end in ends
@@ -339,7 +336,7 @@ def _hint(name: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
 
 
 def _explain(details: ErrorDetails, sections: Mapping[str, type[Section]]) -> str:
-    """Return a pydantic error as a sentence with the setting, its value and what was expected."""
+    """Return a pydantic error as a sentence with the setting, its value and what is expected."""
     path = [str(part) for part in details["loc"]]
     name = ".".join(path)
     if details["type"] == "extra_forbidden":

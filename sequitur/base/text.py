@@ -10,12 +10,12 @@ from __future__ import annotations
 
 
 def encodable(text: str) -> str:
-    r"""Return text that UTF-8 can hold: half a surrogate pair becomes its escape, `\ud83d`."""
+    r"""Return text in UTF-8's range: half a surrogate pair becomes its escape, `\ud83d`."""
     return str.encode(text, errors="backslashreplace").decode()
 
 
 def said_by(error: BaseException) -> str:
-    """Return the text of an exception, also of one that fails to give its text."""
+    """Return an exception's text, or a substitute if it fails to give one."""
     try:
         return encodable(str(error))
     except Exception:  # noqa: BLE001 - its class may be anybody's
@@ -23,10 +23,8 @@ def said_by(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return the name of an exception's class, and its text."""
     return f"{encodable(type(error).__name__)}: {said_by(error)}"
 
 
 def renamed(former: str, today: str) -> str:
-    """Return what to tell who uses a command's former name."""
     return f"`{former}` is called `{today}` now. The former name works until 0.1.0 is released"

@@ -29,9 +29,9 @@ from sequitur.errors import EventTimeSpecError
 
 MAX_EVENT_TIME_MS: Final = 2**63 - 1
 BEFORE_ALL_TIME_MS: Final = -1
-"""The frontier before it first moves: event times are >= 0, so nothing is at it or behind it."""
+"""The frontier before its first move. Event times are >= 0, so none is at or behind it."""
 FORMAT_BEGINS: Final = " as "
-"""In a setting, stands before the format of what the text before it names."""
+"""In a setting, this stands between a name and the format of what it names."""
 
 # ASCII digits only: [0-9] and not \d.
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
@@ -76,9 +76,9 @@ class TimeUnit(StrEnum):
 
 
 AUTO_LIMITS: Final = ((TimeUnit.S, 10**11), (TimeUnit.MS, 10**14), (TimeUnit.US, 10**17))
-"""Numbers below a limit, and not below the one before it, have its unit; greater ones are ns."""
+"""Numbers below a limit, and not below the one before it, have its unit; larger ones are ns."""
 UNITS: Final = (TimeUnit.S, TimeUnit.MS, TimeUnit.US, TimeUnit.NS)
-"""Each is a thousandth of the one before it."""
+"""Each unit is a thousandth of the one before it."""
 
 _DIRECTIVES: Final = {
     "Y": ("year", "([0-9]{4})"),
@@ -96,11 +96,9 @@ _KNOWN: Final = " ".join(f"%{letter}" for letter in _DIRECTIVES)
 
 @dataclass(frozen=True, slots=True)
 class TimeForm:
-    """A form of `strptime`."""
-
     text: str
     pattern: str  # a regular expression without its end; a group for each part
-    # what the groups are, in their order: year, month, day, hour, minute, second, fraction or zone
+    # the groups in order: year, month, day, hour, minute, second, fraction or zone
     parts: tuple[str, ...]
     has_month_name: bool  # whether the month is a name and not a number
 
@@ -133,7 +131,7 @@ class TimeForm:
         return cls(text, pattern, tuple(parts), "%b" in text.replace("%%", ""))
 
     def as_iso(self, text: str) -> str | None:
-        """Rewrite a text of this form as an ISO 8601 time; None of any other."""
+        """Rewrite a text of this form as an ISO 8601 time; None for any other text."""
         match = re.match(self.pattern + r"\Z", text)
         if match is None:
             return None
@@ -213,7 +211,7 @@ class TimeFormat:
         number = max(-float(MAX_EVENT_TIME_MS), min(number, float(MAX_EVENT_TIME_MS)))
         match self._unit_of(number):
             case TimeUnit.S:
-                # By microseconds: 1700000000.123 as a double is a little less than that.
+                # Count in microseconds: 1700000000.123 as a double is a little too small.
                 found = math.floor(round(number * 1e6) / 1e3)
             case TimeUnit.US:
                 found = math.floor(number / 1e3)
@@ -243,7 +241,7 @@ def split_format(text: str) -> tuple[str, TimeFormat]:
 
 
 def iso_ms(text: str) -> int | None:
-    """Return epoch ms of an ISO 8601 time; None of any other text."""
+    """Return an ISO 8601 time in epoch ms; None for any other text."""
     match = _ISO.match(text)
     if match is None:
         return None
@@ -261,7 +259,7 @@ def iso_ms(text: str) -> int | None:
 
 
 def _days(match: re.Match[str]) -> int | None:
-    """Return the days since 1970 of a date; None where there is no such date."""
+    """Return a date's days since 1970; None if there is no such date."""
     year = int(match["year"])
     try:
         if match["month"] is not None:
@@ -279,7 +277,7 @@ def _days(match: re.Match[str]) -> int | None:
 
 
 def _offset_s(match: re.Match[str]) -> int | None:
-    """Return how far a zone is ahead of UTC; None where it is none."""
+    """Return how many seconds a zone is ahead of UTC; None if it is invalid."""
     digits = (match["zone"] or "").replace(":", "").ljust(6, "0")
     hours, minutes, seconds = int(digits[:2]), int(digits[2:4]), int(digits[4:])
     offset_s = hours * 3_600 + minutes * 60 + seconds

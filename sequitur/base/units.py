@@ -18,7 +18,7 @@ _DURATION_UNIT_MS: Final = {
     "d": 86_400_000,
 }
 _LONGEST: Final = timedelta(days=36_500)
-"""Longer ones overflow the clocks of the system that wait for them."""
+"""Longer durations overflow the system's clocks that wait for them."""
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB)?\s*", re.ASCII)
 _SIZE_UNIT_BYTES: Final = {
     "B": 1,
@@ -60,12 +60,12 @@ def _parse_size(value: object) -> object:
 
 
 def milliseconds(duration: timedelta) -> int:
-    """Whole milliseconds of `duration`, rounded down."""
+    """Return whole milliseconds, rounded down."""
     return duration // timedelta(milliseconds=1)
 
 
 def format_duration(duration: timedelta) -> str:
-    """`duration` in the largest unit that keeps it a whole number, as settings take it: '10 s'."""
+    """Return a duration in the largest unit that keeps it whole, as settings take it: '10 s'."""
     value_ms = milliseconds(duration)
     for unit in ("d", "h", "min", "s"):
         if value_ms and value_ms % _DURATION_UNIT_MS[unit] == 0:
@@ -86,7 +86,7 @@ Size = Annotated[int, BeforeValidator(_parse_size), Field(ge=0)]
 
 
 def split(value: object) -> object:
-    """Return the parts of a text that commas divide, without blanks around them."""
+    """Return the parts between a text's commas, without surrounding blanks."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
@@ -98,7 +98,7 @@ MAX_PORT: Final = 65_535
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read `HOST:PORT`; an IPv6 host stands in brackets, port 0 is any free one."""
+    """Read `HOST:PORT`. An IPv6 host stands in brackets, and port 0 is any free one."""
     host, _, port = text.rpartition(":")
     if text.startswith("//"):
         raise ValueError(f"{text!r}: expected HOST:PORT, without slashes")

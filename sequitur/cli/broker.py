@@ -135,7 +135,6 @@ def _other_broker(broker: EmbeddedBroker) -> str | None:
 
 
 def _answers() -> bool:
-    """Ask the broker that the environment names, by the environment's settings."""
     kafka = load_settings(BrokerAddress, config=None, environ=os.environ, flags={}).kafka
     try:
         require_broker(kafka)

@@ -25,7 +25,7 @@ _PLACES: Final = {
     "setup": "sequitur.cli.setup:setup",
     "demo": "sequitur.cli.setup:demo",
 }
-"""Module and name of each command, a function or a Typer."""
+"""Module and name of each command, which is a function or a Typer."""
 
 _NAMES_OF_TODAY: Final = {"run": "process", "watch": "maintain"}
 
@@ -78,14 +78,14 @@ EXAMPLES: Final = {
     "topic set-thresholds": "sequitur topic set-thresholds orders --slow-age 10m",
     "topic remove-thresholds": "sequitur topic remove-thresholds orders",
 }
-"""By the words of the command."""
+"""Examples by the words of the command."""
 
 
 class RenamedCommands(TyperGroup):
-    """Commands, some of which had another name before 0.1.0: that is understood, but not shown."""
+    """Commands with names from before 0.1.0, which still work but are not shown."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the first word names, today or before."""
+        """Return the command for the first word, which may be a former name."""
         former, today = args[0], _NAMES_OF_TODAY.get(args[0])
         if today is not None and today in self.commands:
             complain(renamed(f"{ctx.command_path} {former}", f"{ctx.command_path} {today}"))
@@ -94,8 +94,6 @@ class RenamedCommands(TyperGroup):
 
 
 class ProgramCommands(RenamedCommands):
-    """All commands of the program."""
-
     commands: Any
 
     def __init__(self, **params: Any) -> None:

@@ -20,13 +20,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, not a table")]
 
 
 class KafkaJob(Settings):
-    """What these commands need."""
-
     kafka: KafkaSettings
 
 
 def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor:
-    """Return what asks Kafka."""
     from sequitur.consumer.subscription.backlog import Surveyor  # noqa: PLC0415
     from sequitur.kafka.broker_check import require_broker  # noqa: PLC0415
 
@@ -35,7 +32,6 @@ def surveyor_of(settings: KafkaJob, *, replication_factor: int = -1) -> Surveyor
 
 
 def table_console(narrowest: int, *, stderr: bool = False) -> Console:
-    """Return a console that is wide enough for a table."""
     console = Console(stderr=stderr)
     if console.is_terminal:
         return console
@@ -47,7 +43,7 @@ def echo_json(document: object) -> None:
 
 
 def plain(raw: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes as a plain value: as text, or in base64 where they are none."""
+    """Return bytes as plain text, or in base64 if they are not text."""
     if raw is None:
         return None
     try:
@@ -57,7 +53,7 @@ def plain(raw: bytes | None) -> str | dict[str, str] | None:
 
 
 def shown(value: str | dict[str, str] | None) -> Text:
-    """Return others' text as it is, without markup or a terminal's control sequences."""
+    """Return foreign text unchanged, without markup or a terminal's control sequences."""
     if value is None:
         return Text("-")
     text = " ".join(*value.items()) if isinstance(value, dict) else value

@@ -49,8 +49,6 @@ _PATH_SEPARATOR: Final = " > "
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that the process job gave up."""
-
     partition: int  # where it is in the dead-letter topic
     offset: int
     reason: str  # why its last attempt failed; one of `FailReason`, or of a newer version
@@ -58,7 +56,7 @@ class DeadLetter:
     attempts: int  # how often it was tried
     path: tuple[str, ...]  # the components that the failed tuple had come through
     topology: str  # the topology of these components
-    subscription: str  # the subscription whose receivers gave it up; empty where a job did
+    subscription: str  # the subscription whose receivers gave it up; empty if a job did
     failed_at_ms: int  # when it was given up, epoch milliseconds
     event_time_ms: int
     source: Place
@@ -66,21 +64,21 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
-    # where in the job's checkpoint the event is whole, if it is too large for the topic: value and
-    # headers, and maybe key and detail, are not here then
+    # where the whole event is in the job's checkpoint, if it is too large for the topic: value and
+    # headers are then missing here, and maybe key and detail
     file: str | None = None
-    # the bolt that made it by itself; None of an event. Its value is then its values as text, and
-    # what is given back is only in the file
+    # the bolt that made it without an input; None for an event. Its value is then its values as
+    # text, and only the file can give it back
     component: str | None = None
-    stream: str | None = None  # the stream that it was emitted to; None of an event
-    # key and value that are given back, as the file has them
+    stream: str | None = None  # the stream that it was emitted to; None for an event
+    # the key and value to give back, as in the file
     kept: tuple[bytes | None, bytes | None] | None = None
 
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
         reason, path = _text(record, DEAD_REASON_HEADER), _text(record, DEAD_PATH_HEADER, "")
         topic, file = _text(record, SOURCE_TOPIC_HEADER), _file(record)
-        is_made = "/" in topic  # no topic is called so
+        is_made = "/" in topic  # no topic has such a name
         if is_made and file is None:
             raise _none_of(record, f"{topic!r} is not a topic, and no file has a tuple of a bolt")
         return cls(
@@ -109,15 +107,15 @@ class DeadLetter:
         )
 
     def whole(self, checkpoint: Location) -> Self:
-        """Return the dead letter with the whole event, from the job's checkpoint if it is there."""
+        """Return the dead letter with the whole event from the job's checkpoint, if it is there."""
         if self.file is None:
             return self
-        # A base installation has no Arrow, and lists dead letters of subscriptions.
+        # A base installation has no Arrow, but lists subscriptions' dead letters.
         from sequitur.pipelines.rows.oversized import read_oversized  # noqa: PLC0415
 
         key, value, headers, detail, place = read_oversized(checkpoint, self.file)
         if self.component is not None:
-            # What anybody may have written into the topic decides nothing about what is unpickled.
+            # Anybody may write into the topic, so its records must not decide what is unpickled.
             if place != self.source:
                 raise CheckpointError(
                     f"dead letter {self.partition}:{self.offset} is of {self.source}, and its file "
@@ -130,12 +128,11 @@ class DeadLetter:
 
     @property
     def error(self) -> str:
-        """The most telling line of the detail: the last, as a traceback ends with the exception."""
+        """The detail's most telling line: the last, since a traceback ends with the exception."""
         lines = self.detail.strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     def listed(self) -> dict[str, Any]:
-        """Return the fields that a list shows, as plain values."""
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -153,7 +150,7 @@ class DeadLetter:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as plain values; bytes that are no text are base64."""
+        """Return all fields as plain values. Bytes that are not text become base64."""
         return {
             **self.listed(),
             "topology": self.topology,
@@ -167,14 +164,13 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Selection:
-    """Which dead letters are selected, and how many records are none."""
+    """The selected dead letters, and the number of records that are no dead letters."""
 
     reason: str | None = None  # only those with this reason
     key: bytes | None = None  # only those with this key
-    foreign: int = 0  # how many records so far are no dead letters: another program wrote them
+    foreign: int = 0  # how many records so far came from another program and are no dead letters
 
     def of(self, records: Iterable[TopicRecord]) -> Iterator[DeadLetter]:
-        """Yield the selected dead letters among records."""
         for record in records:
             try:
                 letter = DeadLetter.of(record)

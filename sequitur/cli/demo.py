@@ -51,7 +51,7 @@ _COLOURS: Final = ("#3b6fb6", "#d1702a", "#3a9a6b", "#8a5cb0", "#b0413e")
 _LIMIT: Final = "#777777"
 _NARROWEST: Final = 2.2
 _WIDER: Final = 3.5
-"""Points that a producer is drawn wider than the next, where one hides the other."""
+"""How many points wider a producer is drawn than the next, where one hides the other."""
 
 Runner = Literal["spark", "local"]
 INPUT_TOPIC: Final = "cpu-readings"
@@ -60,21 +60,21 @@ OUTPUT_TOPICS: Final[Mapping[Runner, str]] = {
     "local": "cpu-readings.local",
 }
 SEND_DELAYS_S: Final = (0.0, 1.5, 4.0)
-"""How long each daemon delays a reading: less than the job's delay, so that none is late."""
+"""How long each daemon delays a reading: less than the job's delay, so none is late."""
 
 _COUNTS: Final = ("read", "released", "late", "quarantined", "held", "lost", "duplicates")
 _TITLES: Final[Mapping[Runner, str]] = {"spark": "on Spark", "local": "local runner"}
 _EVENT_TIME: Final = "json:occurred_at"
 _PARTITIONS: Final = 4
 _ROWS_A_BATCH: Final = 2_500
-"""Small, so that the job restores order over several batches and not by one sort."""
+"""It is small, so that the job restores order over several batches and not by one sort."""
 _IDLE_TIMEOUT: Final = "1 s"
-"""Short, as a machine with two CPUs leaves two of the four partitions empty."""
+"""It is short, since a machine with two CPUs leaves two of the four partitions empty."""
 _DAEMON_GRACE_S: Final = 300.0
 _JOB_TIMEOUT_S: Final = 600.0
 _LOG_LINES: Final = 5
 _SAID_BY_EACH_JVM: Final = "WARNING: Using incubator modules"
-"""Spark has its JVM use one, and no option has the JVM keep it to itself."""
+"""Spark's JVM uses one, and no option silences the warning."""
 
 
 def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoReport:
@@ -88,7 +88,7 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
         MissingExtraError: Spark, matplotlib or cloudpickle is not installed.
     """
     delay_ms = _milliseconds(delay)
-    spark_home()  # what is missing is told before anything is started
+    spark_home()  # raise for missing parts before anything starts
     load("matplotlib", _PICTURE)
     load("cloudpickle", "the demo's job without Spark")
     with (
@@ -118,12 +118,10 @@ def run_demo(*, seconds: float, rate_hz: float, delay: str, plot: Path) -> DemoR
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The result of the demo. All counts are of events."""
-
     sent: int  # events the daemons report as persisted
     before: TopicReport  # the check of the input topic
     runners: Mapping[Runner, RunnerReport]  # what the job did, by the name of its runner
-    differing: int  # rows of one ordered topic that the other does not have at the same place
+    differing: int  # rows of one ordered topic that the other lacks at the same place
     problems: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -138,7 +136,7 @@ class DemoReport:
 
 @dataclass(frozen=True, slots=True)
 class RunnerReport:
-    """What the job did on one runner. All counts are of events."""
+    """The job's result on one runner. All counts are of events."""
 
     seconds: float  # from the command to its end
     read: int
@@ -146,7 +144,7 @@ class RunnerReport:
     late: int  # events in the late topic
     quarantined: int  # events in the quarantine topic
     held: int  # events the job still held when it ended
-    lost: int  # events of the input topic that are in none of the three
+    lost: int  # events of the input topic that are in no output topic
     duplicates: int  # records beyond the first of their event id, over the three
     after: TopicReport  # the check of the ordered topic
 
@@ -170,7 +168,7 @@ class RunnerReport:
 
 
 def print_report(report: DemoReport, console: Console) -> None:
-    """Print the report as a table, and below it the claims that failed."""
+    """Print the report as a table, with the failed claims below it."""
     table = Table(title="From arrival order to event-time order", title_justify="left")
     table.add_column("events")
     for runner in report.runners:
@@ -215,7 +213,7 @@ def _broker(folder: str) -> Iterator[KafkaSettings]:
 
 @contextlib.contextmanager
 def _limit(timeout_s: float, what: str) -> Iterator[float]:
-    """Name the program that took too long; the limit is for hangs, not for slow machines."""
+    """Raise an error that names the slow program. The limit is for hangs, not for slow machines."""
     try:
         yield timeout_s
     except subprocess.TimeoutExpired as error:
@@ -225,7 +223,7 @@ def _limit(timeout_s: float, what: str) -> Iterator[float]:
 def _run_daemons(
     environ: Mapping[str, str], folder: Path, *, seconds: float, rate_hz: float
 ) -> int:
-    """Run all daemons side by side; the number of events they report as persisted."""
+    """Run all daemons side by side; return how many events they report as persisted."""
     daemons: list[subprocess.Popen[str]] = []
     persisted = 0
     try:
@@ -270,9 +268,7 @@ def _log(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that has ended."""
-
-    counts: Mapping[str, int]  # those of its final report
+    counts: Mapping[str, int]  # the counts of its final report
     seconds: float  # from the command to its end
 
 
@@ -290,7 +286,7 @@ def _run_job(environ: Mapping[str, str], folder: Path, runner: Runner, *, delay:
         ).flags(),
     ]  # fmt: skip
     if runner == "spark":
-        # A minute's work does not make up for the cost of the JVM's optimising compiler.
+        # A minute's work does not pay for the JVM's optimising compiler.
         command += ["--conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"]
     begun = time.monotonic()
     with _limit(_JOB_TIMEOUT_S, f"the reorder job (runner {runner})") as timeout_s:
@@ -324,7 +320,7 @@ def _compare(
     figure.savefig(plot)
     rows, others = ordered["local"].rows, ordered["spark"].rows
     differing = sum(rows.get(place) != others.get(place) for place in rows.keys() | others.keys())
-    # Whether a row is late depends on what was read before it, and so on where batches end.
+    # Whether a row is late depends on the rows read before, and so on batch boundaries.
     may_differ = any(one.late for one in runners.values())
     claims = {
         f"{sent} events sent, but {before.records} in the topic": sent == before.records,
@@ -365,10 +361,10 @@ def _report(
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What the independent reader finds in a topic; nothing in one that does not exist."""
+    """What the independent reader finds in a topic; nothing in a missing one."""
 
     report: TopicReport
-    ids: Counter[bytes]  # how often each event is there, by its id
+    ids: Counter[bytes]  # how often each event is there, by event id
     arrivals: Sequence[Arrival]
     rows: Mapping[tuple[int, int], TopicRecord]  # by partition and place in it
 
@@ -406,7 +402,7 @@ def _say(line: str) -> None:
 
 
 def _milliseconds(delay: str) -> int | None:
-    """Return a delay; None for one that is learned."""
+    """Return a delay in ms; None for a delay that is learned."""
     if delay == "auto":
         return None
     try:
@@ -426,7 +422,7 @@ def plot_arrivals(
 
     The key is the one with the most events, so that the picture shows one order and not several.
     """
-    # Loaded here, as the command line must not wait for a plotting library it rarely needs.
+    # Imported here, so that the command line does not wait for a rarely used library.
     agg = load("matplotlib.backends.backend_agg", _PICTURE)
 
     figure: Figure = load("matplotlib.figure", _PICTURE).Figure(
@@ -460,8 +456,6 @@ def plot_arrivals(
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One event as it was found in a topic."""
-
     key: bytes
     producer: str
     offset: int  # its place in its partition
@@ -505,7 +499,7 @@ def _draw(
 
 
 def _draw_delay(axes: Axes, arrivals: Sequence[Arrival], start_ms: int, delay_ms: int) -> None:
-    """Draw how far behind the newest event of the order one may be without being late."""
+    """Draw how far an event may be behind the newest one in the order without being late."""
     times = (arrival.event_time_ms - start_ms for arrival in arrivals)
     newest = [time_ms / 1000 for time_ms in accumulate(times, max)]
     limits = [max(0.0, time_s - delay_ms / 1000) for time_s in newest]

@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 
 SHOWN_DELAYS_MS: Final = (1_000, 5_000, 10_000, 60_000)
 _QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.01, "p99_9_ms": 0.001}
-"""Each with the share of records that are later."""
+"""Each quantile with the share of records that are later."""
 _MANY: Final = 0.1
 _SAMPLE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late records are against the frontier of a job without delay; 0 where it is on time."""
+    """How late records are against the frontier of a job without delay; 0 if on time."""
 
     records: int
-    unusable: int  # records of these without a usable event time, of which nothing more is known
+    unusable: int  # the part of these records without a usable event time
     p50_ms: int
     p99_ms: int
     p99_9_ms: int
@@ -69,38 +69,36 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class DelayOutcome:
-    """What a job with a delay does to the records that have a usable event time."""
+    """What a job with a delay does to the records with a usable event time."""
 
     delay_ms: int
-    in_order: int  # records that it releases in the order of their key
+    in_order: int  # records that it releases in the order of their keys
     late: int  # all others
-    rescued: int  # those in order that came too late for the delay, but not for their key
+    rescued: int  # records in order that came too late for the delay, but not for their key
 
     @property
     def share(self) -> float:
-        """The part of the records that is in order."""
+        """The share of the records that are in order."""
         return self.in_order / (self.in_order + self.late)
 
 
 @dataclass(frozen=True, slots=True)
 class DisorderReport:
-    """The result of `Disorder`."""
-
     records: int
     quarantined: Mapping[str, int]  # records without a usable event time, by reason
-    first_ms: int | None  # smallest and greatest timestamp of the records; None without any
+    first_ms: int | None  # smallest and greatest timestamp of the records; None without records
     last_ms: int | None
     partitions: Mapping[int, Lateness]
     together: Lateness
     delays: Sequence[DelayOutcome]
-    proposed: DelayOutcome | None  # None where no record has a usable event time
-    late_target: float  # the share of records that may come after the delay that is proposed
-    keys_followed: int  # one key in so many was followed, and what is said of late ones estimated
-    advice: str = ""  # what to write as event time where many records have none
+    proposed: DelayOutcome | None  # None if no record has a usable event time
+    late_target: float  # the share of records that may come after the proposed delay
+    keys_followed: int  # one key in so many was followed, so the counts of late ones are estimates
+    advice: str = ""  # which event time to write, if many records have none
 
     @property
     def usable(self) -> int:
-        """Records with a usable event time."""
+        """The records with a usable event time."""
         return self.records - sum(self.quarantined.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -141,7 +139,7 @@ class KeyTimes:
         return self.followed == 1 or crc32(key) % self.followed == 0
 
     def of(self, key: bytes) -> array[int] | None:
-        """Return the event times of a key that are known, the smallest first."""
+        """Return a key's known event times, the smallest first."""
         return self._times.get(key)
 
     def add(self, key: bytes, time_ms: int, *, out_ms: int, horizon_ms: int) -> None:
@@ -190,8 +188,6 @@ class KeyTimes:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of a partition."""
-
     heard_ms: int  # when its last event time came
     max_ms: int = BEFORE_ALL_TIME_MS
     is_told: bool = True  # whether the clock knows
@@ -321,7 +317,7 @@ class Disorder:
         return self._now_ms - seen.heard_ms < self._idle_timeout_ms
 
     def _advanced(self) -> int:
-        """Have the clock look at all partitions, and return the frontier."""
+        """Let the clock look at all partitions, and return the frontier."""
         for where, one in self._seen.items():
             if not one.is_told:
                 self._look({where: Look(0, 0, one.max_ms)}, one.heard_ms)
@@ -338,16 +334,16 @@ class Disorder:
         return self._clock.frontier_ms
 
     def _look(self, looks: Mapping[SourcePartition, Look], now_ms: int) -> None:
-        # A job that runs looks at partitions all the time, so all of it counts.
+        # A running job looks at partitions all the time, so all of it counts.
         self._clock = self._clock.looked_at(looks, now_ms=now_ms, longest_ms=LATENESS_LIMIT_MS)
 
     def _judge(self, key: bytes | None, time_ms: int, frontier_ms: int) -> None:
-        """Count with which delays a record is behind the frontier, and with which it is late."""
+        """Count the delays that put a record behind the frontier, and those that make it late."""
         frontiers: Any = np.maximum(self._flushed_ms, frontier_ms - self._delays)
         behind = is_behind(time_ms, frontiers)
         self._behind += behind
         if key is not None and not self._keys.is_followed(key):
-            return  # those that are followed count for it
+            return  # the followed keys stand for this one
         last, has_last = frontiers, np.zeros(len(frontiers), np.bool_)
         if key is not None and (known := self._keys.of(key)):
             times = np.frombuffer(known, np.int64)
@@ -384,14 +380,14 @@ class Disorder:
 
 
 def _learnable(policy: DelayPolicy) -> Iterator[int]:
-    """Yield the delays that `LatenessHistogram.delay_ms` may give."""
+    """Yield the delays that `LatenessHistogram.delay_ms` may return."""
     limits = (bin_limit_ms(number) for number in range(lateness_bin(policy.max_ms)))
     yield from (policy.min_ms, policy.max_ms)
     yield from (one for one in limits if policy.min_ms < one < policy.max_ms)
 
 
 def _histogram(seen: Iterable[_Seen]) -> LatenessHistogram:
-    """Return a histogram in which all records count alike, however old."""
+    """Return a histogram in which all records have the same weight, however old."""
     whole = LatenessHistogram()
     for one in seen:
         step = StepLateness(rows=one.usable, behind=one.late)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 NOTHING_SELECTED_EXIT_CODE: Final = 1
 _NARROWEST: Final = 160
-"""The list needs this many columns; a pipe has none, and rich would take 80."""
+"""The list needs so many columns. A pipe has none, and rich would take 80."""
 _SHOWN: Final = 100
 _NAMED: Final = 10
-"""So many letters that cannot be read are named in one error."""
+"""One error names so many letters that cannot be read."""
 
 dlq_app = typer.Typer(
     name="dlq",
@@ -167,7 +167,7 @@ def request(
     again: bool,
     all_or_none: bool,
 ) -> None:
-    """Write a request for dead letters into the job's checkpoint, and say what became of each."""
+    """Write a request for dead letters into the job's checkpoint, and print each one's result."""
     from sequitur.cli.dead_letters import request_rows  # noqa: PLC0415
     from sequitur.pipelines.topology.replays import (  # noqa: PLC0415
         ReplayedLetters,

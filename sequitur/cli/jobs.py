@@ -51,14 +51,12 @@ if TYPE_CHECKING:
     from sequitur.pipelines.ordering.opening import ProcessStage
 
 _NARROWEST: Final = 110
-"""The tables need this many columns; a pipe has none, and rich would take 80."""
+"""The tables need so many columns. A pipe has none, and rich would take 80."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The options of spark-submit itself."""
-
-    # spark master; None for that of Spark's own settings, or one on this machine
+    # spark master; None for the one in Spark's settings, or this machine
     master: str | None = field(
         default=None,
         metadata={
@@ -90,7 +88,7 @@ def run_job(
     arguments: Sequence[str] = (),
     process: ProcessStage | None = None,
 ) -> None:
-    """Run a job with these settings and flags on what its setting `runner` says."""
+    """Run a job with these settings and flags, on the runner in its settings."""
     if settings.reorder.runner == "spark":
         _submit(job, settings, options, spark, arguments=arguments, process=process)
         return
@@ -115,9 +113,9 @@ def _submit(
     arguments: Sequence[str],
     process: ProcessStage | None,
 ) -> None:
-    """Become spark-submit, running a job with these settings and flags."""
+    """Replace this process with spark-submit, which runs the job with these settings and flags."""
     try:
-        spark_home()  # who has no Spark is told of that, not of what it would bring
+        spark_home()  # report the missing Spark, not what it contains
     except MissingExtraError as error:
         raise MissingExtraError(
             f"{error}. Or run the job without Spark: --runner local (pip install "
@@ -153,7 +151,7 @@ def _submit(
 
 
 def secrets_of(settings: ReorderJob | ProcessJob) -> dict[str, str]:
-    """Return the settings that no flag holds, as a job is given them: by its environment."""
+    """Return the settings that have no flag. A job gets them in its environment."""
     found = {}
     for section, name, info in fields_of(type(settings)):
         secret = getattr(getattr(settings, section), name) if is_secret(info) else None
@@ -166,7 +164,7 @@ class _JobUnlessNamed(TyperGroup):
     """`sequitur reorder FLAGS` is the job; a name in the first place is another command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the job's name in front where no command is named."""
+        """Put the job's name in front if the words name no command."""
         named = next((word for word in args if word != "--debug"), None)
         if named not in self.commands:
             args = ["run", *args]
@@ -212,7 +210,7 @@ def run_topology(
     """Run a topology on events in event-time order, and track each until its tree is done."""
     from sequitur.pipelines.ordering.opening import ProcessStage  # noqa: PLC0415 - other commands need no Spark
 
-    # Errors in the file are reported at once, and not after Spark's start.
+    # Report errors in the file at once instead of after Spark's start.
     with printing_to_stderr():
         loaded = load_topology(topology)
     run_job(

@@ -19,7 +19,7 @@ from sequitur.producer.journal.report import (
 )
 
 _NARROWEST: Final = 100
-"""A segment's frames need this many columns; a pipe has none, and rich would take 80."""
+"""A segment's frames need so many columns. A pipe has none, and rich would take 80."""
 
 journal_app = typer.Typer(
     name="journal",

@@ -23,5 +23,4 @@ def _program() -> None:
 
 
 def main() -> None:
-    """`sequitur`: run the command line."""
     run_program("sequitur", app, errors=(SequiturError,), examples=EXAMPLES)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NOTHING_TO_MEASURE_EXIT_CODE: Final = 1
 _WAITING_BYTES: Final = 32 << 20
-"""Of all partitions together, packed, which wait for records of others that are older."""
+"""The total bytes of packed records that wait for older records of other partitions."""
 _PARTITION_BYTES: Final = 1 << 20
 _FEWEST_BYTES: Final = 64 << 10
 _SHOWN_EACH: Final = 5_000
@@ -89,7 +89,7 @@ def merged(kafka: KafkaSettings, spans: Spans) -> Iterator[tuple[SourcePartition
 def read_into(
     disorder: Disorder, records: Iterable[tuple[SourcePartition, LogRecord]], spans: Spans
 ) -> bool:
-    """Read records, with a progress bar on a terminal; return whether Ctrl-C ended that."""
+    """Read records, with a progress bar on a terminal; return whether Ctrl-C ended the read."""
     console = Console(stderr=True)
     bar = Progress(
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
@@ -150,7 +150,7 @@ def measure(
     since_ms = None if before is None else max(0, wall_clock_ms() - milliseconds(before))
     spans = spans_of(settings.kafka, topic, since_ms)
     held = {where: span for where, span in spans.items() if span[0] < span[1]}
-    # A partition without records is idle, and holds nothing up.
+    # A partition without records is idle, and delays nothing.
     disorder = Disorder(job, held or spans)
     is_cut = read_into(disorder, merged(settings.kafka, held), held)
     report = disorder.report()
@@ -255,7 +255,7 @@ def _proposal(one: DelayOutcome, report: DisorderReport) -> str:
 
 
 def _share(one: DelayOutcome) -> str:
-    """Return a share, which is 100 % only where all are in order."""
+    """Return a share, which is 100 % only if all are in order."""
     return f"{int(one.share * 10_000) / 100:.2f} %"
 
 

@@ -93,11 +93,11 @@ _ACTS = frozenset(
         FindingKind.EXPIRED_SUBSCRIPTION,
     }
 )
-"""Each of these is told; of what lasts only the beginning."""
+"""Each of these findings is printed. A lasting state is printed only when it begins."""
 
 _LONGEST_RATES_S: Final = 3_600.0
 _MOST_PEEKED: Final = 1_000_000
-"""They are held in memory, and sorted."""
+"""They are held in memory and sorted."""
 
 subscription_app = typer.Typer(
     name="subscription",
@@ -110,8 +110,6 @@ subscription_app = typer.Typer(
 
 
 class Begin(StrEnum):
-    """Where the cursors of a new subscription begin."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 
@@ -472,7 +470,7 @@ def maintain(
 def _carry_out(
     moves: CursorMoves, plan: Plan, *, dry_run: bool, yes: bool, fence: bool, as_json: bool
 ) -> None:
-    """Tell what a plan means, ask, and do it."""
+    """Print what a plan means, ask, and carry it out."""
     preview = {**plan.to_document(), "dryRun": True}
     if dry_run and as_json:
         echo_json(preview)
@@ -501,12 +499,12 @@ def ask(question: str) -> None:
 
 
 def only_of(topic: str | None, partition: int | None) -> Callable[[SourcePartition], bool]:
-    """Return what says whether a partition is wanted."""
+    """Return a test whether a partition is wanted."""
     return lambda where: topic in {None, where.topic} and partition in {None, where.partition}
 
 
 def _topics(surveyor: Surveyor, name: str | None, topic: str | None) -> list[str]:
-    """Return the topics to look at: of a subscription, or all that subscriptions are on."""
+    """Return a subscription's topics, or all topics with subscriptions."""
     registry = surveyor.registry.read()
     found = registry.topics() if name is None else list(registry.require(name).topics)
     if topic is not None and topic not in found:
@@ -523,7 +521,7 @@ def _sight(surveyor: Surveyor, topics: list[str], **options: bool) -> Sight:
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Give what SIGINT and SIGTERM set, for as long as the block runs."""
+    """Yield an event that SIGINT and SIGTERM set while the block runs."""
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set())

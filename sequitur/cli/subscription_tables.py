@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NARROWEST: Final = 150
-"""The tables need this many columns; a pipe has none, and rich would take 80."""
+"""The tables need so many columns. A pipe has none, and rich would take 80."""
 _DONE: Final = {"reset": "reset", "skip": "skipped", "expire": "expired"}
 
 
@@ -103,7 +103,7 @@ def print_cursors(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_moves(document: Mapping[str, Any], *, beside: bool = False) -> None:
-    """Print what a reset, a skip or an expiry means, or what it meant."""
+    """Print what a reset, a skip or an expiry will do or did."""
     kind, name = document["kind"], document["subscription"]
     title = f"What it means to {kind} {name}" if document["dryRun"] else f"{name}: {_DONE[kind]}"
     counts = ("messages", "acked", "skipped") if kind == "reset" else ("skipped", "messages")
@@ -130,7 +130,6 @@ def print_moves(document: Mapping[str, Any], *, beside: bool = False) -> None:
 
 
 def print_messages(name: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Print messages that are not acked."""
     table = _table(
         f"The first messages that {name} has not acked",
         ("position", "event time", "key", "value", "headers"),

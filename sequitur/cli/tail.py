@@ -139,7 +139,7 @@ def show_tail(
 def tail(
     kafka: KafkaSettings, topic: str, start: ResetTarget | int, *, follows: bool
 ) -> Iterator[TopicRecord]:
-    """Yield records of a topic, each partition in offset order."""
+    """Yield a topic's records, each partition in offset order."""
     with open_topic(kafka, topic) as opened:
         if isinstance(start, int):
             yield from _last(opened, start)
@@ -154,7 +154,7 @@ def tail(
 
 
 def newest(found: Mapping[int, Sequence[TopicRecord]], count: int) -> list[TopicRecord]:
-    """Return the newest records by timestamp, each partition's in its order."""
+    """Return the newest records by timestamp, with each partition in its order."""
     backwards = (reversed(records) for records in found.values())
     merged = heapq.merge(*backwards, key=lambda record: -record.timestamp_ms)
     return list(islice(merged, count))[::-1]
@@ -193,7 +193,7 @@ def _starts(opened: OpenTopic, start: ResetTarget) -> dict[int, int]:
             return opened.offsets_at(time_ms)
         case ToPositions(positions):
             wanted = {one.within([opened.name]).partition: one.offset for one in positions}
-            # An offset that is not there would have the client begin at the first one.
+            # For a missing offset, the client would begin at the first one.
             return {
                 partition: min(max(first, wanted[partition]), end)
                 for partition, (first, end) in opened.spans.items()
@@ -205,7 +205,7 @@ def _starts(opened: OpenTopic, start: ResetTarget) -> dict[int, int]:
 class ShownRecord:
     topic: str
     record: TopicRecord
-    # its event time, where it has one: found as the user says, else in a header that the jobs add
+    # its event time, if it has one: from the user's field, else from the jobs' header
     event_time_ms: int | None
     style: ValueStyle
 
@@ -255,14 +255,14 @@ class ShownRecord:
         return next(iter(self._documents()), plain(raw))
 
     def _documents(self) -> list[Any]:
-        """Return the document that the value is, where it is to be shown as one."""
+        """Return the value as a JSON document, if it is one and has to be shown as one."""
         if self.style is ValueStyle.JSON:
             with contextlib.suppress(ValueError, RecursionError):
                 return [json.loads(self.record.value or b"")]
         return []
 
     def _told(self) -> Iterator[Text]:
-        """Yield what the project's own headers say, in words."""
+        """Yield the project's own headers in words."""
         if self.event_time_ms is not None:
             yield Text(f"event time {moment(self.event_time_ms) or f'{self.event_time_ms} ms'}")
         for name, headers in (("id", (EVENT_ID_HEADER,)), ("reason", _REASON_HEADERS)):
@@ -276,7 +276,7 @@ class ShownRecord:
 
 
 def _header(record: TopicRecord, names: Sequence[str]) -> str | None:
-    """Return the first of some headers that a record has, as text."""
+    """Return the first of the named headers that a record has, as text."""
     found = (record.header(name) for name in names)
     raw = next((one for one in found if one is not None), None)
     return None if raw is None else raw.decode(errors="backslashreplace")

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from sequitur.consumer.subscription.retention_run import RetentionRun
 
 REFUSED_EXIT_CODE: Final = 1
-"""Something that is acked was not deleted."""
+"""An acked message was not deleted."""
 _NARROWEST_TOPICS: Final = 120
-"""The table needs this many columns; a pipe has none, and rich would take 80."""
+"""The table needs so many columns. A pipe has none, and rich would take 80."""
 
 retention_app = typer.Typer(
     name="retention",
@@ -45,7 +45,7 @@ retention_app = typer.Typer(
 )
 
 _NARROWEST: Final = 100
-"""The tables need this many columns; a pipe has none, and rich would take 80."""
+"""The tables need so many columns. A pipe has none, and rich would take 80."""
 _NAMESPACE: Final = "namespace"
 _NO_LIMIT: Final = "no limit"
 
@@ -59,7 +59,7 @@ topic_app = typer.Typer(
 
 
 def _checked(topic: str | None) -> str | None:
-    """Refuse what no topic can be called: its policy would hold for nothing, and nobody said so."""
+    """Raise if no topic can have this name: its policy would have no effect, without a message."""
     try:
         check_topic(topic)
     except ValueError as error:
@@ -319,14 +319,14 @@ def _store(settings: KafkaJob) -> Any:
 def _change(
     settings: KafkaJob, topic: str | None, change: Callable[[TopicPolicies], TopicPolicies]
 ) -> None:
-    """Change the policies of a topic, or of the namespace; fenced against other admins."""
+    """Change the policies of a topic or of the namespace. Other admins are fenced."""
     _store(settings).change(
         lambda registry: registry.with_policies(topic, change(registry.set_policies(topic)))
     )
 
 
 def _show(settings: KafkaJob, topic: str | None, name: str, *, as_json: bool) -> None:
-    """Print what is set; nothing is null, as pulsar-admin prints it."""
+    """Print the setting. As in pulsar-admin, an unset one is null."""
     value = _store(settings).read().set_policies(topic).to_document().get(name)
     if as_json:
         echo_json(value)

@@ -42,18 +42,16 @@ _RETRY: Final = Retry(
     patience_s=_METADATA_TIMEOUT_S, backoff=Backoff(initial_ms=200, maximum_ms=200, jitter=0)
 )
 _EMPTY_FETCH_MS: Final = 50
-"""The end of a partition is told by a fetch that found nothing, behind a transaction's markers."""
+"""A fetch without records tells the end of a partition, behind a transaction's markers."""
 _DEFAULT_ISOLATION: Final = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One record as a consumer gets it."""
-
     partition: int
     offset: int
     timestamp_ms: int  # the record's timestamp, epoch milliseconds
-    key: bytes | None  # its key, None when it has none
+    key: bytes | None  # its key, or None
     value: bytes | None  # its value, None for a tombstone
     headers: tuple[tuple[str, bytes | None], ...]  # name and value of each header, in order
 
@@ -71,7 +69,6 @@ def topic_exists(kafka: KafkaSettings, topic: str) -> bool:
 
 
 def is_truncated(kafka: KafkaSettings, topic: str) -> bool:
-    """Return whether a partition of `topic` has lost its beginning."""
     with open_topic(kafka, topic) as opened:
         return any(first > 0 for first, _ in opened.spans.values())
 
@@ -90,7 +87,6 @@ def read_topic(
 def read_records(
     kafka: KafkaSettings, topic: str, places: Collection[tuple[int, int]]
 ) -> list[TopicRecord]:
-    """Read the committed records at places of a topic."""
     with open_topic(kafka, topic) as opened:
         spans = {}
         for partition in opened.spans.keys() & {partition for partition, _ in places}:
@@ -108,8 +104,6 @@ def read_records(
 
 
 class OpenTopic:
-    """A topic that is read; see `open_topic`."""
-
     def __init__(self, consumer: Consumer, kafka: KafkaSettings, name: str) -> None:
         self._consumer = consumer
         self._arrivals = Arrivals(consumer, kafka)
@@ -120,20 +114,20 @@ class OpenTopic:
         }
 
     def offsets_at(self, time_ms: int) -> dict[int, int]:
-        """Return of each partition the first offset whose timestamp is not before a time."""
+        """Return each partition's first offset at or after a time."""
         asked = [TopicPartition(self.name, partition, time_ms) for partition in self.spans]
         try:
             found = self._consumer.offsets_for_times(asked, timeout=_METADATA_TIMEOUT_S)
         except KafkaException as error:
             raise BrokerUnreachableError(f"no broker answers: {error.args[0].str()}") from error
-        # Behind the last record there is none, which is told by a negative offset.
+        # A negative offset means that all records are earlier.
         return {
             one.partition: self.spans[one.partition][1] if one.offset < 0 else one.offset
             for one in found
         }
 
     def read(self, spans: Mapping[int, tuple[int, int]]) -> Iterator[TopicRecord]:
-        """Yield the records of each partition's span: from one offset to before another."""
+        """Yield the records of each partition's span, from one offset to before the other."""
         ends = {partition: end for partition, (start, end) in spans.items() if start < end}
         self._begin({partition: spans[partition][0] for partition in ends})
         heard_s = time.monotonic()
@@ -150,13 +144,13 @@ class OpenTopic:
                 is_record = _is_record(message)
                 if is_record and offset < ends.get(partition, 0):
                     yield _record(message)
-                # The last offsets may be a transaction's markers, which a consumer does not get:
-                # then the end of the partition, or a later record, shows that all is read.
+                # The last offsets may be a transaction's markers, which a consumer does not get.
+                # Then the end of the partition, or a later record, shows that all records are read.
                 if not is_record or offset + 1 >= ends.get(partition, 0):
                     ends.pop(partition, None)
 
     def follow(self, starts: Mapping[int, int]) -> Iterator[TopicRecord]:
-        """Yield the records of each partition from an offset on, and those that come, for ever."""
+        """Yield each partition's records from an offset on, then new ones, without end."""
         self._begin(starts)
         while True:
             for message in self._next():
@@ -183,7 +177,7 @@ def open_topic(
 
 
 def _is_record(message: Message) -> bool:
-    """Tell a record from the end of a partition."""
+    """Tell whether it is a record instead of the end of a partition."""
     error = message.error()
     if error is None:
         return True
@@ -193,7 +187,7 @@ def _is_record(message: Message) -> bool:
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return a partition's first and next offset; wait for its leader if need be."""
+    """Return a partition's first and next offset. Wait for its leader if need be."""
     where = TopicPartition(topic, partition)
     try:
         found: tuple[int, int] = _RETRY.run(
@@ -233,10 +227,10 @@ def _consumer(
     consumer = Consumer(
         {
             **kafka.librdkafka(),
-            # required by the client; nothing is committed under it
+            # required by the client; we commit nothing
             "group.id": system_name(kafka, "verify"),
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # when retention deletes records meanwhile
+            "auto.offset.reset": "earliest",  # if retention deletes records meanwhile
             "enable.partition.eof": True,
             "fetch.wait.max.ms": _EMPTY_FETCH_MS,
             "isolation.level": isolation_level,

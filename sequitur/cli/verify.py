@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 
 class Order(enum.Enum):
-    """The order that a topic is expected to be in."""
-
     EVENT = "event"
     SEND = "send"
     BOTH = "both"
@@ -49,20 +47,17 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """What a topic holds of one producer."""
-
     producer: str  # the producer's name, from the event ids
     events: int  # records with its name, duplicates included
     first_sequence: int  # the lowest sequence seen
     last_sequence: int  # the highest sequence seen
-    # sequences up to the highest that are in none of the topics read: lost, or sent to a topic that
-    # was not read
+    # sequences up to the highest that are in no topic that was read: lost, or sent elsewhere
     missing: int
     duplicates: int  # records beyond the first of their event id
-    # sequences that more than one generation gave: two processes held copies of the producer's
-    # journal, or one that was put back from a copy. No event is lost by that
+    # sequences of more than one generation: two processes had copies of the producer's journal, or
+    # a copy was put back. No event is lost by that
     shared: int = 0
-    generations: int = 1  # how many lives of the producer the topic has events of
+    generations: int = 1  # how many lives of the producer have events in the topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +75,23 @@ class TopicReport:
     without_event_id: int  # records without a readable event id
     # one report for each producer, by name
     producers: tuple[ProducerReport, ...] = field(default=())
-    # further topics in which events were looked for; their order was not checked
+    # further topics that were searched for events, without a check of their order
     also: tuple[str, ...] = field(default=())
     order: Order = Order.BOTH
 
     @property
     def missing(self) -> int:
-        """Sequences of all producers that are in none of the topics read."""
+        """The sequences of all producers that are in no topic that was read."""
         return sum(producer.missing for producer in self.producers)
 
     @property
     def duplicates(self) -> int:
-        """Records beyond the first of their event id."""
+        """The records beyond the first with their event id."""
         return sum(producer.duplicates for producer in self.producers)
 
     @property
     def holds(self) -> bool:
-        """Whether the topic has records, in order, and nothing is missing or duplicated."""
+        """Whether the topic has records, they are in order, and none is missing or duplicated."""
         return not self.problems
 
     @property
@@ -182,7 +177,7 @@ class TopicCheck:
         self._check_send_order(record)
 
     def observe_elsewhere(self, record: TopicRecord) -> None:
-        """Take a record of a further topic: it is no gap of its producer."""
+        """Take a record from a further topic, so that it is not a gap of its producer."""
         event_id = _event_id(record)
         if event_id is not None:
             self._sequences[event_id.producer][event_id.generation].append(event_id.sequence)
@@ -274,10 +269,10 @@ class _SendOrder:
     """
 
     def __init__(self) -> None:
-        self._spans: dict[str, tuple[int, int]] = {}  # first and highest, the newest last
+        self._spans: dict[str, tuple[int, int]] = {}  # first, highest; newest last
 
     def takes(self, event_id: EventId) -> bool:
-        """Take the next record; False if it is out of order."""
+        """Take the next record; return False if it is out of order."""
         sequence = event_id.sequence
         first, highest = self._spans.setdefault(event_id.generation, (sequence, sequence))
         if len(self._spans) > 1 and self._is_behind_a_newer(event_id):

@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 _CREATION_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _TIMEOUT_S: Final = 10.0
-"""A broker that hangs is asked again after that, or another one by what was learned since."""
+"""If a broker hangs, it or a known other broker is asked again after so many seconds."""
 _LOOK_S: Final = 0.2
 _STOPPING_S: Final = 2.0
-"""So long a job that is to stop waits for an answer; a broker that does not hang takes less."""
+"""A job that has to stop waits so long for an answer; a live broker needs less."""
 _LEARNS_IN_S: Final = 5.0
 _KNOWN_FOR_S: Final = 60.0
 _REFUSED_BY_FOR_S: Final = 1.0
-"""How long rows are refused by a topic's settings, before these are asked for again."""
+"""Rows are refused by a topic's known settings for so long, then these are read again."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Internal topics, to which Spark does not subscribe by a pattern."""
+"""Spark does not subscribe to these internal topics by a pattern."""
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
-"""What brokers before 3.6 have instead of the two others."""
+"""Brokers before 3.6 have this setting instead of the two others."""
 _BEHIND: Final = ("message.timestamp.before.max.ms", _BOTH_WAYS)
 _AHEAD: Final = ("message.timestamp.after.max.ms", _BOTH_WAYS)
 _RETENTION: Final = ("retention.ms",)
@@ -107,12 +107,12 @@ class KafkaTopics:
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
 
     def partitions(self, topic: str) -> int | None:
-        """Number of partitions of a topic, None when there is no such topic."""
-        # All topics and not this one: asking for one by name may create it.
+        """Return a topic's number of partitions, None if the topic does not exist."""
+        # Ask for all topics: asking for this one by name may create it.
         return self.counts([topic]).get(topic)
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Number of partitions of each of some topics; those that are not there are left out."""
+        """Return the numbers of partitions of those topics that exist."""
         wanted = set(topics)
         found = self._told(Request.TOPICS, _NO_TOPICS, lambda: self._brokers.led(wanted))
         return dict(Counter(where.topic for where in found))
@@ -136,7 +136,7 @@ class KafkaTopics:
             for at_once in _one_a_partition(led, times or {}):
                 times_ms = {one: max(ms, 0) for one, ms in at_once.items()}
                 for one, offset in self._brokers.offsets(times_ms).items():
-                    # What is written meanwhile is left out.
+                    # Records that are written meanwhile are left out.
                     before_end = min(offset, ends[one]) if offset >= 0 else ends[one]
                     since[one, at_once[one]] = before_end
             return Extents(
@@ -150,7 +150,7 @@ class KafkaTopics:
     def matching(
         self, pattern: str, matches: Callable[[str], bool], written: Iterable[str]
     ) -> dict[str, int]:
-        """Number of partitions of each topic that a pattern matches; at least one does."""
+        """Return the number of partitions of each matching topic. Raise if none matches."""
         if own := next(filter(matches, written), None):
             raise TopicError(f"input_pattern {pattern!r} matches {own!r}, which the job writes")
         found = {
@@ -199,7 +199,7 @@ class KafkaTopics:
         return self._told(Request.TOPIC_IDS, message, lambda: self._brokers.ids(wanted))
 
     def require(self, topic: str) -> int:
-        """Number of partitions of a topic that must be there."""
+        """Return a topic's number of partitions. Raise if the topic does not exist."""
         partitions = self.partitions(topic)
         if partitions is None:
             raise TopicError(f"input topic {topic!r} does not exist")
@@ -207,7 +207,7 @@ class KafkaTopics:
 
     @staticmethod
     def check_partitions(topic: str, found: int | None, wanted: int | None) -> None:
-        """Check that a topic that is there has as many partitions as the setting says."""
+        """Raise if an existing topic has another number of partitions than the setting."""
         if found is not None and wanted not in {None, found}:
             raise TopicError(
                 f"topic {topic!r} has {found} partitions, not output_partitions = {wanted}: "
@@ -238,7 +238,7 @@ class KafkaTopics:
             return creation.is_new(Request.TOPIC_OF_JOB, timeout_s=_TIMEOUT_S)
 
         is_new = self._told(Request.TOPIC_OF_JOB, f"topic {topic!r} cannot be created", create)
-        # The broker that is asked may learn of it a little later than the one that has answered.
+        # The broker that is asked next may learn of the topic later than the one that answered.
         until_s = time.monotonic() + _LEARNS_IN_S
         while (there := self.partitions(topic)) is None and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
@@ -257,7 +257,7 @@ class KafkaTopics:
         return RecordLimit.of(found.get(topic, {}))
 
     def require_keyless(self, topic: str) -> None:
-        """Check that a topic takes records without a key, as late and bad rows may be."""
+        """Raise unless a topic takes records without a key: late and bad rows may have none."""
         if self.record_limit(topic).needs_key:
             raise TopicError(
                 f"topic {topic!r} is compacted (cleanup.policy), and takes no record without a "
@@ -266,7 +266,7 @@ class KafkaTopics:
             )
 
     def is_compacted(self, topic: str) -> bool:
-        """Tell whether a topic keeps the newest record of each key; so without the right to ask."""
+        """Tell whether cleanup.policy is compaction alone; True without the right to ask."""
         policy = self._configuration(topic).get("cleanup.policy", "compact")
         return policy.split(",") == ["compact"]
 
@@ -280,7 +280,7 @@ class KafkaTopics:
         """
 
         def ask() -> Collection[int]:
-            # One that hung, and answers again, may not have joined its cluster again yet.
+            # A broker that hung and answers again may not have rejoined its cluster yet.
             found: Collection[int] = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
             if not found:
                 raise TimeoutError
@@ -293,7 +293,7 @@ class KafkaTopics:
     def _known_configurations(
         self, topics: Collection[str], *, for_s: float = _KNOWN_FOR_S, may_be_gone: bool = False
     ) -> dict[str, dict[str, str]]:
-        """Return settings of topics, not older than `for_s`; none without the right to ask."""
+        """Return topics' settings, not older than `for_s`; empty without the right to ask."""
         now_s = time.monotonic()
         self._known = {
             topic: known for topic, known in self._known.items() if now_s - known[0] < _KNOWN_FOR_S
@@ -308,7 +308,7 @@ class KafkaTopics:
         return {topic: self._known[topic][1] for topic in topics if topic in self._known}
 
     def _configuration(self, name: str, kind: ResourceType = ResourceType.TOPIC) -> dict[str, str]:
-        """Return settings, with the brokers' defaults; none without the right to ask for them."""
+        """Return settings with the brokers' defaults; empty without the right to ask."""
         return self._configurations([name], kind)[name]
 
     def _configurations(
@@ -400,7 +400,7 @@ class KafkaTopics:
         return {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
 
     def delete_before(self, offsets: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Delete the records before an offset of each partition; return where logs begin then."""
+        """Delete each partition's records before an offset; return where the logs begin then."""
         wanted = [TopicPartition(*where, offset) for where, offset in offsets.items()]
         if not wanted:
             return {}
@@ -420,12 +420,12 @@ class KafkaTopics:
         return OwnRetention.of(self._configuration(topic))
 
     def known_retentions(self, topics: Collection[str]) -> dict[str, OwnRetention]:
-        """Return `own_retention` of topics that are there; they are asked again after a minute."""
+        """Return the `own_retention` of existing topics. It is read again after a minute."""
         found = self._known_configurations(topics, may_be_gone=True)
         return {topic: OwnRetention.of(one) for topic, one in found.items()}
 
     def low_watermarks(self, partitions: Iterable[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return the offset of the first record that is still there of each partition."""
+        """Return the offset of each partition's first record that still exists."""
         return self._offsets(partitions, EARLIEST)
 
     def _offsets(
@@ -441,7 +441,6 @@ class KafkaTopics:
     def _told(
         self, request: Request, message: str, ask: Callable[[], T], *, learns: bool = False
     ) -> T:
-        """Wait for the brokers' answer; see `answered`."""
         return answered(
             self._outages,
             request,
@@ -453,14 +452,14 @@ class KafkaTopics:
 
 
 class _ByAdmin:
-    """By librdkafka's admin client, which threads share."""
+    """Asks by librdkafka's admin client, which threads share."""
 
     def __init__(self, admin: SharedAdmin, outages: Outages) -> None:
         self._admin = admin
         self._outages = outages
 
     def run(self, ask: Callable[[], T]) -> T:
-        """Ask, in a thread: librdkafka's calls hear of no stop, and a broker may hang."""
+        """Ask in a thread: librdkafka's calls do not notice a stop, and a broker may hang."""
         answer, until_s = beside(ask, "asks brokers"), math.inf
         while not answer.done() and time.monotonic() < until_s:
             wait([answer], timeout=_LOOK_S)
@@ -471,13 +470,12 @@ class _ByAdmin:
         return answer.result()
 
     def learn(self) -> None:
-        """Ask where partitions are, for the next question."""
+        """Read where partitions are, for the next question."""
         with contextlib.suppress(KafkaException):
             self._admin.list_topics(timeout=_LEARNS_IN_S)
 
     def led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
-        """Return the partitions of topics that are there, and whether each has a leader."""
-        # All topics and not these: asking for one by name may create it.
+        # Ask for all topics: asking for these by name may create them.
         return {
             SourcePartition(topic, number): one.leader >= 0
             for topic, listed in self._admin.list_topics(timeout=_TIMEOUT_S).topics.items()
@@ -486,7 +484,6 @@ class _ByAdmin:
         }
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics that are there and have one."""
         asked = TopicCollection(list(topics))
         described = self._admin.describe_topics(asked, request_timeout=_TIMEOUT_S)
         found: dict[str, str] = {}
@@ -502,7 +499,7 @@ class _ByAdmin:
         return found
 
     def offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Return the offset of each partition at its time. It comes for all of them or for none."""
+        """Return each partition's offset at its time, for all partitions or for none."""
         if not wanted:
             return {}
         asked = {
@@ -517,7 +514,7 @@ class _ByAdmin:
 
 
 class _ByThread:
-    """By the connections of the calling thread: what `_ByAdmin` tells, too."""
+    """Asks by the connections of the calling thread, and answers all that `_ByAdmin` answers."""
 
     def __init__(self, kafka: KafkaSettings, bound: Bound | None = None) -> None:
         self._kafka = kafka
@@ -527,7 +524,7 @@ class _ByThread:
         return ask()
 
     def learn(self) -> None:
-        """Do nothing: each question begins with that."""
+        """Do nothing: each question begins with this."""
 
     def led(self, topics: Collection[str]) -> dict[SourcePartition, bool]:
         wire = self._refreshed(topics).wire
@@ -541,7 +538,7 @@ class _ByThread:
         wire = self._refreshed(topics).wire
         known = {topic: wire.topic_id(topic) for topic in topics}
         return {
-            topic: base64.b64encode(one).decode().rstrip("=")  # as librdkafka writes it
+            topic: base64.b64encode(one).decode().rstrip("=")  # in librdkafka's form
             for topic, one in known.items()
             if one and any(one)
         }
@@ -553,7 +550,7 @@ class _ByThread:
         return found
 
     def some_offsets(self, wanted: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Return the offsets of those partitions whose leaders tell them now."""
+        """Return the offsets of those partitions whose leaders answer now."""
         if not wanted:
             return {}
         connections = self._refreshed({one.topic for one in wanted})
@@ -565,7 +562,7 @@ class _ByThread:
         return found
 
     def _refreshed(self, topics: Collection[str]) -> Connections:
-        """Return the connections, once brokers have said where topics are."""
+        """Return the connections, after brokers have told where topics are."""
         connections = kept_connections(self._kafka, self._bound)
         if not connections.run(connections.leaders.refresh(topics), self._bound):
             raise RetriableError("no broker answers")
@@ -573,21 +570,19 @@ class _ByThread:
 
 
 class Extents(NamedTuple):
-    """Where the partitions of topics begin and end."""
-
-    # the first offset that is there, and the one behind the last
+    # the first existing offset, and the one behind the last
     logs: dict[SourcePartition, tuple[int, int]]
-    # partitions that have no leader now; `logs` does not have them
+    # partitions without a leader now; `logs` does not have them
     leaderless: frozenset[SourcePartition]
-    # the first offset whose timestamp is not before a time, by partition and time; the end where
-    # there is none
+    # the first offset whose timestamp is not before a time, by partition and time; the end if there
+    # is none
     since: dict[tuple[SourcePartition, int], int]
 
 
 def _one_a_partition(
     partitions: Iterable[SourcePartition], times: Mapping[str, Iterable[int]]
 ) -> list[dict[SourcePartition, int]]:
-    """Return partitions and times so that a request names none twice: brokers refuse that."""
+    """Split the pairs so that no request names a partition twice: brokers refuse that."""
     found: list[dict[SourcePartition, int]] = []
     for where in partitions:
         for number, time_ms in enumerate(sorted(set(times.get(where.topic, ())))):
@@ -599,15 +594,13 @@ def _one_a_partition(
 
 @dataclass(frozen=True, slots=True)
 class TopicTimestamps:
-    """What a topic does with the timestamps of records."""
-
-    # whether records keep those they are sent with. Not so with `message.timestamp.type =
-    # LogAppendTime`; taken as not so without the right to ask
+    # whether records keep their own timestamps. False with `message.timestamp.type =
+    # LogAppendTime`, and without the right to ask
     are_kept: bool
-    # how far they may be before now: older records are refused, or soon deleted by retention.
+    # how far timestamps may be before now: older records are refused, or soon deleted by retention.
     # None without a limit, or without the right to ask
     oldest_ms: int | None
-    newest_ms: int | None = None  # how far they may be after now; None as above
+    newest_ms: int | None = None  # how far timestamps may be after now; None as above
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
@@ -632,18 +625,17 @@ def _half_of_least(config: Mapping[str, str], names: Iterable[str]) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class OwnRetention:
-    """What the brokers delete of a topic by themselves, read or not."""
+    """What the brokers themselves delete from a topic, whether or not it is known."""
 
-    time_ms: int | None = None  # records that are older; None if time does not matter
-    # what is beyond so many bytes of a partition; None if size does not matter
+    time_ms: int | None = None  # it deletes records older than this; None if time does not matter
+    # it deletes what exceeds so many bytes in a partition; None if size does not matter
     size_bytes: int | None = None
-    is_compacted: bool = False  # records of whose key there is a newer one
+    is_compacted: bool = False  # it deletes records with a newer record of the same key
     deletes: bool = True  # whether records may be deleted by offset, too
-    is_known: bool = True  # whether the brokers tell of it; not without the right to ask
+    is_known: bool = True  # whether the brokers tell; False without the right to ask
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
-        """That of a topic's configuration."""
         if not config:
             return cls(is_known=False)
         policies = config.get("cleanup.policy", "delete")
@@ -658,12 +650,12 @@ class OwnRetention:
 
     @property
     def sentences(self) -> list[str]:
-        """What it is, in the words of the settings."""
+        """The retention in the words of the settings."""
         return self.limits if self.is_known else ["settings that may not be read"]
 
     @property
     def limits(self) -> list[str]:
-        """Its limits that are known, in the words of the settings."""
+        """The known limits, in the words of the settings."""
         told = []
         if self.time_ms is not None:
             told.append(f"retention.ms = {self.time_ms}")
@@ -675,7 +667,7 @@ class OwnRetention:
 async def create_topic(
     kafka: KafkaSettings, topic: str, *, partitions: int, replication_factor: int
 ) -> bool:
-    """Create a topic, unless it is there."""
+    """Create a topic unless it exists. Return whether it is new."""
     admin = AdminClient(kafka.librdkafka())
     creation = TopicCreation(
         admin, topic, partitions=partitions, replication_factor=replication_factor
@@ -692,8 +684,6 @@ async def create_topic(
 
 
 class TopicCreation:
-    """A request for a topic, which is on its way."""
-
     def __init__(
         self,
         admin: AdminClient | SharedAdmin,
@@ -716,11 +706,10 @@ class TopicCreation:
 
     @property
     def is_answered(self) -> bool:
-        """Whether `is_new` need not wait."""
         return self._created.done()
 
     def is_new(self, request: Request, *, timeout_s: float = _CREATION_TIMEOUT_S) -> bool:
-        """Return whether the topic was not there; the answer is waited for."""
+        """Wait for the answer, and return whether the topic is new."""
         try:
             self._created.result(timeout_s)
         except KafkaException as error:
@@ -768,7 +757,6 @@ def answered(
 
 
 def action_to(request: Request, error: KafkaException) -> Action:
-    """Return what is to be done about an error."""
     return action_of(request, error.args[0].code())
 
 

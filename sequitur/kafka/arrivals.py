@@ -33,7 +33,7 @@ client's null pointers, which it gives beside its error, would end the process."
 
 
 class Arrivals:
-    """What a consumer is sent. One thread at a time."""
+    """Reads what a consumer is sent. One thread at a time."""
 
     def __init__(self, consumer: Consumer, kafka: KafkaSettings, read: Read | None = None) -> None:
         self._consumer = consumer
@@ -70,7 +70,7 @@ class Arrivals:
     def _note_if_odd(self, message: Message) -> None:
         try:
             _headers(message)
-        except SystemError:  # so the client ends it, and each further call gives null pointers
+        except SystemError:  # so ends the first call; later calls give null pointers
             where = cast("str", message.topic()), cast("int", message.partition())
             offset = cast("int", message.offset())
             self._odd.setdefault(SourcePartition(*where), {})[offset] = message

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def binary(places: Places) -> pa.BinaryArray:
-    """Return strings of bytes; the gaps between them are elements of an array that is cut down."""
+    """Return byte strings. The gaps between them become elements of an array that is cut off."""
     count = len(places.starts)
     ends = np.empty(2 * count + 1, np.int32)
     ends[:-1:2] = places.starts
@@ -27,7 +27,6 @@ def binary(places: Places) -> pa.BinaryArray:
 
 
 def text(places: Places) -> pa.StringArray:
-    """Return names of headers; see `java_text`."""
     found = binary(places)
     try:
         return found.cast(pa.string())

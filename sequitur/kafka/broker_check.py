@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S: Final = 2.0
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
-"""A broker that accepts connections may be busy: it gets more time."""
+"""A broker that accepts connections may be busy, so it gets more time."""
 _CLIENT_ID: Final = "sequitur-check"
 
 
@@ -42,7 +42,7 @@ def require_broker(kafka: KafkaSettings, *, timeout_s: float = _CONNECT_TIMEOUT_
 
 
 async def why_no_broker(kafka: KafkaSettings, *, limit_s: float) -> str:
-    """Return why no broker can be used, as far as a look tells within `limit_s`."""
+    """Return why no broker can be used, as far as this shows within `limit_s`."""
     try:
         await asyncio.to_thread(_require_listener, kafka, limit_s / 2)
         async with asyncio.timeout(limit_s / 2):
@@ -66,7 +66,7 @@ def _require_listener(kafka: KafkaSettings, timeout_s: float) -> None:
     addresses = kafka.bootstrap_servers.split(",")
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
     for address in addresses:
-        # Nobody waits for these: a name server that is silent holds a thread for long.
+        # Nobody waits for these threads: a silent name server may hold one for long.
         threading.Thread(
             target=lambda one: answers.put((one, _refusal(one, timeout_s))),
             args=(address,),
@@ -87,7 +87,7 @@ def _require_listener(kafka: KafkaSettings, timeout_s: float) -> None:
 
 
 def _refusal(address: str, timeout_s: float) -> str | None:
-    """Return why an address accepts no connection; None when it does."""
+    """Return why an address accepts no connection, None if it accepts one."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()

@@ -33,22 +33,22 @@ _REFUSED_BY_CLIENT: Final = (
     kafka_errors.AuthenticationFailedError,
     kafka_errors.AuthenticationMethodNotSupported,
 )
-"""What aiokafka raises without a code of the broker's."""
+"""What aiokafka raises without an error code from the broker."""
 _BROKER_NOT_PROVEN: Final = (KeyError, ValueError)
-"""SCRAM proves the broker, too: what aiokafka raises when the broker's proof is wrong."""
+"""aiokafka raises these if a broker fails to prove itself in a SCRAM login."""
 _BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""TLS errors of a broker that goes away during the handshake."""
+"""TLS errors when a broker goes away during the handshake."""
 
 
 def translated(error: BaseException) -> BrokerError:
-    """Return aiokafka's error of a request as one of ours."""
+    """Return aiokafka's error for a request as one of our errors."""
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return RequestUnknownError(_sentence(error))
     return (FatalError if _is_refused(error) else RetriableError)(_sentence(error))
 
 
 def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) -> BrokerError:
-    """Return an error of connecting as one of ours; fatal if TLS or the login failed."""
+    """Return an error of connecting as one of our errors; fatal if TLS or the login failed."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return FatalError(
@@ -65,7 +65,7 @@ def why_not_connected(error: BaseException, address: str, kafka: KafkaSettings) 
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether a login was refused: by the client, or by a code of the broker's."""
+    """Return whether a login was refused: by the client, or by a broker's error code."""
     if isinstance(error, kafka_errors.BrokerResponseError):
         return action_of(Request.LOGIN, error.errno) is Action.FAIL
     return isinstance(error, _REFUSED_BY_CLIENT)
@@ -83,7 +83,7 @@ def _sentence(error: BaseException) -> str:
 
 
 NOT_CONNECTED: Final = (kafka_errors.KafkaError, OSError, TimeoutError, ValueError, KeyError)
-"""What connecting raises; the last two are how aiokafka refuses a broker in a SCRAM login."""
+"""Errors of connecting. For the last two, aiokafka refuses a broker in a SCRAM login."""
 _TOKEN_REFUSAL_SEEN: Final = b"\x01"
 
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _REQUEST_TIMEOUT: Final = timedelta(seconds=10)
-"""A broker that hangs is asked again after that, by another connection."""
+"""After so long a hanging broker is asked again, over another connection."""
 _RELIED_ON_S: Final = 60.0
 _KNOWN_FOR_S: Final = 60.0
 _BATCH_BYTES: Final = 256 << 10
-"""Of a batch, whatever its topic takes."""
+"""The size of a batch, whatever limit its topic has."""
 _BATCH_OVERHEAD: Final = 128
 
 _taking: Final = threading.Lock()
@@ -46,7 +46,7 @@ _STOPPING_S: Final = 3.0
 
 
 class Connections:
-    """Connections to one cluster. Not for use by two threads at once."""
+    """Connections to one cluster. Two threads must not use them at once."""
 
     def __init__(self, kafka: KafkaSettings, bound: Bound | None = None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -70,7 +70,7 @@ class Connections:
         try:
             if not _is_in_event_loop():
                 return self._loop.run_until_complete(task)
-            # A notebook runs all its cells in one, and a thread has one at most.
+            # A notebook runs all its cells in one loop, and a thread has at most one.
             with ThreadPoolExecutor(1) as beside:
                 return beside.submit(self._loop.run_until_complete, task).result()
         finally:
@@ -79,20 +79,20 @@ class Connections:
                 self._end(task)
 
     def _end(self, interrupted: asyncio.Task[Any]) -> None:
-        # It may have been the task that reads answers which the interrupt has ended.
+        # The interrupt may have ended the task that reads answers.
         self._is_interrupted = True
         interrupted.cancel()
         with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
             self._loop.run_until_complete(interrupted)
 
     async def batch_bytes_of(self, topic: str) -> int:
-        """Return how large a topic's batch may be before compression; asked for once a minute."""
+        """Return how large a topic's batch may be before compression. It is read once a minute."""
         now_s = time.monotonic()
         known = self._limits.get(topic)
         if known is not None and now_s - known[0] < _KNOWN_FOR_S:
             return known[1]
         limit = _BATCH_BYTES
-        # Without the right to ask, the broker's default is assumed, which is larger.
+        # Without the right to ask, assume the broker's default, which is larger.
         with contextlib.suppress(FatalError):
             limit = min(limit, await self.wire.max_message_bytes(topic))
         limit -= _BATCH_OVERHEAD
@@ -100,21 +100,20 @@ class Connections:
         return limit
 
     def forget_limit(self, topic: str) -> None:
-        """Ask for a topic's limit again: a batch within it was refused."""
+        """Read a topic's limit again after a batch within the limit was refused."""
         self._limits.pop(topic, None)
 
     def is_fresh(self) -> bool:
-        """Return whether this thread used them recently, and was not interrupted."""
+        """Return whether this thread used them recently and was not interrupted."""
         is_ours = self._thread is threading.current_thread()
         is_recent = time.monotonic() - self._used_s < _RELIED_ON_S
         return is_ours and is_recent and not self._is_interrupted
 
     def is_abandoned(self) -> bool:
-        """Return whether the thread that opened them has ended."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Close them; those that another thread uses, as the process ends, end with it."""
+        """Close them. If another thread uses them as the process ends, they end with it."""
         if self._loop.is_running():
             return
         self.run(self.wire.close())
@@ -123,7 +122,7 @@ class Connections:
 
 
 def kept_connections(kafka: KafkaSettings, bound: Bound | None = None) -> Connections:
-    """This thread's connections to a cluster, reopened when they are not fresh."""
+    """Return this thread's connections to a cluster, reopened if they are not fresh."""
     key = threading.get_ident(), to_reach(kafka)
     known = _kept.get(key)
     if known is None or not known.is_fresh():
@@ -133,7 +132,7 @@ def kept_connections(kafka: KafkaSettings, bound: Bound | None = None) -> Connec
 
 
 def close_own() -> None:
-    """Close this thread's connections, which is about to end."""
+    """Close the connections of this thread, which is about to end."""
     own = threading.get_ident()
     with _taking:
         found = [_kept.pop(key) for key in list(_kept) if key[0] == own]
@@ -142,7 +141,7 @@ def close_own() -> None:
 
 
 def _close_unused(own: tuple[int, KafkaSettings]) -> None:
-    """Close this thread's, and those of threads that have ended, whose numbers others get."""
+    """Close this thread's connections, and those of ended threads, whose ids are used again."""
     with _taking:
         unused = {key: one for key, one in _kept.items() if key == own or one.is_abandoned()}
         for key in unused:
@@ -176,7 +175,7 @@ class Bound:
         """
         task = asyncio.ensure_future(work)
         try:
-            # What ends by itself once no time is left ends first, and gives what was answered.
+            # Work that ends by itself at the limit ends first, and returns the answers so far.
             end_s = self.until_s + _LOOK_S
             while not task.done() and time.monotonic() < end_s and not self.is_stopping():
                 await asyncio.wait([task], timeout=_LOOK_S)
@@ -200,11 +199,10 @@ class GivesWay:
         self._heard_s = time.monotonic()
 
     def __call__(self) -> bool:
-        """Return whether the job is to stop, and brokers have said nothing for some seconds."""
+        """Return whether the job has to stop and brokers have been silent for some seconds."""
         return self._is_stopping() and time.monotonic() - self._heard_s > _STOPPING_S
 
     def heard(self) -> None:
-        """Take note that the work goes on."""
         self._heard_s = time.monotonic()
 
     @property

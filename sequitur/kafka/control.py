@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from sequitur.kafka.settings import KafkaSettings
 
 CONTROL_NAME: Final = "subscriptions"
-"""What follows the prefix in the name of the topic."""
+"""The part of the topic's name behind the prefix."""
 
 ProducerPolicy = Literal["producer_request_hold", "producer_exception"]
 
 PROXIMITY_FROM: Final = 0.5
-"""From this share of a quota on its proximity is shown: below it there is nothing to look at."""
+"""A lower share of a quota is not shown as its proximity, since it needs no attention."""
 
 _KIND: Final = "backlog"
 _FORMAT: Final = 1
@@ -44,8 +44,6 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ToDo(enum.Enum):
-    """What a producer does with an event for a topic."""
-
     GO_ON = enum.auto()
     """Accept it."""
     HOLD = enum.auto()
@@ -62,28 +60,26 @@ _TO_DO: Final[dict[ProducerPolicy, ToDo]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogState:
-    """The backlog of a topic beside its quota, at one moment."""
-
-    # when it was found, by the issuer's clock, in epoch milliseconds: for people, and to tell
-    # states apart. Nothing is judged by it, since clocks differ
+    # when it was measured, by the issuer's clock, epoch milliseconds: for people, and to tell
+    # states apart. Clocks differ, so nothing is judged by it
     issued_ms: _NotNegative
-    valid_for_ms: _NotNegative  # how long it counts from its arrival on
+    valid_for_ms: _NotNegative  # how long it counts after its arrival
     # what producers are to do; None while the backlog is within its quota
     policy: ProducerPolicy | None = None
-    subscription: str | None = None  # whose backlog it is, the largest
+    subscription: str | None = None  # the subscription with this largest backlog
     backlog_bytes: _NotNegative | None = None
     limit_bytes: int | None = None  # the quota by size; None or negative without one
     age_s: _Seconds | None = None  # age of the oldest event in the backlog
     limit_s: float | None = None  # the quota by age; None or negative without one
 
     def encode(self) -> bytes:
-        """Return the value of the control record; what is None is absent."""
+        """Return the value of the control record, without fields that are None."""
         given = {name: part for name, part in _fields(self).items() if part is not None}
         return msgspec.json.encode({"format": _FORMAT, **given})
 
     @classmethod
     def decode(cls, topic: str, value: bytes) -> BacklogState:
-        """Read the value of a control record. Fields that it does not know are left alone."""
+        """Read the value of a control record. Unknown fields are ignored."""
         try:
             version = msgspec.json.decode(value, type=_Version).format
             if version == _FORMAT:
@@ -96,12 +92,11 @@ class BacklogState:
 
     @property
     def to_do(self) -> ToDo:
-        """What a producer of the topic is to do while it counts."""
         return ToDo.GO_ON if self.policy is None else _TO_DO[self.policy]
 
     @property
     def proximity(self) -> float | None:
-        """The backlog as a share of its quota, the larger of size and age; None without a quota."""
+        """The backlog's share of its quota, the larger of size and age; None without a quota."""
         pairs = ((self.backlog_bytes, self.limit_bytes), (self.age_s, self.limit_s))
         shares = [
             amount / limit
@@ -132,16 +127,15 @@ def control_topic(kafka: KafkaSettings) -> str:
 
 
 def key_of(topic: str) -> bytes:
-    """Return the key of a topic's control record."""
     return msgspec.json.encode([_KIND, topic])
 
 
 def topic_of(key: bytes | None) -> str | None:
-    """Return the topic whose backlog a record tells of; None for other records of that topic."""
+    """Return the topic of a backlog record; None for the other records of the control topic."""
     try:
         parts = msgspec.json.decode(key or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # whatever it is, it is no backlog
+        return None  # another kind of record
     match parts:
         case [kind, str(topic)] if kind == _KIND:
             return topic

@@ -27,52 +27,50 @@ _ENDS_CLIENT: Final = -150
 
 
 class Answer(enum.Enum):
-    """What became of one attempt to send a batch."""
-
     PERSISTED = enum.auto()
     """In the log, at the offset of the answer."""
     DUPLICATE = enum.auto()
-    """In the log since an earlier attempt; the broker no longer knows the offset."""
+    """In the log since an earlier attempt. The broker no longer knows the offset."""
     RETRIABLE = enum.auto()
     """Not appended by this attempt; a retry may succeed."""
     UNKNOWN = enum.auto()
-    """No answer, or one that leaves it open: the batch may be in the log."""
+    """Unclear, or no answer at all: the batch may be in the log."""
     OUT_OF_ORDER = enum.auto()
     """Not appended: its sequence is not the next one that the broker expects."""
     FORGOTTEN = enum.auto()
-    """Not appended: the broker has no state of the producer id any more."""
+    """Not appended: the broker no longer has state for the producer id."""
     FENCED = enum.auto()
     """Not appended: the broker knows a newer epoch of the producer id."""
     TOO_LARGE = enum.auto()
-    """Not appended: a record in it is invalid, or it is too large; its halves may be accepted."""
+    """Not appended: it is too large or has an invalid record. Its halves may be accepted."""
     REFUSED = enum.auto()
-    """Not appended, and no retry will change that: it is the event's fault, or its topic's."""
+    """Not appended, and no retry helps: the cause is the event or its topic."""
     MISDATED = enum.auto()
     """Not appended: a timestamp in it is out of bounds. It is the event's fault if its sender gave
     it, and else ours."""
     FORBIDDEN = enum.auto()
-    """Not appended: we may not write to the topic. It says nothing of the batch, and may change."""
+    """Not appended: writing to the topic is forbidden. The cause is not the batch, and may pass."""
     UNFIT = enum.auto()
-    """Not appended, and nothing that this program sends would be: it is not the events' fault."""
+    """Not appended, like all other batches of this program: the cause is not the events."""
 
 
 class Request(enum.Flag):
-    """What was asked of a broker, and by whom."""
+    """The kind of a request, and which part sends it."""
 
     LOGIN = enum.auto()
     """Connecting, with TLS and SASL."""
     INIT_PRODUCER_ID = enum.auto()
     """A producer's id and epoch (InitProducerId)."""
     FIND_COORDINATOR = enum.auto()
-    """Who keeps a group's offsets, or a transactional id (FindCoordinator)."""
+    """Finding the coordinator of a group or of a transactional id (FindCoordinator)."""
     DESCRIBE_CONFIGS = enum.auto()
     """A topic's `max.message.bytes` (DescribeConfigs)."""
     DESCRIBE_PRODUCERS = enum.auto()
-    """The last sequence that a partition has of a producer (DescribeProducers)."""
+    """Reading a producer's last sequence in a partition (DescribeProducers)."""
     READ = enum.auto()
     """Looking for events in a partition (ListOffsets, Fetch)."""
     TOPICS = enum.auto()
-    """A job's look at topics and where they end (Metadata, ListOffsets), by librdkafka."""
+    """A job's reading of topics and their ends (Metadata, ListOffsets), by librdkafka."""
     TOPIC_IDS = enum.auto()
     """Topics' ids (DescribeTopicPartitions), by librdkafka."""
     TOPIC_CONFIGS = enum.auto()
@@ -80,11 +78,11 @@ class Request(enum.Flag):
     TOPIC_OF_JOB = enum.auto()
     """Creating a topic that a job writes to (CreateTopics), by librdkafka."""
     TOPIC_OF_DAEMON = enum.auto()
-    """Creating the topic that a user names to a daemon (CreateTopics), by librdkafka."""
+    """Creating the topic that a user gives a daemon (CreateTopics), by librdkafka."""
     WATERMARKS = enum.auto()
-    """The ends of a topic that is read back to be checked (ListOffsets), by librdkafka."""
+    """Reading the ends of a topic that is checked (ListOffsets), by librdkafka."""
     POSITION = enum.auto()
-    """What a subscription reads by librdkafka: records from where it has got to (Fetch)."""
+    """A subscription's reading from its position on (Fetch), by librdkafka."""
     GROUPS = enum.auto()
     """Consumer groups, their members and what they have committed (ListGroups, DescribeGroups,
     OffsetFetch, OffsetCommit, DeleteGroups), by librdkafka."""
@@ -92,11 +90,11 @@ class Request(enum.Flag):
     """Taking a transactional id, and writing in a transaction (InitProducerId, Produce, EndTxn), by
     librdkafka."""
     SOURCE = enum.auto()
-    """Spark's reading of the input, by Kafka's client in Java."""
+    """Spark's reading of the input, by Kafka's Java client."""
 
 
 class Action(enum.Enum):
-    """What follows from an answer that is not a batch's."""
+    """What follows from an answer about anything but a batch."""
 
     DONE = enum.auto()
     """The request was carried out."""
@@ -113,27 +111,23 @@ class Action(enum.Enum):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether what hinders it may pass by itself, for a reader that has time."""
+        """Whether a reader with enough time waits: the obstacle may pass by itself."""
         return self in {Action.RETRY, Action.RETRY_BRIEFLY}
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One row of the table."""
-
     name: str  # kafka's name of the code
-    answer: Answer  # what it says of a batch
-    stale_metadata: bool = False  # whether the partition's leader is likely to be another
-    # whether to give up after a few of these: it may be the batch's own fault
+    answer: Answer  # the meaning for a batch
+    stale_metadata: bool = False  # whether the partition probably has a new leader
+    # whether to give up after a few: the batch itself may be the cause
     limited: bool = False
-    # what follows for which other requests; `FAIL`, or what `_OTHERWISE` has, for those that it
-    # does not name
+    # what follows for other requests; for those without an entry `FAIL` or the one in `_OTHERWISE`
     follows: Mapping[Action, Request] = field(default_factory=dict)
-    hint: str = ""  # what may be behind it, to be added to an error
+    hint: str = ""  # a possible cause, which is added to the error
 
 
 def _of_no_batch(name: str, follows: Mapping[Action, Request]) -> Meaning:
-    """Return the row of a code that no broker should give to a batch."""
     return Meaning(name, Answer.UNKNOWN, limited=True, follows=follows)
 
 
@@ -163,12 +157,12 @@ MEANINGS: Final[dict[int, Meaning]] = {
     -1: Meaning(
         "UNKNOWN_SERVER_ERROR", Answer.UNKNOWN, limited=True, follows={_RETRY: Request.READ}
     ),
-    # The log was cut while it was read.
+    # The log was truncated during the read.
     1: _of_no_batch(
         "OFFSET_OUT_OF_RANGE", {_RETRY: Request.READ, Action.GO_WITHOUT: Request.POSITION}
     ),
     2: Meaning("CORRUPT_MESSAGE", Answer.RETRIABLE, limited=True),
-    # Said of a topic that was just created, for a moment, and for ever of one that is gone.
+    # A topic that was just created has this for a moment, and a deleted one for ever.
     3: Meaning(
         "UNKNOWN_TOPIC_OR_PARTITION",
         Answer.UNKNOWN,
@@ -233,7 +227,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     17: Meaning("INVALID_TOPIC_EXCEPTION", Answer.REFUSED),
     18: Meaning("RECORD_LIST_TOO_LARGE", Answer.TOO_LARGE),
     19: Meaning("NOT_ENOUGH_REPLICAS", Answer.RETRIABLE, follows={_RETRY: _WIRE | Request.SOURCE}),
-    # Appended by the leader and then not by the others in time: a retry is answered as a duplicate.
+    # The leader appended it, but replicas were too slow: a retry is answered as a duplicate.
     20: Meaning("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Answer.UNKNOWN, follows={_RETRY: _WIRE}),
     21: Meaning("INVALID_REQUIRED_ACKS", Answer.UNFIT),
     25: _of_no_batch("UNKNOWN_MEMBER_ID", {}),
@@ -246,7 +240,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
         },
         hint=": the right WRITE is missing",
     ),
-    # Whoever reads under a group's name reads on without it.
+    # A reader with a group's name reads on without it.
     30: _of_no_batch("GROUP_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: Request.POSITION}),
     31: Meaning(
         "CLUSTER_AUTHORIZATION_FAILED",
@@ -267,8 +261,8 @@ MEANINGS: Final[dict[int, Meaning]] = {
     34: _of_no_batch("ILLEGAL_SASL_STATE", {Action.FAIL: Request.LOGIN}),
     35: Meaning("UNSUPPORTED_VERSION", Answer.UNFIT),
     36: _of_no_batch("TOPIC_ALREADY_EXISTS", {Action.DONE: _CREATION}),
-    # Fewer brokers are up than a topic needs; or the cluster has no more, and a user who has just
-    # given the number to a daemon is told so at once.
+    # There are fewer live brokers than a topic needs. Or the cluster has no more, which a user who
+    # has just given the number to a daemon must learn at once.
     38: _of_no_batch("INVALID_REPLICATION_FACTOR", {_RETRY: _ADMIN}),
     41: _of_no_batch("NOT_CONTROLLER", {_RETRY: _WIRE | _ADMIN | Request.TOPIC_OF_DAEMON}),
     42: Meaning("INVALID_REQUEST", Answer.UNFIT),
@@ -294,9 +288,9 @@ MEANINGS: Final[dict[int, Meaning]] = {
             | Request.TRANSACTION
         },
     ),
-    # A producer without the right to its name has an identity of its own in each life.
+    # Without the right to its name, a producer has a new identity in each life.
     53: _of_no_batch("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {Action.GO_WITHOUT: _IDENTITY}),
-    # The disk failed under the append: bytes may have reached it.
+    # The disk failed during the append: bytes may have reached it.
     56: Meaning(
         "KAFKA_STORAGE_ERROR",
         Answer.UNKNOWN,
@@ -307,7 +301,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     59: Meaning("UNKNOWN_PRODUCER_ID", Answer.FORGOTTEN),
     # Brokers of Kafka 4 say so where others describe a group without members.
     69: _of_no_batch("GROUP_ID_NOT_FOUND", {Action.GO_WITHOUT: Request.GROUPS}),
-    # The leader is not reachable by this listener: brokers learn of listeners one by one.
+    # The leader cannot be reached by this listener: brokers learn listeners one by one.
     72: _of_no_batch("LISTENER_NOT_FOUND", {_RETRY: _ADMIN | Request.SOURCE}),
     74: Meaning(
         "FENCED_LEADER_EPOCH",
@@ -335,18 +329,18 @@ MEANINGS: Final[dict[int, Meaning]] = {
         follows={Action.FENCED: Request.INIT_PRODUCER_ID | Request.TRANSACTION},
     ),
     120: _of_no_batch("TRANSACTION_ABORTABLE", {}),
-    # librdkafka's own. What fenced a transactional id.
-    # What was to be read next is gone.
+    # librdkafka's own codes. -140: the records at a position are gone. -144: a transactional id is
+    # fenced.
     -140: _of_no_batch("_AUTO_OFFSET_RESET", {Action.GO_WITHOUT: Request.POSITION}),
     -144: _of_no_batch("_FENCED", {Action.FENCED: Request.TRANSACTION}),
-    # Brokers that are away, no leader that could be asked, and partitions that
-    # were created, or moved, after it last asked about them.
+    # Brokers are away, no leader could be asked, or partitions were created or moved after
+    # librdkafka's last metadata request.
     -156: _of_no_batch("_NOENT", {_RETRY: _ADMIN | _CREATION}),
     -166: _of_no_batch("_TIMED_OUT_QUEUE", {_RETRY: _ADMIN | _CREATION}),
-    # A call that timed out before goes on in the background.
+    # An earlier call that timed out goes on in the background.
     -173: _of_no_batch("_CONFLICT", {_RETRY: Request.TRANSACTION}),
     -177: _of_no_batch("_PREV_IN_PROGRESS", {_RETRY: Request.TRANSACTION}),
-    # A group has no coordinator that answers, or none is told.
+    # A group's coordinator does not answer, or is unknown.
     -180: _of_no_batch("_WAIT_COORD", {_RETRY: Request.GROUPS}),
     -185: _of_no_batch("_TIMED_OUT", {_RETRY: _ADMIN | _CREATION}),
     -187: _of_no_batch("_ALL_BROKERS_DOWN", {_RETRY: _ADMIN | _CREATION}),
@@ -357,17 +351,16 @@ MEANINGS: Final[dict[int, Meaning]] = {
 }
 
 FORBIDDEN_TOPIC: Final = MEANINGS[29]
-"""What the metadata say of a topic by leaving it out."""
+"""Metadata leave out a topic for this reason."""
 
 
 def meaning_of(code: int) -> Meaning:
-    """Return the row of `code`; of one that the table does not have, that nothing is known."""
+    """Return the row of `code`. For an unknown code, it says that nothing is known."""
     known = MEANINGS.get(code)
     return known or _of_no_batch(f"error code {code}", {})
 
 
 def action_of(request: Request, code: int) -> Action:
-    """Return what follows from a code in the answer to a request."""
     meaning = meaning_of(code)
     for action, requests in meaning.follows.items():
         if request in requests:
@@ -376,7 +369,7 @@ def action_of(request: Request, code: int) -> Action:
 
 
 def ends_client(code: int) -> bool:
-    """Tell whether a client of librdkafka does nothing more: its `_FATAL`, for any first error."""
+    """Tell whether librdkafka's client stops for good: its `_FATAL`, for any first error."""
     return code == _ENDS_CLIENT
 
 

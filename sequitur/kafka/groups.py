@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 30.0
 SHARE: Final = "share"
-"""The kind of groups that need records and commit no offsets (KIP-932)."""
+"""The type of groups that need records but commit no offsets (KIP-932)."""
 
 
 class ConsumerGroups:
-    """A small admin client; where the brokers do not answer, all of it raises `TopicError`."""
+    """A small admin client. If brokers do not answer, each method raises `TopicError`."""
 
     def __init__(
         self,
@@ -68,8 +68,6 @@ class ConsumerGroups:
         self._outages = outages or brief_outages()
 
     def names(self) -> list[str]:
-        """Return the groups that the brokers know."""
-
         def ask() -> list[str]:
             found = self._admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)
             for error in found.errors:
@@ -79,7 +77,7 @@ class ConsumerGroups:
         return self._told("the brokers do not list consumer groups", ask)
 
     def kinds(self) -> dict[str, str]:
-        """Return the groups that the brokers list, and the kind of each, such as `share`."""
+        """Return the type of each group that the brokers list, such as `share`."""
         told = self._ask_each("the brokers do not list groups", listed_groups)
         return dict(sorted((name, kind) for one in told for name, kind in one.items()))
 
@@ -103,8 +101,6 @@ class ConsumerGroups:
         group: str,
         ask: Callable[[Callable[[Any], Awaitable[Any]], str], Coroutine[Any, Any, T]],
     ) -> list[T]:
-        """Ask about a group those brokers that coordinate it."""
-
         async def ask_one(ask_broker: Callable[[Any], Awaitable[Any]]) -> list[T]:
             is_there = group in await listed_groups(ask_broker)
             return [await ask(ask_broker, group)] if is_there else []
@@ -115,7 +111,7 @@ class ConsumerGroups:
     def _ask_each(
         self, message: str, ask: Callable[[Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, T]]
     ) -> list[T]:
-        """Ask each broker, by the connections of this thread."""
+        """Ask each broker over this thread's connections."""
 
         def ask_all() -> list[T]:
             brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
@@ -126,7 +122,7 @@ class ConsumerGroups:
         return self._told(message, ask_all)
 
     def are_all_listed(self) -> bool:
-        """Tell whether brokers list all groups: without Describe on Cluster some are left out."""
+        """Tell whether brokers list all groups. Without Describe on Cluster they leave some out."""
 
         def ask() -> bool:
             asked = self._admin.describe_cluster(
@@ -167,7 +163,7 @@ class ConsumerGroups:
         return {where: offset for where, (offset, _) in self._committed(group).items()}
 
     def committed_by_others(self, group: str) -> dict[SourcePartition, int]:
-        """Return the offsets that a group has committed and that are no subscription's."""
+        """Return a group's committed offsets that are not a subscription's."""
         return {
             where: offset
             for where, (offset, metadata) in self._committed(group).items()
@@ -188,7 +184,7 @@ class ConsumerGroups:
         return self._told(f"the brokers do not tell what group {group!r} has committed", ask)
 
     def delete(self, group: str) -> None:
-        """Forget a group and what it has committed, if it has no member."""
+        """Delete a group and its committed offsets, if it has no member."""
 
         def ask() -> None:
             asked = self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT_S)
@@ -205,12 +201,11 @@ class ConsumerGroups:
 
 
 def _is_unknown(error: KafkaException) -> bool:
-    """Tell whether a group is one that the brokers do not know."""
     return action_to(Asked.GROUPS, error) is Action.GO_WITHOUT
 
 
 async def listed_groups(ask: Callable[[Any], Awaitable[Any]]) -> dict[str, str]:
-    """Return the kind of each group that a broker coordinates: `consumer`, `share`, and others."""
+    """Return the type of each group that a broker coordinates: `consumer`, `share`, and others."""
     answer = await ask(ListGroupsRequest())
     match action_of(Asked.GROUPS, answer.error_code):
         case Action.DONE:
@@ -246,7 +241,7 @@ async def share_offsets(
 
 
 async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[str]:
-    """Return the topics that members of a share group have subscribed to; none where not told."""
+    """Return the topics to which a share group's members subscribe; empty if not told."""
     try:
         answer = await ask(DescribeShareGroupRequest(group))
     except RequestUnknownError:
@@ -265,8 +260,6 @@ async def share_topics(ask: Callable[[Any], Awaitable[Any]], group: str) -> set[
 
 
 class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The first offset of each partition that a group has not done with."""
-
     API_KEY = 90
     API_VERSION = 0
     SCHEMA = Schema(
@@ -305,7 +298,7 @@ class DescribeShareGroupOffsetsResponseV0(Response):  # type: ignore[misc]  # ai
 
 
 class DescribeShareGroupOffsetsRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The groups whose offsets are asked for; of all their topics where none are named."""
+    """The groups whose offsets are asked for. Without named topics, all their topics count."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 90
@@ -334,7 +327,7 @@ class DescribeShareGroupOffsetsRequestV0(RequestStruct):  # type: ignore[misc]  
 class DescribeShareGroupOffsetsRequest(
     Request[DescribeShareGroupOffsetsRequestV0]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the offsets of a share group; to be sent to the broker that coordinates it."""
+    """Ask for a share group's offsets. The request goes to the group's coordinator."""
 
     API_KEY = 90
 
@@ -346,8 +339,6 @@ class DescribeShareGroupOffsetsRequest(
 
 
 class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The members of share groups, and the topics that each has subscribed to."""
-
     API_KEY = 77
     API_VERSION = 1
     SCHEMA = Schema(
@@ -394,8 +385,6 @@ class DescribeShareGroupResponseV1(Response):  # type: ignore[misc]  # aiokafka 
 
 
 class DescribeShareGroupRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The groups that are described."""
-
     FLEXIBLE_VERSION = True
     API_KEY = 77
     API_VERSION = 1
@@ -410,7 +399,7 @@ class DescribeShareGroupRequestV1(RequestStruct):  # type: ignore[misc]  # aioka
 class DescribeShareGroupRequest(
     Request[DescribeShareGroupRequestV1]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Describe a share group; to be sent to the broker that coordinates it."""
+    """Describe a share group. The request goes to the group's coordinator."""
 
     API_KEY = 77
 

@@ -31,7 +31,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether it is a placeholder, which no broker has given."""
+        """Whether it is a placeholder that no broker has assigned."""
         return self.producer_id < _NO_PRODUCER
 
     def bumped(self) -> Identity | None:

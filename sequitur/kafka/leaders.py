@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _Answer: TypeAlias = "asyncio.Future[PartitionAnswer]"
 _ASKED_AT_ONCE: Final = 32
 _REQUEST_BYTES: Final = 4 << 20
-"""Of a request, where its batches are not larger: brokers limit it (`socket.request.max.bytes`)."""
+"""The size of a request, unless its batches are larger. Brokers limit it."""
 _REPLICA_FOR_S: Final = 60.0
-"""So long a replica of this machine's rack is read from, or is not, before its leader is asked."""
+"""A replica in this machine's rack is read or avoided for so long, then the leader is asked."""
 
 
 class Leaders:
@@ -49,11 +49,11 @@ class Leaders:
         self._due: dict[int, list[tuple[OutputPartition, bytes, _Answer]]] = {}
         self._requests: set[asyncio.Task[None]] = set()
         # replicas that leaders have named for this machine's rack, and until when they count; None
-        # where the one that was named has failed
+        # if the named replica has failed
         self._replicas: dict[SourcePartition, tuple[int | None, float]] = {}
 
     async def close(self) -> None:
-        """Let go of answers that nobody waits for any more, once the connections are closed."""
+        """Drop answers for which nobody waits any more, after the connections are closed."""
         for request in self._requests:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
@@ -70,7 +70,7 @@ class Leaders:
         return await self._wire.refresh(topics)
 
     async def connect(self, where: OutputPartition) -> int:
-        """Connect to a partition's leader, if it is not connected, and return it."""
+        """Return a partition's leader. Connect to it first if need be."""
         node = self._wire.leader(*where)
         if node is None or not (self._wire.is_connected(node) or await self._wire.connect(node)):
             raise RetriableError(f"{where} has no leader that can be reached")
@@ -85,7 +85,6 @@ class Leaders:
     async def states(
         self, partitions: Collection[OutputPartition], producer_id: int
     ) -> dict[OutputPartition, Told]:
-        """Return what leaders have of a producer id, for each partition."""
         found: dict[OutputPartition, Told] = dict.fromkeys(partitions, Untold.ASK_AGAIN)
         for node, led in self.by_leader(partitions).items():
             try:
@@ -97,13 +96,13 @@ class Leaders:
         return found
 
     async def ends(self, partitions: Collection[OutputPartition]) -> dict[OutputPartition, int]:
-        """Return where logs end for readers; of partitions whose leader says so now."""
+        """Return the ends of logs for readers, for partitions whose leader answers now."""
         return await self._told(log_ends, partitions)
 
     async def offsets(
         self, partitions: Collection[OutputPartition], time_ms: int
     ) -> dict[OutputPartition, int]:
-        """Return the first offsets that are not before a time; see `log_ends`."""
+        """Return the first offsets at or after a time; see `log_ends`."""
         return await self._told(functools.partial(log_ends, time_ms=time_ms), partitions)
 
     async def fetch(
@@ -137,11 +136,11 @@ class Leaders:
         return {one.where: one for several in answers for one in several}
 
     def _asked(self, where: SourcePartition, rack: str) -> _Asked | None:
-        """Return who is to be asked for records; None where no leader is known."""
+        """Return the broker to ask for records; None if no leader is known."""
         leader = self._wire.leader(*where)
         replica, until_s = self._replicas.get(where, (None, 0.0))
         if rack and time.monotonic() < until_s:
-            # A leader that is told the rack would name the replica again that has failed.
+            # A leader that knows the rack would name the failed replica again.
             if replica is not None:
                 return _Asked(replica, rack, is_replica=True)
             rack = ""
@@ -171,13 +170,13 @@ class Leaders:
     async def log_sizes(
         self, partitions: Collection[OutputPartition]
     ) -> dict[OutputPartition, int]:
-        """Return the bytes of logs, of partitions whose leader says so now."""
+        """Return the bytes of logs, for partitions whose leader answers now."""
         return await self._told(log_sizes, partitions, or_without=RequestUnknownError)
 
     async def timestamps(
         self, places: Iterable[tuple[OutputPartition, int]], ends: Mapping[OutputPartition, int]
     ) -> dict[tuple[OutputPartition, int], int | None]:
-        """Return the timestamp of the first committed record from places on, of those told now."""
+        """Return the first committed timestamp from each place on, if the leader answers now."""
 
         async def one(
             where: OutputPartition, offset: int
@@ -203,13 +202,13 @@ class Leaders:
     async def producers(
         self, partitions: Collection[OutputPartition]
     ) -> dict[OutputPartition, list[KnownProducer]]:
-        """Return the producers that partitions remember, of those whose leader says so now."""
+        """Return the producers that partitions remember, if their leader answers now."""
         return await self._told(known_producers, partitions, or_without=RequestUnknownError)
 
     async def last_sequence_in_log(
         self, where: OutputPartition, identity: Identity, offset: int
     ) -> int | None:
-        """Return an identity's last sequence that readers see, from an offset on, if any."""
+        """Return an identity's last sequence that readers see from `offset` on, or None."""
         node = self._wire.leader(*where)
         if node is None:
             raise RetriableError(f"{where} has no leader")
@@ -236,7 +235,7 @@ class Leaders:
     def _send(self, node: int) -> None:
         due = self._due.pop(node)
         while due:
-            # A request has one batch of a partition, and is not large if need not be.
+            # A request has one batch per partition, and stays small if possible.
             topics: dict[str, list[tuple[int, bytes]]] = {}
             answers: dict[OutputPartition, _Answer] = {}
             later, size = [], 0
@@ -268,7 +267,7 @@ class Leaders:
         *,
         or_without: type[Exception] = RetriableError,
     ) -> dict[OutputPartition, T]:
-        """Ask the leaders of partitions; those of leaders that do not answer now are left out."""
+        """Ask partitions' leaders. Partitions whose leader does not answer now are left out."""
 
         async def one(node: int, led: Mapping[str, list[int]]) -> dict[tuple[str, int], T]:
             try:
@@ -281,7 +280,7 @@ class Leaders:
         return {OutputPartition(*where): end for told in answers for where, end in told.items()}
 
     def by_leader(self, partitions: Iterable[OutputPartition]) -> dict[int, dict[str, list[int]]]:
-        """Return partitions by the node that leads them; those without a leader are left out."""
+        """Return partitions by the node that leads them. Those without a leader are left out."""
         found: dict[int, dict[str, list[int]]] = {}
         for where in partitions:
             node = self._wire.leader(*where)
@@ -291,8 +290,6 @@ class Leaders:
 
 
 class _Asked(NamedTuple):
-    """Who is asked for records."""
-
     node: int
     rack: str
     is_replica: bool = False
@@ -318,4 +315,4 @@ def _fail(answers: Iterable[_Answer], error: Exception) -> None:
     for answer in answers:
         if not answer.done():
             answer.set_exception(error)
-            answer.exception()  # retrieved: its batch may have been given up
+            answer.exception()  # retrieved: its batch may have been dropped

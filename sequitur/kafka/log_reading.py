@@ -51,7 +51,7 @@ _FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
 _OUT_OF_RANGE: Final = 1
 _NAMES_A_REPLICA: Final = 11
-"""Version of a fetch answer."""
+"""The version of a fetch answer from which on it names a replica."""
 
 
 async def log_ends(
@@ -77,7 +77,7 @@ async def log_ends(
 async def until_replicated(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int
 ) -> None:
-    """Wait until all in-sync replicas have what the partition's leader has now."""
+    """Wait until all in-sync replicas have all records that the leader has now."""
     end = await offset_at(ask, topic, partition, LATEST, replica=_DEBUGGING_REPLICA)
     attempts = _REPLICATION.attempts()
     while await offset_at(ask, topic, partition, LATEST) < end:
@@ -94,7 +94,7 @@ async def offset_at(
     *,
     replica: int = _ANY_REPLICA,
 ) -> int:
-    """Return the first offset from a time on, of what is replicated or of all that there is."""
+    """Return the first offset from a time on, among replicated records or among all."""
     topics = [(topic, [(partition, time_ms)])]
     answer = await ask(OffsetRequest(replica, _READ_UNCOMMITTED, topics))
     for _topic, partitions in answer.topics:
@@ -106,43 +106,42 @@ async def offset_at(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a leader has sent of a partition, from an offset on."""
+    """The part of a partition that a leader has sent, from an offset on."""
 
     where: SourcePartition
     offset: int
-    next_offset: int  # where to go on: behind what was sent, whether it was seen or not
-    batches: Sequence[StoredBatch]  # those that a consumer sees
+    next_offset: int  # where to go on: behind all that was sent, also unseen records
+    batches: Sequence[StoredBatch]  # the batches that a consumer sees
     high_watermark: int
     last_stable: int  # where open transactions begin
     code: int = NO_ERROR
-    sizes: Sequence[int] = ()  # bytes of all batches that were sent as a whole, seen or not
-    replica: int | None = None  # the broker of this machine's rack that is to be asked instead
+    sizes: Sequence[int] = ()  # bytes of all batches that were sent whole, also unseen ones
+    replica: int | None = None  # the broker in this machine's rack to ask instead
 
     @property
     def is_all(self) -> bool:
-        """Whether the log has no more committed records at the moment."""
+        """Whether the log has no more committed records now."""
         return self.next_offset >= self.last_stable
 
     @property
     def is_out_of_range(self) -> bool:
-        """Whether the log does not have the offset."""
         return self.code == _OUT_OF_RANGE
 
     def check(self) -> Fetched:
-        """Raise what the leader says is wrong."""
+        """Raise the leader's error, if there is one."""
         _check(self.code, *self.where)
         return self
 
     def before(self, stop: int) -> Fetched:
-        """Return what of it is before an offset."""
+        """Return the part before an offset."""
         if self.next_offset <= stop:
             return self
         whole = [one for one in self.batches if one.last_offset < stop]
-        batches = self.batches[: len(whole) + 1]  # the one behind them may begin before it
+        batches = self.batches[: len(whole) + 1]  # the last one kept may begin before `stop`
         return replace(self, next_offset=stop, batches=batches)
 
     def behind(self, stop: int) -> Fetched:
-        """Return what of it is not before an offset."""
+        """Return the part from an offset on."""
         batches = [one for one in self.batches if one.last_offset >= stop]
         return replace(self, offset=stop, batches=batches)
 
@@ -192,7 +191,7 @@ async def fetch(
             where = SourcePartition(topic, partition)
             if code != NO_ERROR:
                 _passes(code, topic, partition)
-            # Version 11 names a replica to read from between these; -1 is none.
+            # Version 11 has a preferred replica between these; -1 for none.
             aborted, replica = others[-1], -1
             if answer.API_VERSION >= _NAMES_A_REPLICA:
                 aborted, replica = others[-2:]
@@ -215,7 +214,6 @@ async def fetch(
 async def fetch_one(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, **how: Any
 ) -> Fetched:
-    """Return what the leader of one partition sends; see `fetch`."""
     where = SourcePartition(topic, partition)
     found = (await fetch(ask, {where: offset}, **how)).get(where)
     if found is None:
@@ -230,14 +228,14 @@ async def batches_behind(
     offset: int,
     end: int | None = None,
 ) -> AsyncIterator[Fetched]:
-    """Yield what is in the log from an offset on, up to an end; aborted transactions, too."""
+    """Yield the log from an offset up to an end, with aborted transactions."""
     while end is None or offset < end:
         found = await fetch_one(
             ask, topic, partition, offset, wait_ms=FETCH_WAIT_MS, is_committed=False
         )
         end = found.high_watermark if end is None else end
         if found.high_watermark < end:
-            # A new leader learns late how much is replicated.
+            # A new leader learns late how far replication has got.
             raise RetriableError(f"{topic}-{partition}: its replicas are not in sync yet")
         offset = found.next_offset
         yield found
@@ -246,9 +244,9 @@ async def batches_behind(
 async def timestamp_from(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, offset: int, end: int
 ) -> int | None:
-    """Return the timestamp of the first committed record from an offset on."""
+    """Return the timestamp of the first committed record from an offset on, None without one."""
     while offset < end:
-        # The broker sends a batch at least, and so no more than that.
+        # The broker sends at least one batch, and so no more than that.
         found = await fetch_one(ask, topic, partition, offset, partition_bytes=1, most_bytes=1)
         for record in found.rows():
             return record.timestamp
@@ -265,12 +263,12 @@ async def last_sequence_in_log(
     identity: Identity,
     offset: int,
 ) -> int | None:
-    """Return an identity's last sequence that readers see, by batches' headers."""
+    """Return an identity's last sequence that readers see, according to batches' headers."""
     await until_replicated(ask, topic, partition)
     start = await offset_at(ask, topic, partition, EARLIEST)
     end = await offset_at(ask, topic, partition, LATEST)
     wanted, last = (identity.producer_id, identity.epoch), None
-    # Most often nobody else writes there, and the last batch of all tells.
+    # Usually nobody else writes there, and the last batch is enough.
     for begin in (max(start, end - 1), max(start, offset)):
         async for found in batches_behind(ask, topic, partition, begin, end):
             for batch in found.batches:
@@ -286,7 +284,7 @@ async def last_sequence_in_log(
 
 
 def _passes(code: int, topic: str, partition: int) -> bool:
-    """Whether an error passes by itself; one that does not is raised."""
+    """Tell whether an error passes by itself. Raise an error that does not."""
     action = action_of(Request.READ, code)
     if action in (Action.DONE, Action.RETRY):
         return action is Action.RETRY

@@ -30,8 +30,6 @@ async def log_sizes(
 
 
 class DescribeLogDirsResponseV1(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The logs in each folder of a broker."""
-
     API_KEY = 35
     API_VERSION = 1
     SCHEMA = Schema(
@@ -73,7 +71,7 @@ class DescribeLogDirsRequestV1(RequestStruct):  # type: ignore[misc]  # aiokafka
 class DescribeLogDirsRequest(
     Request[DescribeLogDirsRequestV1]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the logs of partitions; to be sent to a broker that has them."""
+    """Ask for the logs of partitions. The request goes to a broker that has them."""
 
     API_KEY = 35
 

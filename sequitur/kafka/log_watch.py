@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     Places = Mapping[SourcePartition, int]
 
 _KEPT_MS: Final = 1_000
-"""So long a broker keeps a request for which it has no records."""
+"""A broker holds a request for so long if it has no records."""
 _SILENCE_S: Final = 10.0
-"""A partition of which nothing is heard for so long has no leader that answers."""
+"""A partition that is silent for so long has no leader that answers."""
 _PAUSE_S: Final = 0.1
 _SHORTLY_S: Final = 0.005
-"""So much later leaders answer than the first, if they have records."""
+"""Other leaders with records answer at most so much later than the first."""
 _LEAST_BYTES: Final = 1
-"""A broker sends a whole batch of one partition all the same; nobody looks at it."""
+"""A broker sends one whole batch of a partition anyway. Nobody reads it."""
 
 
 class LogWatch:
@@ -68,7 +68,7 @@ class LogWatch:
         return self._run(self._ends_of_some(places, wait_s), wait_s + _SILENCE_S)
 
     def close(self) -> None:
-        """Close the connections, with the requests that brokers keep."""
+        """Close the connections. Brokers' held requests end with them."""
         connections, self._connections = self._connections, None
         self._heard_s.clear()
         self._knows_leaders = False
@@ -140,7 +140,7 @@ class LogWatch:
         return {where: end for where, end in told.items() if end > places.get(where, end)}
 
     async def _ask(self, places: Places, wait_ms: int, of: Collection[int] | None = None) -> None:
-        """Ask each leader, or some, for what is behind its places, unless it keeps a request."""
+        """Ask leaders for records behind their places, except those that hold a request."""
         assert self._connections is not None
         leaders = self._connections.leaders
         if not self._knows_leaders:
@@ -162,7 +162,7 @@ class LogWatch:
                 self._asked[node] = asyncio.ensure_future(asked)
 
     async def _told(self, wait_s: float) -> dict[SourcePartition, int]:
-        """Return the ends that the first leaders tell to answer."""
+        """Return the ends from the leaders that answer first."""
         if self._asked:
             await asyncio.wait(
                 self._asked.values(), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
@@ -173,7 +173,7 @@ class LogWatch:
             if one.is_out_of_range:
                 raise LogRangeError(f"{OutputPartition(*one.where)} has no offset {one.offset}")
         ends = {one.where: max(one.last_stable, one.offset) for one in told if not one.code}
-        # A partition that is left out has another leader by now, or none.
+        # A missing partition has a new leader, or none.
         self._knows_leaders &= bool(ends) and len(ends) == len(told)
         self._heard_s |= dict.fromkeys(ends, time.monotonic())
         return ends
@@ -186,7 +186,7 @@ class LogWatch:
             if now_s - self._heard_s.setdefault(where, now_s) > _SILENCE_S + _KEPT_MS / 1000
         ]
         if silent:
-            self._heard_s |= dict.fromkeys(silent, now_s)  # the next to ask waits as long
+            self._heard_s |= dict.fromkeys(silent, now_s)  # the next leader has as long
             raise RetriableError(f"{OutputPartition(*min(silent))}: no leader answers")
 
 

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 _NO_ID: Final = bytes(16)
 _MAY_HANG_S: Final = 1.0
-"""After so long without an answer of one broker, another is asked as well."""
+"""If one broker has not answered for so long, another is asked as well."""
 
 _log = Logger(__name__)
 
 
 class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untyped
-    """aiokafka's client with our metadata request, for clusters in which a broker may hang."""
+    """aiokafka's client with our metadata request, for clusters where a broker may hang."""
 
     _get_conn_lock = contextlib.nullcontext()
-    """aiokafka's keeps connections to all others waiting while one is made: see `_get_conn`."""
+    """aiokafka's lock holds up all connections while one is made: see `_get_conn`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -64,7 +64,6 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         self._is_closed = False
 
     async def close(self) -> None:
-        """Close the connections, and ask nobody any more."""
         self._is_closed = True
         for task in self._asking:
             task.cancel()
@@ -72,7 +71,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         await super().close()
 
     def age_s(self, connection: Any) -> float:
-        """Return how old a connection is, at most; by a clock that is never set."""
+        """Return a connection's age, or more, by a monotonic clock."""
         now_s = time.monotonic()
         return now_s - self._made_s.get(connection, now_s)
 
@@ -86,7 +85,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
         return connection
 
     def nodes(self) -> list[Any]:
-        """Return the brokers that are known, in random order."""
+        """Return the known brokers in random order."""
         nodes = [broker.nodeId for broker in self.cluster.brokers()]
         random.shuffle(nodes)
         return nodes
@@ -117,7 +116,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
                     return answer
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin what is not cancelled with its caller: a connection under way would stay open."""
+        """Start a task that its caller does not cancel: a half-made connection would stay open."""
         task = asyncio.get_running_loop().create_task(work)
         self._asking.add(task)
         task.add_done_callback(self._ended)
@@ -126,10 +125,10 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved: nobody may wait for it any more
+            task.exception()  # retrieved: there may be no waiter any more
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
-        """Ask the brokers; whatever goes wrong is a failed update, and the next one is made."""
+        """Ask the brokers. Any error is a failed update, and the next update is tried."""
         try:
             return await self._ask_brokers(cluster_metadata, topics)
         except Exception as error:  # noqa: BLE001 - else the client would never ask again
@@ -139,7 +138,7 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
 
     async def _ask_brokers(self, cluster_metadata: Any, topics: Collection[str]) -> bool:
         nodes = self.nodes()
-        nodes += [node for node, _group in self._conns if node not in nodes]  # from bootstrapping
+        nodes += [node for node, _group in self._conns if node not in nodes]  # from the bootstrap
 
         async def ask(node: Any) -> Any:
             connection = await self._get_conn(node)
@@ -180,11 +179,11 @@ class ClusterClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is untype
 
 
 def _nothing() -> None:
-    """Nobody wants to know yet."""
+    """Do nothing: there is no listener yet."""
 
 
 def too_old(versions: Mapping[int, tuple[int, int]]) -> str | None:
-    """Return what a broker does not know of what a producer needs; None if it knows all."""
+    """Return which needs of a producer a broker does not support; None if it supports all."""
     lacking = [
         f"{name} version {needed}"
         for key, (name, needed) in NEEDED_VERSIONS.items()
@@ -205,12 +204,12 @@ NEEDED_VERSIONS: Final = {
     32: ("DescribeConfigs", 1),
     61: ("DescribeProducers", 0),
 }
-"""The requests that a producer sends, by Kafka's number, and the version that it needs."""
+"""A producer's requests, by Kafka's number, each with the version that the producer needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """An answer in the form that aiokafka's cluster takes."""
+    """An answer in the form that aiokafka's cluster object takes."""
 
     API_VERSION: ClassVar[int] = 1
 
@@ -220,8 +219,6 @@ class _Metadata:
 
 
 class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
-    """Sixteen bytes."""
-
     @classmethod
     def encode(cls, value: bytes) -> bytes:
         return value
@@ -232,8 +229,6 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
 
 
 class MetadataResponseV10(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The cluster, its brokers and the topics that were asked for."""
-
     API_KEY = 3
     API_VERSION = 10
     SCHEMA = Schema(
@@ -299,7 +294,7 @@ class MetadataRequestV10(RequestStruct):  # type: ignore[misc]  # aiokafka is un
 
 
 class MetadataRequest(Request[MetadataRequestV10]):  # type: ignore[misc]  # aiokafka is untyped
-    """Ask for topics, and create none of them."""
+    """Ask for topics without creating any."""
 
     API_KEY = 3
 

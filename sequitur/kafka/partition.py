@@ -29,12 +29,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether a cluster could have a topic of this name."""
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def check_topic_name(name: object) -> None:
-    """Refuse what no topic is called."""
+    """Raise unless a topic can have this name."""
     if not isinstance(name, str):
         raise TypeError(f"topic is {type(name).__name__}, expected str")
     if not is_topic_name(name):
@@ -42,12 +41,10 @@ def check_topic_name(name: object) -> None:
 
 
 CURSOR_PREFIX: Final = "sequitur-cursor/"
-"""What the metadata of each offset that is a cursor's begins with."""
+"""The beginning of the metadata of each offset that belongs to a cursor."""
 
 
 class OutputPartition(NamedTuple):
-    """A partition of an output topic."""
-
     topic: str
     partition: int
 
@@ -56,8 +53,6 @@ class OutputPartition(NamedTuple):
 
 
 class SourcePartition(NamedTuple):
-    """A partition of a source topic."""
-
     topic: str
     partition: int
 
@@ -67,9 +62,9 @@ _SEED: Final = 0x9747B28C
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF
 _CACHE_BYTES: Final = 32 << 20
-_KEY_OVERHEAD_BYTES: Final = 150  # of a dictionary's entry and the objects it holds
+_KEY_OVERHEAD_BYTES: Final = 150  # for a dictionary entry and its objects
 _BULK: Final = 32
-"""From so many new keys of one length on, numpy is faster than a loop."""
+"""For this many new keys of one length, or more, numpy is faster than a loop."""
 
 
 def murmur2(key: bytes) -> int:
@@ -88,7 +83,7 @@ def murmur2(key: bytes) -> int:
 
 
 def murmur2_bulk(keys: list[bytes], length: int) -> list[int]:
-    """Return the murmur2 hashes of `keys`, all of which are `length` bytes long."""
+    """Return the murmur2 hashes of `keys`, which are all `length` bytes long."""
     rows = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), length)
     words = length >> 2
     m = np.uint32(_M)
@@ -108,7 +103,7 @@ def murmur2_bulk(keys: list[bytes], length: int) -> list[int]:
 
 
 class KeyPartitioner:
-    """Choose the partitions of the keys of one topic, and cache them up to a limit."""
+    """Chooses partitions for the keys of one topic, and caches them up to a limit."""
 
     __slots__ = ("_cache_left", "_known", "partitions")
 
@@ -130,13 +125,14 @@ class KeyPartitioner:
             return np.fromiter(map(self.learn(keys).__getitem__, keys), np.int32, len(keys))
 
     def learn(self, keys: Collection[bytes]) -> dict[bytes, int]:
-        """Hash those of `keys` that are new, many at once."""
+        """Hash all new keys in `keys` at once."""
         unknown = set(keys).difference(self._known)
         if not unknown:
             return self._known
         self._cache_left -= sum(map(len, unknown)) + _KEY_OVERHEAD_BYTES * len(unknown)
         if self._cache_left < 0:
-            # To clear the cache costs a re-hash now and then; a true LRU would cost each event.
+            # Clearing the cache costs a few new hashes now and then; a true LRU would slow each
+            # event.
             unknown = set(keys)
             self._known = {}
             self._cache_left = _CACHE_BYTES
@@ -154,7 +150,7 @@ class KeyPartitioner:
 
 
 class StickyPartitioner:
-    """Choose the partition of events without a key: one at a time, another after each batch."""
+    """Chooses the partition for events without a key: one at a time, another after each batch."""
 
     __slots__ = ("current", "partitions")
 
@@ -165,7 +161,7 @@ class StickyPartitioner:
         self.current = int(random * partitions)
 
     def move_on(self, full: int, random: float) -> None:
-        """Choose another partition, if the full batch was the current one's."""
+        """Choose another partition, if the full batch was for the current one."""
         if full != self.current or self.partitions == 1:
             return
         step = 1 + int(random * (self.partitions - 1))

@@ -41,13 +41,11 @@ if TYPE_CHECKING:
 
 
 _NO_TRANSACTIONS_MS: Final = 60_000
-"""The timeout of transactions where there are none; brokers refuse more than their own limit."""
+"""The transaction timeout without transactions. Brokers refuse more than their limit."""
 _NONE: Final = -1
 
 
 class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The producer id and epoch to go on with."""
-
     API_KEY = 22
     API_VERSION = 4
     SCHEMA = Schema(
@@ -60,8 +58,6 @@ class InitProducerIdResponseV4(Response):  # type: ignore[misc]  # aiokafka is u
 
 
 class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka is untyped
-    """The transactional id, and the identity that its holder has."""
-
     FLEXIBLE_VERSION = True
     API_KEY = 22
     API_VERSION = 4
@@ -78,8 +74,6 @@ class InitProducerIdRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka 
 class InitProducerIdRequest(
     Request[InitProducerIdRequestV4]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for an identity."""
-
     API_KEY = 22
 
     def __init__(
@@ -97,12 +91,10 @@ class InitProducerIdRequest(
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What a broker says of one batch."""
-
     code: int  # kafka's error code; 0 is none
     base_offset: int  # offset of the batch's first record, or -1
-    text: str = ""  # what it says of the first record that it refuses, or of the batch; often empty
-    # the timestamp that it gave all records, epoch milliseconds; -1 if it gave none
+    text: str = ""  # its text about the first refused record, or about the batch; often empty
+    # the timestamp that it gave to all records, epoch milliseconds; -1 if it gave none
     append_ms: int = -1
 
 
@@ -128,11 +120,10 @@ class ProduceRequest(Request[ProduceRequest_v8]):  # type: ignore[misc]  # aioka
 async def read_answers(
     connection: AIOKafkaConnection, answer: Awaitable[Any]
 ) -> dict[tuple[str, int], PartitionAnswer]:
-    """Return the answer for each topic and partition of a request."""
     try:
         response = await answer
     except TimeoutError as error:
-        # Later answers on this connection would be taken for this one's: start over.
+        # Later answers on this connection would be mistaken for this one: start over.
         connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
         raise OutcomeUnknownError("no answer within the request timeout") from error
     except (kafka_errors.KafkaError, OSError, EOFError) as error:
@@ -147,14 +138,14 @@ async def read_answers(
 
 
 class ProducerState(NamedTuple):
-    """What a partition's leader has of a producer id; it may not be replicated yet."""
+    """A leader's state for a producer id. It may not be replicated yet."""
 
-    epoch: int  # the newest epoch that has written
+    epoch: int  # the newest epoch that wrote
     last_sequence: int
 
 
 class Untold(enum.Enum):
-    """Why a leader's answer says nothing of a producer id."""
+    """Why a leader's answer does not tell about a producer id."""
 
     NOTHING = enum.auto()
     """It has nothing of it: it never had, has forgotten it, or lost it with its log. Or it does not
@@ -162,15 +153,13 @@ class Untold(enum.Enum):
     NOT_ALLOWED = enum.auto()
     """The asker may not read the topic."""
     ASK_AGAIN = enum.auto()
-    """It does not lead the partition, or cannot say at the moment."""
+    """It does not lead the partition, or cannot tell now."""
 
 
 Told: TypeAlias = "ProducerState | Untold"
 
 
 class DescribeProducersResponseV0(Response):  # type: ignore[misc]  # aiokafka is untyped
-    """The producers of each partition that was asked for."""
-
     API_KEY = 61
     API_VERSION = 0
     SCHEMA = Schema(
@@ -228,7 +217,7 @@ class DescribeProducersRequestV0(RequestStruct):  # type: ignore[misc]  # aiokaf
 class DescribeProducersRequest(
     Request[DescribeProducersRequestV0]  # type: ignore[misc]  # aiokafka is untyped
 ):
-    """Ask for the producers of partitions; to be sent to the broker that leads them."""
+    """Ask for partitions' producers. The request goes to the partitions' leader."""
 
     API_KEY = 61
 
@@ -245,7 +234,6 @@ class DescribeProducersRequest(
 async def producer_states(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]], producer_id: int
 ) -> dict[tuple[str, int], Told]:
-    """Return what the leader of partitions has of a producer id."""
     try:
         answer = await ask(DescribeProducersRequest(partitions))
     except RequestUnknownError:
@@ -264,7 +252,7 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
         case Action.DONE:
             known = (ProducerState(*of[1:3]) for of in producers if of[0] == producer_id)
             found = next(known, None)
-            # An epoch without records is that of a transaction that was ended without any.
+            # An epoch without records comes from a transaction that ended without any.
             return Untold.NOTHING if found is None or found.last_sequence < 0 else found
         case Action.FAIL:
             return Untold.NOT_ALLOWED
@@ -272,10 +260,8 @@ def _told(code: int, producers: Iterable[tuple[Any, ...]], producer_id: int) -> 
 
 
 class KnownProducer(NamedTuple):
-    """A producer that a partition's leader remembers."""
-
     producer_id: int
-    epoch: int  # the newest epoch that has written
+    epoch: int  # the newest epoch that wrote
     last_sequence: int
     last_timestamp_ms: int
 
@@ -283,7 +269,7 @@ class KnownProducer(NamedTuple):
 async def known_producers(
     ask: Callable[[Any], Awaitable[Any]], partitions: Mapping[str, Iterable[int]]
 ) -> dict[tuple[str, int], list[KnownProducer]]:
-    """Return the producers that the leader of partitions remembers, of those that it tells of."""
+    """Return the producers that a leader remembers, for the partitions that it tells about."""
     answer = await ask(DescribeProducersRequest(partitions))
     return {
         (topic, partition): [KnownProducer(*of[:4]) for of in producers]
@@ -296,11 +282,11 @@ async def known_producers(
 async def last_sequence(
     ask: Callable[[Any], Awaitable[Any]], topic: str, partition: int, identity: Identity
 ) -> int | None:
-    """Return the last sequence that a partition's in-sync replicas hold of a producer."""
+    """Return a producer's last sequence on all in-sync replicas, None without one."""
     if await _described(ask, topic, partition, identity) is None:
         return None
-    # It tells of the leader's own append, which is lost if another leads before it is
-    # replicated: so what it has now is waited for, and it is asked once more.
+    # The state covers the leader's own appends, and these are lost if another leader takes over
+    # before replication. So wait for what it has now, and ask once more.
     await until_replicated(ask, topic, partition)
     return await _described(ask, topic, partition, identity)
 

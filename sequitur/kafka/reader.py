@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from sequitur.kafka.stored_batches import Record, RecordColumns
 
     Spans = Mapping[SourcePartition, tuple[int, int]]
-    """First offset of each partition, and the one behind the last."""
+    """Each partition's first offset, and the offset behind its last one."""
 
 RACK: Final = "SEQUITUR_RACK"
-"""Variable with the rack of this machine, by the name that brokers have for it (`broker.rack`)."""
+"""The variable for this machine's rack, as brokers name it (`broker.rack`)."""
 _PATIENCE_S: Final = 60.0
 """For a transaction of a process that died: `TRANSACTION_TIMEOUT_MS`, and a broker's round of ten
 seconds that ends such ones."""
@@ -49,13 +49,13 @@ _WAIT_MS: Final = 50
 _PARTITION_BYTES: Final = 1 << 20
 _REQUEST_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 16 << 20
-"""Of batches that are unpacked at once."""
+"""The bytes of batches that are unpacked at once."""
 _FIRST_BYTES: Final = 64 << 10
-"""Of a partition whose records' sizes are not known."""
+"""The bytes to ask of a partition whose record size is unknown."""
 _BEHIND_BYTES: Final = 16 << 20
-"""Of answers whose ends are kept, in all."""
+"""The total bytes of kept answers' ends."""
 _MORE: Final = 1.25
-"""Of what a range has by the mean."""
+"""Ask for so many times the mean size of a range."""
 _MOST_DOUBLINGS: Final = 16
 _OPEN: Final = "no broker answers, or a transaction in it stays open"
 
@@ -65,19 +65,19 @@ class Reader:
     """Reads records from one offset to before another."""
 
     kafka: KafkaSettings
-    is_committed: bool = True  # whether records of aborted and of open transactions are left out
-    # whether to go on where a log begins now, if what was to be read is deleted; else that fails
+    is_committed: bool = True  # whether to skip records of aborted and open transactions
+    # whether to go on where a log begins now, if wanted records are deleted; else that is an error
     passes_deleted: bool = False
-    # how long nothing may come of a partition that is not read yet, whatever other leaders send; a
-    # leader that sends of others has not got to it
+    # how long a partition that is not read yet may be silent, whatever other leaders send; a leader
+    # that sends other partitions has not got to it
     patience_s: float = _PATIENCE_S
     is_stopping: Callable[[], bool] = bool  # whether nobody waits for records any more
-    # packed, of an answer, at most, where a batch is not larger; a small range asks for less
+    # the packed bytes of an answer, unless a batch is larger; a small range asks for less
     partition_bytes: int = _PARTITION_BYTES
-    # of topics that were read, mean bytes of an offset and those of the largest batch, packed
+    # for topics that were read: mean packed bytes of an offset, and those of the largest batch
     packed: dict[str, tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
-    # what leaders have sent behind ranges, for the next ones; None to let go of it. Whoever keeps
-    # it has to look whether topics are still the same
+    # answers behind ranges, for the next ranges; None to drop them. A caller that keeps it has to
+    # check that topics are still the same
     behind: dict[SourcePartition, Fetched] | None = field(default=None, repr=False, compare=False)
 
     def rows(self, spans: Spans) -> Iterator[tuple[SourcePartition, Record]]:
@@ -132,7 +132,7 @@ class Reader:
             told = connections.run(leaders.fetch(places, bound.left_s, partition_bytes=1), bound)
             if untold := places.keys() - told.keys():
                 raise RetriableError(f"{_named(untold)}: no leader answers")
-            # Of a place that is deleted meanwhile nothing is told.
+            # Places that are deleted meanwhile have no answer.
             return {where: max(one.last_stable, places[where]) for where, one in told.items()}
 
         try:
@@ -150,8 +150,8 @@ class Reader:
         yield from self._taken(self._kept(places), places, stops)
         attempts = Retry(backoff=_BACKOFF).attempts(time.monotonic)
         silence, portions = _Silence(self, stops), _Portions(self, stops)
-        is_known = False  # whether the brokers are known that lead now
-        # Those that led last are asked first: one that does not lead any more says so.
+        is_known = False  # whether the present leaders are known
+        # Ask the last known leaders first: a former leader says so.
         led: Collection[SourcePartition] = stops
         while stops:
             why = _OPEN
@@ -188,9 +188,9 @@ class Reader:
         places: dict[SourcePartition, int],
         stops: dict[SourcePartition, int],
     ) -> Iterator[Fetched]:
-        """Yield what was sent of ranges, and take note of where these go on."""
+        """Yield the answers for ranges, and note where the ranges go on."""
         for one in told:
-            # Behind those that wait for their turn: a leader cuts what is too much for one.
+            # It goes behind the waiting partitions: a leader cuts an answer that is too large.
             del places[one.where]
             if one.next_offset < stops[one.where]:
                 places[one.where] = one.next_offset
@@ -201,13 +201,13 @@ class Reader:
                 yield one.before(stop)
 
     def _kept(self, places: Mapping[SourcePartition, int]) -> list[Fetched]:
-        """Return what was sent before of ranges; where one begins elsewhere, that is let go of."""
+        """Return kept answers for ranges. Drop the answer for a range that begins elsewhere."""
         behind = self.behind or {}
         known = [behind.pop(where) for where in places if where in behind]
         return [one for one in known if one.offset == places[one.where]]
 
     def _keep(self, one: Fetched, stop: int) -> None:
-        """Keep what was sent behind a range, as long as that is not too much of all."""
+        """Keep an answer's part behind its range, unless the total gets too large."""
         if self.behind is not None and one.next_offset > stop:
             kept = sum(sum(other.sizes) for other in self.behind.values())
             if kept + sum(one.sizes) <= _BEHIND_BYTES:
@@ -221,7 +221,7 @@ class Reader:
         bound: Bound,
         wait_ms: int,
     ) -> list[Fetched]:
-        """Return what leaders send of partitions, which may be nothing; of those that answer."""
+        """Return the answers of the leaders that answer, perhaps none."""
         leaders = connections.leaders
         told = connections.run(
             leaders.fetch(
@@ -246,7 +246,7 @@ class Reader:
                     raise LogRangeError(f"{where} begins at offset {begins}, and not at {wanted}")
                 told[source] = replace(told[source], next_offset=begins)
             elif (end := ends.get(where, wanted)) < wanted:
-                # What was replicated stays through a change of leaders, but for an unclean one.
+                # Replicated records survive a change of leaders, unless it is an unclean one.
                 raise LogRangeError(f"{where} ends at offset {end}, before {wanted}")
         return list(told.values())
 
@@ -263,7 +263,7 @@ class _Portions:
         self._doublings = dict.fromkeys(stops, 0)
 
     def of(self, places: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
-        """Return the bytes for what is not read of each partition."""
+        """Return the bytes for the unread part of each partition."""
         found = {}
         for where, place in places.items():
             offset_bytes, batch_bytes = self._reader.packed.get(where.topic, (0.0, _FIRST_BYTES))
@@ -272,7 +272,7 @@ class _Portions:
         return found
 
     def learn(self, told: Collection[Fetched]) -> list[Fetched]:
-        """Take note of how large batches were, and return the answers that have something new."""
+        """Note how large batches were, and return the answers with something new."""
         for topic in {one.where.topic for one in told if one.sizes}:
             of_topic = [one for one in told if one.where.topic == topic and one.sizes]
             offsets = sum(one.next_offset - one.offset for one in of_topic)
@@ -285,13 +285,13 @@ class _Portions:
                 some.append(one)
                 self._doublings[one.where] = 0
             elif one.last_stable > one.offset:
-                # Its batch is larger, and was cut off; or it had to wait for its turn.
+                # Its batch is larger and was cut off, or it had to wait for its turn.
                 self._doublings[one.where] = min(self._doublings[one.where] + 1, _MOST_DOUBLINGS)
         return some
 
 
 class _Silence:
-    """For how long nothing has come of partitions that are read."""
+    """How long the partitions that are read have been silent."""
 
     def __init__(self, reader: Reader, partitions: Iterable[SourcePartition]) -> None:
         self._reader = reader
@@ -299,16 +299,16 @@ class _Silence:
         self.failed: UnansweredError | None = None
 
     def bound(self, left: Iterable[SourcePartition]) -> Bound:
-        """Return how long questions of partitions may take now."""
+        """Return how long questions about partitions may take now."""
         since_s = min(self._since_s[where] for where in left)
         return Bound(since_s + self._reader.patience_s, self._reader.is_stopping)
 
     def ended(self, partitions: Iterable[SourcePartition]) -> None:
-        """Take note that something came from the leaders of these."""
+        """Note that the leaders of these partitions sent something."""
         self._since_s |= dict.fromkeys(partitions, time.monotonic())
 
     def look(self, left: Collection[SourcePartition], why: str, *, is_over: bool) -> None:
-        """Look whether patience is over for any, or for all."""
+        """Note a failure if patience is over for any partition, or for all."""
         longest_s = self._reader.patience_s
         until_s = time.monotonic() - longest_s
         silent = [where for where in left if self._since_s[where] <= until_s]

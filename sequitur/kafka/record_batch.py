@@ -46,7 +46,7 @@ _NO_PRODUCER: Final = -1
 
 
 class Builder(Protocol):
-    """The part of aiokafka's builder that is used here."""
+    """The part of aiokafka's builder that we use."""
 
     def append(
         self,
@@ -67,7 +67,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the broker recognises duplicates by."""
+    """The fields by which the broker recognises duplicates."""
 
     producer_id: int
     epoch: int
@@ -75,7 +75,6 @@ class Stamp:
 
     @classmethod
     def of(cls, batch: bytes) -> Self:
-        """Return the stamp that a batch carries."""
         return cls(*STAMP.unpack_from(batch, STAMP_OFFSET))
 
 
@@ -84,8 +83,6 @@ NO_STAMP: Final = Stamp(_NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER)
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record read back from a batch."""
-
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -93,7 +90,7 @@ class StoredRecord:
 
 
 def new_builder(batch_bytes: int) -> Builder:
-    """Return an empty batch for up to `batch_bytes`, uncompressed and with its header."""
+    """Return an empty batch for up to `batch_bytes`, uncompressed, header included."""
     builder: Builder = DefaultRecordBatchBuilder(
         MAGIC, 0, 0, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, batch_bytes
     )
@@ -120,7 +117,7 @@ def seal(builder: Builder, compression: Compression, stamp: Stamp = NO_STAMP) ->
 
 
 def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) -> bytes:
-    """Return the batch under a producer id, epoch and base sequence, with its checksum."""
+    """Return the batch with a producer id, epoch, base sequence and new checksum."""
     view = memoryview(batch)
     middle: Buffer = view[ATTRIBUTES_OFFSET:STAMP_OFFSET]
     if last_ms is not None:
@@ -136,7 +133,7 @@ def stamped(batch: bytes | bytearray, stamp: Stamp, last_ms: int | None = None) 
 
 
 def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> bytes:
-    """Return a batch without a stamp, of encoded records."""
+    """Return a batch of encoded records, without a stamp."""
     return _assembled(
         FRONT.pack(0, HEADER_SIZE - NOT_IN_LENGTH + len(records)),
         MIDDLE.pack(0, count - 1, first_ms, last_ms),
@@ -147,7 +144,7 @@ def batch_of(records: bytes, count: int, *, first_ms: int, last_ms: int) -> byte
 
 
 def times_of(batch: bytes | bytearray) -> tuple[int, int]:
-    """Return what the timestamps of a batch's records are counted from, and the newest of them."""
+    """Return the base of a batch's timestamps, and the newest timestamp."""
     _attributes, _last_offset, first_ms, last_ms = MIDDLE.unpack_from(batch, ATTRIBUTES_OFFSET)
     return first_ms, last_ms
 
@@ -163,7 +160,7 @@ def _assembled(front: Buffer, middle: Buffer, stamp: Stamp, count: Buffer, recor
 def idempotent_batch(
     records: memoryview, count: int, *, base_ms: int, max_ms: int, stamp: Stamp
 ) -> bytes:
-    """Return an idempotent producer's batch of encoded records; LZ4 if that is smaller."""
+    """Return an idempotent producer's batch of encoded records, with LZ4 if that is smaller."""
     packed = lz4_frame(records)
     code = COMPRESSION_CODES["lz4"]
     if len(packed) >= len(records):
@@ -195,7 +192,7 @@ def records_of(batch: bytes) -> list[StoredRecord]:
 
 
 def halved(batch: bytes, compression: Compression) -> tuple[bytes, bytes]:
-    """Return the batch as two, for a broker that refused it as too large."""
+    """Return the batch as two halves, for a broker that refused it as too large."""
     records = records_of(batch)
     assert len(records) > 1
     middle = len(records) // 2

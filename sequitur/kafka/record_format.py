@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 HEADER_SIZE: Final = 61
-"""Bytes of a batch's header."""
+"""The bytes of a batch's header."""
 NOT_IN_LENGTH: Final = 12
-"""The length of a batch counts from behind itself."""
+"""A batch's length field counts the bytes behind the field."""
 LENGTH_OFFSET: Final = 8
 ATTRIBUTES_OFFSET: Final = 21
 STAMP_OFFSET: Final = 43
@@ -50,7 +50,7 @@ COMPRESSION_CODES: Final[dict[str, int]] = {
     "lz4": 3,
     "zstd": 4,
 }
-"""In the lowest three bits of a batch's attributes."""
+"""The values of the lowest three bits in a batch's attributes."""
 
 LENGTH: Final = struct.Struct(">i")
 ATTRIBUTES: Final = struct.Struct(">h")
@@ -62,7 +62,7 @@ MIDDLE: Final = struct.Struct(">hiqq")
 STAMP: Final = struct.Struct(">qhi")
 """Producer id, epoch and base sequence."""
 BUILT_HEADER: Final = struct.Struct(">qi9xhiqq14xi")
-"""What a builder knows; leader epoch, magic, CRC and stamp come when it is sealed."""
+"""The fields that a builder knows. Sealing adds leader epoch, magic, CRC and stamp."""
 LEADER_AND_MAGIC: Final = struct.pack(">ib", -1, MAGIC)
 
 RECORD_ATTRIBUTES: Final = b"\0"
@@ -71,15 +71,15 @@ NULL: Final = b"\x01"
 NO_HEADERS: Final = b"\0"
 ONE_HEADER: Final = b"\x02"
 RECORD_OVERHEAD: Final = 21
-"""Bytes a record may take beyond its key, value and headers."""
+"""The bytes that a record may take beyond its key, value and headers."""
 
 VARINT_BITS: Final = 7
 CONTINUED: Final = 1 << VARINT_BITS
-"""Of each byte of a varint, whether another one follows."""
+"""This bit of a varint's byte says that another byte follows."""
 
 
 def varint(number: int) -> bytes:
-    """Return a zigzag varint of a number that is not negative."""
+    """Return the zigzag varint of a non-negative number."""
     zigzag = number << 1
     found = bytearray()
     while zigzag >= CONTINUED:
@@ -90,7 +90,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the number that a zigzag varint stands for, and where what follows begins."""
+    """Return the number in a zigzag varint, and the position behind it."""
     zigzag = shift = 0
     while data[at] & CONTINUED:
         zigzag |= (data[at] & (CONTINUED - 1)) << shift
@@ -116,7 +116,7 @@ _LZ4_BLOCK: Final = struct.Struct("<I")
 
 
 def lz4_frame(data: memoryview) -> bytes:
-    """Return an LZ4 frame by blocks of `cramjam`, whose own frames hold the interpreter's lock."""
+    """Return an LZ4 frame from blocks of `cramjam`, whose own frames would hold the GIL."""
     block_bytes, descriptor = next(
         (d for d in _LZ4_DESCRIPTORS if len(data) <= d[0]), _LZ4_DESCRIPTORS[-1]
     )
@@ -159,7 +159,7 @@ CODECS: Final[dict[str, Callable[[memoryview], bytes]]] = {
 
 
 def packed_bytes(records: bytes) -> int:
-    """Return how large records are in a batch of the reorder job's, without the batch's header."""
+    """Return the size of records in a batch of the reorder job, without the batch's header."""
     return min(len(records), len(lz4_frame(memoryview(records))))
 
 
@@ -176,7 +176,7 @@ _LENGTHS: Final = 112
 own: lengths, and the one that the reorder job may give it, with its event time."""
 HEADER_LENGTHS: Final = 10
 _SAFETY: Final = 256
-"""One part of so many of the limit is left free: lengths between the parts pack in their own way"""
+"""One such part of the limit stays free, since lengths between the parts pack differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,6 @@ class RecordLimit:
 
     @classmethod
     def of(cls, config: Mapping[str, str | None]) -> Self:
-        """That of a topic's configuration."""
         return cls(
             int(config.get(MAX_MESSAGE_BYTES) or _BROKERS_DEFAULT),
             config.get(COMPRESSION_TYPE) in _AS_IT_COMES,
@@ -208,7 +207,7 @@ class RecordLimit:
         return self.max_bytes - HEADER_SIZE - _LENGTHS
 
     def takes(self, payload: Iterable[bytes | None], headers: int = 0) -> bool:
-        """Return whether the topic takes a record, by its size."""
+        """Return whether the topic takes a record of this size."""
         parts = [part for part in payload if part]
         room = self.surely_bytes - headers * HEADER_LENGTHS
         if sum(map(len, parts)) <= room:
@@ -227,5 +226,5 @@ def following(sequence: int, count: int) -> int:
 
 
 def reaches(last: int, sequence: int) -> bool:
-    """Return whether `sequence` is `last` or before it, by the shorter way round."""
+    """Return whether `sequence` is at or before `last`, by the shorter way round."""
     return (last - sequence) & MAX_SEQUENCE < MAX_SEQUENCE // 2

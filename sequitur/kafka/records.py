@@ -31,7 +31,7 @@ EVENT_ID_HEADER: Final = "sequitur-event-id"
 """The header in which each record of the producer has its event id."""
 MAX_PRODUCER_NAME_LENGTH: Final = 200
 UNNAMED_PREFIX: Final = "sequitur"
-"""The beginning of the name of a producer without a given name."""
+"""The beginning of the name of a producer that was not given a name."""
 _MAX_ID_NAME_LENGTH: Final = MAX_PRODUCER_NAME_LENGTH + 10
 _MAX_SEQUENCE: Final = 2**63 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._~-]+", re.ASCII)
@@ -60,17 +60,17 @@ class EventId:
 
 
 def new_generation() -> str:
-    """Return a random generation; two lives have the same once in 2^32."""
+    """Return a random generation. Two lives have the same one once in 2^32."""
     return secrets.token_hex(4)
 
 
 def name_in_ids(producer: str, generation: str) -> str:
-    """Return what stands before the colon."""
+    """Return the part before the colon."""
     return f"{producer}~{generation}" if generation else producer
 
 
 def name_of_a_life(producer: str) -> str:
-    """Return the name of one life of a producer that has no journal."""
+    """Return the name of one life of a producer without a journal."""
     return f"{producer}~~{new_generation()}"
 
 
@@ -142,6 +142,6 @@ class TimestampRange:
 
 
 def timestamp_range(text: str) -> TimestampRange | None:
-    """Return the range that a broker's text names; None if there is none in it."""
+    """Return the range in a broker's text, None if the text has none."""
     found = _RANGE.search(text)
     return None if found is None else TimestampRange(int(found[1]), int(found[2]))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_topic(value: object) -> object:
-    """Return the value; raise where it is a text that names no topic."""
+    """Return the value. Raise if it is text but no topic's name."""
     if isinstance(value, str) and not is_topic_name(value):
         raise ValueError(EXPECTED)
     return value
@@ -37,7 +37,7 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 
 
 def aiokafka_provider(token_provider: TokenProvider) -> Any:
-    """Return a provider as aiokafka's clients want it."""
+    """Return a provider in the form that aiokafka's clients take."""
     from aiokafka.abc import AbstractTokenProvider  # noqa: PLC0415 - few need the client
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
@@ -48,7 +48,7 @@ def aiokafka_provider(token_provider: TokenProvider) -> Any:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file, which may end with a newline."""
+    """Return the token in a file, without a newline at its end."""
     return path.read_text().strip()
 
 
@@ -57,9 +57,9 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 
 SYSTEM_PREFIX: Final = "sequitur"
 SYSTEM_PREFIX_FORM: Final = "[A-Za-z0-9._]{1,200}"
-"""No `-`: it ends the prefix, so no two prefixes give the same name. Kafka takes 249 characters."""
+"""`-` ends the prefix, so it is not in it: different prefixes give different names."""
 _TOKEN_LIFE_S: Final = 60.0
-"""How long librdkafka keeps a token whose lifetime is unknown."""
+"""librdkafka keeps a token with an unknown lifetime for so long."""
 
 
 class KafkaSettings(Section):
@@ -121,7 +121,7 @@ class KafkaSettings(Section):
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
     def _joined(cls, value: object) -> object:
-        """Return several addresses, as aiokafka takes them, in one text."""
+        """Join several addresses into one text."""
         if isinstance(value, str | bytes):
             return value
         several: list[Any] = [value]
@@ -180,12 +180,10 @@ class KafkaSettings(Section):
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the login is by SASL."""
         return self.security_protocol.startswith("SASL_")
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.security_protocol.endswith("SSL")
 
     def librdkafka(self) -> dict[str, Any]:
@@ -305,7 +303,7 @@ class KafkaSettings(Section):
 
 
 def _may_be_host(host: str) -> bool:
-    """Return whether a resolver takes a name: some raise for others what stands for no answer."""
+    """Return whether a resolver takes a name: some raise an error that looks like no answer."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -323,19 +321,19 @@ def _jaas_quoted(text: str) -> str:
 
 
 def system_name(kafka: KafkaSettings, name: str) -> str:
-    """Return the full name of what an installation has once on a cluster."""
+    """Return the full name of an object that an installation has once in a cluster."""
     return f"{kafka.system_prefix}-{name}"
 
 
 def to_reach(kafka: KafkaSettings) -> KafkaSettings:
-    """Return settings as far as connections differ by them."""
+    """Return the settings without the parts that make no difference to connections."""
     if kafka.system_prefix == SYSTEM_PREFIX:
         return kafka
     return kafka.model_copy(update={"system_prefix": SYSTEM_PREFIX})
 
 
 def settings_of(given: KafkaSettings | str | Iterable[str]) -> KafkaSettings:
-    """Return settings as they are, or those of addresses alone."""
+    """Return settings unchanged, or make them from addresses."""
     if isinstance(given, KafkaSettings):
         return given
     return KafkaSettings.model_validate({"bootstrap_servers": given})

@@ -32,6 +32,6 @@ class SharedAdmin:
         return getattr(client, name)
 
     def let_go(self, idle_s: float = 0.0) -> None:
-        """Close the client if nobody has asked for `idle_s`. The next call makes another."""
+        """Close the client if it was unused for `idle_s`. The next call makes another."""
         if time.monotonic() - self._used_s >= idle_s:
             self._client = None

@@ -52,21 +52,21 @@ _HEADER: Final = struct.Struct(">qi4xbIhiqqqhii")
 id, epoch, base sequence and count; the leader's epoch is left out."""
 _MAGIC_OFFSET: Final = 16
 _LEGACY_OVERHEAD: Final = 26
-"""Bytes of the smallest batch of version 0."""
+"""The bytes of the smallest batch of version 0."""
 _LEGACY_ATTRIBUTES_OFFSET: Final = 17
 _CODEC: Final = 0x07
 _BY_THE_BROKER: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _ABORT: Final = 0
-"""In the key of a marker, behind two bytes for its version."""
+"""The value in a marker's key, behind two bytes for the version."""
 _PADDING: Final = bytes(16)
-"""So that a number is read whole wherever it begins."""
+"""With it, a number can be read whole from any offset."""
 _MOST_VARINT: Final = 10
 _HEADERS_AT_ONCE: Final = 32
-"""A record with more has them read one by one."""
+"""If a record has more headers, they are read one by one."""
 MOST_BYTES: Final = 2**31 - 1 - len(_PADDING)
-"""Arrow counts bytes of a column by 32 bits."""
+"""Arrow counts a column's bytes with 32 bits."""
 _FIRST_ROOM: Final = 4 << 10
 _GROWTH: Final = 8
 _XERIAL: Final = b"\x82SNAPPY\x00"
@@ -91,7 +91,7 @@ class Record(Protocol):
 
     @property
     def timestamp_type(self) -> int:
-        """0 where the producer gives timestamps, and 1 where the broker does; -1 without one."""
+        """0 if the producer sets timestamps, 1 if the broker does; -1 without one."""
 
     @property
     def key(self) -> bytes | None:
@@ -99,22 +99,20 @@ class Record(Protocol):
 
     @property
     def value(self) -> bytes | None:
-        """Its value; None of a tombstone."""
+        """Its value; None for a tombstone."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Name and value of each header; of names that are no UTF-8 see `java_text`."""
+        """Name and value of each header. For names that are not UTF-8 see `java_text`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as it stands in a log."""
-
-    base_offset: int  # that of its first record; of one before version 2 that of its last
+    base_offset: int  # offset of its first record; before version 2, of its last
     last_offset: int
     magic: int
     attributes: int
-    first_ms: int  # what timestamps are counted from
+    first_ms: int  # the base of its timestamps
     max_ms: int
     producer_id: int
     producer_epoch: int
@@ -124,29 +122,27 @@ class StoredBatch:
 
     @property
     def data(self) -> memoryview:
-        """Its records, compressed as they are; of one before version 2 all of it."""
+        """Its records, still compressed; before version 2 the whole batch."""
         return self.raw[HEADER_SIZE:] if self.magic >= MAGIC else self.raw
 
     @property
     def hides_its_size(self) -> bool:
-        """Whether it is compressed and of before version 2: rows alone can be unpacked of it."""
+        """Whether it is older than version 2 and compressed, so it can only be unpacked to rows."""
         return self.magic < MAGIC and bool(self.raw[_LEGACY_ATTRIBUTES_OFFSET] & _CODEC)
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a transaction's marker, or one of those that Kafka has for itself."""
+        """Whether it is a transaction's marker, or one of Kafka's own markers."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a transaction has written it."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     def is_abort(self) -> bool:
-        """Tell whether it is the marker of an aborted transaction."""
         for record in self.rows() if self.is_control else ():
             return int.from_bytes((record.key or b"")[2:4], "big") == _ABORT
-        return False  # compaction leaves batches without records
+        return False  # compaction leaves some batches empty
 
     def rows(self) -> Iterator[Record]:
         last = -1
@@ -165,7 +161,7 @@ class StoredBatch:
 
 
 def batches_in(data: bytes) -> Iterator[StoredBatch]:
-    """Yield the batches of a part of a log that are there as a whole."""
+    """Yield the batches that are complete in a part of a log."""
     view, at = memoryview(data), 0
     while len(data) - at > _MAGIC_OFFSET:
         (length,) = LENGTH.unpack_from(data, at + LENGTH_OFFSET)
@@ -237,8 +233,6 @@ def seen(
 
 
 class LogRecord(NamedTuple):
-    """A record of columns."""
-
     offset: int
     timestamp: int
     key: bytes | None
@@ -249,11 +243,11 @@ class LogRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where some strings of bytes stand in `data`, in that order."""
+    """Where byte strings stand in `data`, in that order."""
 
     data: bytes
     starts: Longs
-    lengths: Longs  # -1 of null
+    lengths: Longs  # -1 for null
 
     def each(self) -> list[bytes | None]:
         data = self.data
@@ -276,7 +270,7 @@ class RecordColumns:
     keys: Places
     values: Places
     header_counts: Longs
-    header_names: Places  # of all records, one behind the other
+    header_names: Places  # of all records, one after the other
     header_values: Places
 
     def __len__(self) -> int:
@@ -284,12 +278,12 @@ class RecordColumns:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of keys, values and headers."""
+        """The bytes of keys, values and headers."""
         parts = (self.keys, self.values, self.header_names, self.header_values)
         return sum(int(np.maximum(part.lengths, 0).sum()) for part in parts)
 
     def between(self, first: int, stop: int) -> RecordColumns:
-        """Return the records from one offset to before another."""
+        """Return the records from `first` to before `stop`."""
         begin, end = (int(one) for one in np.searchsorted(self.offsets, (first, stop)))
         if (begin, end) == (0, len(self)):
             return self
@@ -442,7 +436,7 @@ def _unsnapped(data: memoryview, most_bytes: int) -> bytes:
 
 
 def _grown(decompress_into: Any, data: memoryview, most_bytes: int) -> memoryview:
-    """Unpack into room that grows up to a limit: what the data say of their size is not trusted."""
+    """Unpack into growing room up to a limit: the size in the data is not trusted."""
     packed, room = bytes(data), max(_FIRST_ROOM, _GROWTH * len(data))
     while True:
         found = bytearray(min(room, most_bytes))
@@ -482,7 +476,7 @@ def _columns(
     counts = [batch.count for batch in batches]
     starts, ends = _extents(data, counts, [len(one) for one in unpacked])
     raw = np.frombuffer(data, np.uint8)
-    deltas_ms, at = _varints(raw, starts + 1)  # behind the attributes, which say nothing
+    deltas_ms, at = _varints(raw, starts + 1)  # skip the attributes, which are unused
     deltas, at = _varints(raw, at)
     keys, at = _bytes_at(data, raw, at)
     values, at = _bytes_at(data, raw, at)
@@ -542,7 +536,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varints(raw: Any, at: Longs) -> tuple[Longs, Longs]:
-    """Return the numbers that zigzag varints stand for, and where what follows each begins."""
+    """Return the numbers in zigzag varints, and the position behind each."""
     first = raw[at]
     found = (first & (CONTINUED - 1)).astype(np.uint64)
     ends = at + 1
@@ -562,7 +556,7 @@ def _varints(raw: Any, at: Longs) -> tuple[Longs, Longs]:
 
 
 def _bytes_at(data: bytes, raw: Any, at: Longs) -> tuple[Places, Longs]:
-    """Return the strings of bytes that begin with their lengths, and where they end."""
+    """Return the byte strings that begin with their lengths, and where they end."""
     lengths, starts = _varints(raw, at)
     ends = starts + np.maximum(lengths, 0)
     if len(ends) and (int(lengths.min()) < -1 or int(ends.max()) > len(data) - len(_PADDING)):
@@ -573,7 +567,7 @@ def _bytes_at(data: bytes, raw: Any, at: Longs) -> tuple[Places, Longs]:
 def _headers(
     data: bytes, raw: Any, at: Longs, counts: Longs, ends: Longs
 ) -> tuple[Places, Places, Longs]:
-    """Return names and values of all headers, and where those of each record end."""
+    """Return all headers' names and values, and where each record's headers end."""
     if (counts < 0).any() or (counts > ends - at).any():
         raise ValueError("an impossible number of headers")
     total, first = int(counts.sum()), np.cumsum(counts) - counts

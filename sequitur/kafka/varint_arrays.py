@@ -12,11 +12,10 @@ from sequitur.kafka.record_format import CONTINUED, VARINT_BITS
 Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 TABLE_SIZE: Final = 1 << 13
-"""Below it a zigzag varint takes two bytes at most."""
+"""A smaller zigzag varint takes at most two bytes."""
 
 
 def varints(numbers: Longs) -> pa.BinaryArray:
-    """Zigzag varints of numbers."""
     if not len(numbers) or (int(numbers.max()) < TABLE_SIZE and int(numbers.min()) >= 0):
         return VARINTS.take(pa.array(numbers))
     return _encoded(numbers)

@@ -67,7 +67,7 @@ _BOOTSTRAP_END_S: Final = 0.5
 
 _log = Logger(__name__)
 
-# The client logs every failed connection attempt as an error; what it means is ours to say.
+# The client logs each failed connection as an error, but its meaning is ours to report.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
@@ -79,8 +79,6 @@ class CoordinatorKind(enum.Enum):
 
 
 class Wire:
-    """Requests to the brokers of one cluster."""
-
     def __init__(
         self,
         kafka: KafkaSettings,
@@ -103,14 +101,14 @@ class Wire:
         self._on_failure: Callable[[Exception], None] | None = None
 
     async def start(self) -> None:
-        """Reach any broker and learn of the others."""
+        """Reach any broker, and learn the others from it."""
         if self._bootstrapped:
             return
         try:
             await self._bootstrap()
         except NOT_CONNECTED as error:
             raise await self._why_not_bootstrapped() from error
-        # Bootstrapping tells neither the cluster's id nor whether the brokers are new enough.
+        # The bootstrap gives neither the cluster's id nor whether the brokers are new enough.
         if not await self._client.force_metadata_update():
             if self._client.too_old is not None:
                 raise FatalError(self._client.too_old)
@@ -146,32 +144,31 @@ class Wire:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id; None while it is not known."""
+        """The cluster's id; None while it is unknown."""
         return self._client.cluster_id
 
     def watch(self, on_update: Callable[[], None], on_failure: Callable[[Exception], None]) -> None:
-        """Call `on_update` after each metadata update, and `on_failure` if there are no more."""
+        """Call `on_update` after each metadata update, and `on_failure` once there are no more."""
         self._client.on_update = on_update
         self._on_failure = on_failure
         self._watch_updates()
 
     def _watch_updates(self) -> None:
-        """Tell if the task that updates the metadata ends: it never should."""
+        """Report if the task that updates metadata ends: it never should."""
         updating = self._client._sync_task  # noqa: SLF001 - see the module
         if updating is not None and self._on_failure is not None:
             report_failure(updating, self._on_failure)
             self._on_failure = None
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Return a topic's id, which changes when the topic is recreated; None while not known."""
+        """Return a topic's id, which changes if the topic is recreated; None while unknown."""
         return self._client.topic_ids.get(topic)
 
     def is_unauthorized(self, topic: str) -> bool:
-        """Return whether the cluster refused to say anything of a topic."""
         return topic in self._client.cluster.unauthorized_topics
 
     def partitions(self, topic: str) -> int | None:
-        """Return how many partitions a topic has; None while that is not known."""
+        """Return how many partitions a topic has; None while that is unknown."""
         known = self._client.cluster.partitions_for_topic(topic)
         return len(known) if known else None
 
@@ -207,7 +204,7 @@ class Wire:
         return bool(await self._client.force_metadata_update())
 
     def forget(self, topic: str) -> None:
-        """Ask for a topic no more, until `refresh` names it again."""
+        """Do not ask for a topic any more, until `refresh` names it again."""
         self._client._topics.discard(topic)  # noqa: SLF001 - see the module
 
     async def create_topic(self, topic: str) -> None:
@@ -232,7 +229,7 @@ class Wire:
         return None if connection is None else time.time() - self._client.age_s(connection)
 
     async def connect(self, node: int) -> bool:
-        """Connect to a broker; False if it is not known any more."""
+        """Connect to a broker; False if it is no longer known."""
         try:
             if await self._client._get_conn(node) is not None:  # noqa: SLF001 - see the module
                 return True
@@ -284,7 +281,7 @@ class Wire:
         return Identity(answer.producer_id, answer.producer_epoch)
 
     async def max_message_bytes(self, topic: str) -> int:
-        """Return the largest batch that a topic takes (its `max.message.bytes`)."""
+        """Return the largest batch that a topic takes, in bytes (its `max.message.bytes`)."""
         return (await self._limits(topic, [_MAX_MESSAGE_BYTES]))[0]
 
     async def timestamp_after_max_ms(self, topic: str) -> int:
@@ -296,7 +293,7 @@ class Wire:
         return min(await self._limits(topic, _TIMESTAMP_AFTER_MAX))
 
     async def _limits(self, topic: str, names: Sequence[str]) -> list[int]:
-        """Return those of a topic's settings that it has; at least one."""
+        """Return those of the named settings that the topic has; raise if it has none."""
         request = DescribeConfigsRequest([(_TOPIC_RESOURCE, topic, list(names))])
         answer = await self._ask_any(request)
         code, _message, _type, _name, entries = answer.resources[0]
@@ -307,7 +304,7 @@ class Wire:
         return found
 
     async def last_sequence(self, topic: str, partition: int, identity: Identity) -> int | None:
-        """Return an identity's last sequence that a partition's in-sync replicas hold (KIP-664)."""
+        """Return an identity's last sequence in a partition's in-sync replicas (KIP-664)."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -317,7 +314,7 @@ class Wire:
     async def find_events(
         self, topic: str, partition: int, wanted: Collection[bytes], since_ms: int
     ) -> set[bytes]:
-        """Return the event ids of `wanted` that a partition holds; see `log_reading`."""
+        """Return the event ids in `wanted` that a partition holds; see `log_reading`."""
         node = self.leader(topic, partition)
         if node is None:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -383,6 +380,6 @@ def _check(request: Request, code: int, what: str) -> None:
 
 
 async def close_within(wire: Wire, timeout_s: float) -> None:
-    """Close the wire; give up waiting for it after `timeout_s`."""
+    """Close the wire. Give up waiting for it after `timeout_s`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(wire.close(), timeout_s)
