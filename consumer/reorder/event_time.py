@@ -145,7 +145,7 @@ def identity_of(spec: EventTimeSpec) -> str:
 
 
 def current_identity(identity: str) -> str:
-    """Return what a checkpoint says of its spec, as `identity_of` says it."""
+    """Return the event time spec of a checkpoint in the form of `identity_of`."""
     if not identity.startswith(_BEFORE_POINTERS):
         return identity
     where, begins, written = identity.rpartition(FORMAT_BEGINS)

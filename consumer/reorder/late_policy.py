@@ -40,16 +40,12 @@ class LatePolicy(StrEnum):
 
 
 class Output(Enum):
-    """Where rows of a step go."""
-
     RELEASED = auto()
     LATE = auto()
     QUARANTINE = auto()
 
 
 class Route(NamedTuple):
-    """What becomes of late rows."""
-
     output: Output | None  # None: nowhere
     ends_job: bool = False
 
