@@ -35,8 +35,6 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """A run, and how many of its rows are not out yet."""
-
     run: Run
     held: int
     size_bytes: int
@@ -44,8 +42,6 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """What a checkpoint holds."""
-
     root: str
     job: Mapping[str, Any]  # whose it is, as it stands in `format.json`
     entry: StepEntry | None  # the newest step; None before the first
@@ -63,11 +59,9 @@ class CheckpointReport:
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The keys' last event times."""
         return () if self.entry is None or self.entry.keys is None else self.entry.keys.folds
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for `json.dumps`."""
         entry = self.entry
         return {
             "checkpoint": self.root,
@@ -93,7 +87,6 @@ class CheckpointReport:
 
 
 def inspect_checkpoint(location: str) -> CheckpointReport:
-    """Read what a checkpoint holds."""
     storage = storage_at(location)
     try:
         return _Folder(storage, location).report()

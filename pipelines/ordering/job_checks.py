@@ -85,20 +85,19 @@ class SubscriptionChecks:
                 round_.run()
 
     def _look(self, checks: LedChecks | None) -> None:
-        """Ack what is due to the job's own subscription. If this process leads, make all checks."""
+        """Ack what is due in the job's own subscription; make all checks if this process leads."""
         self._skip_due()
         for found in checks.run().findings if checks is not None else ():
             if found.kind is not FindingKind.OWNED:
                 self._tell(f"{found.kind.value}: {found.topic}: {found.sentence}")
 
     def _skip_due(self) -> None:
-        """Ack what has expired, or is evicted, of the job's own subscription."""
+        """Ack expired and evicted rows of the job's own subscription."""
         for one in skip_due(self._surveyor, self._subscription, self._subscription.topics):
             self._outages.tell(f"{one.why.value}: {one.topic}, {one.sentence}")
 
 
 def checks_of(job: JobContext, subscription: JobSubscription) -> SubscriptionChecks:
-    """Return the checks that a job with a subscription makes while it runs."""
     return SubscriptionChecks(
         job.kafka,
         subscription,

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def partitions_begun(log: LoggedSteps, began: int, released: OutputTopic) -> int:
-    """Return by how many output partitions rows are placed: as many as at the first step."""
+    """Return the number of output partitions that place rows: that of the first step."""
     head = log.head
     return released.partitions if head is None else head.output_partitions or began
 
 
 def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTopic) -> int:
-    """Return to how many partitions of the output topic rows go; refuse a topic that has fewer."""
+    """Return how many partitions of the output topic get rows; refuse a topic with fewer."""
     # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
     used = max(begun, log.partitions_sent(released.name))
     if released.partitions < used:
@@ -52,7 +52,7 @@ class ProcessStage:
 
 
 def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
-    """Claim the checkpoint, make the topics that are missing, and return the engine."""
+    """Claim the checkpoint, create the topics that are missing, and return the engine."""
     settings, topics = job.settings, job.topics
     if process is not None:
         check_settings(settings, process.settings, process.topology)
@@ -135,7 +135,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
 
 
 def _check_expiry(topics: Topics, settings: ReorderSettings) -> None:
-    """Check that brokers remember for long enough what the job has written."""
+    """Check that brokers remember a producer for long enough."""
     expiry_ms, floor_ms = topics.producer_expiry_ms(), milliseconds(settings.timestamp_floor)
     # A step's records are as old as they may be when it first tries to send them.
     if expiry_ms - floor_ms < TRUSTED_MS + milliseconds(settings.patience):

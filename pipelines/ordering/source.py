@@ -37,18 +37,16 @@ _packed: Final[dict[KafkaSettings, dict[str, tuple[float, int]]]] = {}
 
 
 class BatchSource(ABC):
-    """Reads a batch in the driver if it is small enough, else in tasks; see `Source`."""
+    """Reads a batch in the driver if it is small enough, else in tasks."""
 
     _small: SmallBatches
 
     def read_ahead(self, spans: Spans, partitions: int) -> Spans | None:
-        """See `Source`."""
         return self._small.read_ahead(spans, partitions)
 
     def read_into(
         self, writer: RunWriter, *, step: int, spans: Spans, partitions: int
     ) -> list[Summary]:
-        """See `Source`."""
         here = self._small.read_into(writer, spans, partitions)
         found = [here] if here is not None else self._by_tasks(writer, step, spans, partitions)
         self._small.learn(found)
@@ -96,7 +94,6 @@ class KafkaSource(BatchSource):
         )
 
     def matcher(self, pattern: str) -> Callable[[str], bool]:
-        """See `Source`."""
         return self._compiled(pattern)
 
     def _is_stopping(self) -> bool:
