@@ -58,7 +58,7 @@ _KEPT: Final = 20
 
 
 def _steady_s() -> float:
-    """Return seconds by a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds of a clock that nobody sets and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -102,11 +102,10 @@ class Ownership:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a newer owner has been seen."""
+        """Whether a newer owner was seen."""
         return self._newer is not None
 
     def take(self) -> None:
-        """Take the checkpoint over from the process that had it last."""
         for folder in (OWNERS_FOLDER, HEARTBEATS_FOLDER):
             self._storage.make_folder(folder)
         document = {"format": _OWNER_FORMAT, **asdict(ProcessIdentity.own())}
@@ -187,7 +186,7 @@ class Ownership:
 
 
 def refuse_if_owned(storage: Storage, *, stale_s: float = _STALE_S, watches: bool = True) -> None:
-    """Check that no driver that is alive has a checkpoint."""
+    """Check that no living driver has a checkpoint."""
     generation = _newest(storage)
     if not generation:
         return
@@ -236,7 +235,7 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
 
 
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:
-    """Return the process that is the owner; None if that is not known."""
+    """Return the process that is the owner; None if it is not known."""
     with contextlib.suppress(CheckpointError):
         return read_document(storage, _owner(generation), ProcessIdentity.from_document)
     return None
