@@ -180,7 +180,6 @@ def _of_objects(
 
 
 def _with_field(path: Sequence[str]) -> str:
-    """Return the expression for an object with a number at a path."""
     value = "[1-9][0-9]*"
     beside = _member(_SHALLOW)
     for name in reversed(path):
@@ -218,13 +217,13 @@ def header_values(lists: pa.ListArray, name: str, *, last: bool) -> pa.BinaryArr
 
 
 def _digits(spec: EventTimeSpec) -> dict[TimeUnit, int]:
-    """Return how many digits whole numbers have whose unit is certain."""
+    """Return how many digits a whole number has if its unit is certain, by unit."""
     unit = spec.format.unit
     return {one: digits for one, digits in _DIGITS.items() if unit in {one, TimeUnit.AUTO}}
 
 
 def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Longs, Bools]:
-    """Return whole numbers of so many digits at places of the bytes, and where there are any."""
+    """Return whole numbers of so many digits at places of the bytes, and where there is one."""
     numbers, is_whole = np.zeros(len(first), np.int64), np.zeros(len(first), np.bool_)
     places = np.flatnonzero(first <= len(raw) - digits)
     if not len(places):
@@ -242,7 +241,7 @@ def _numbers(raw: np.ndarray[Any, Any], first: Longs, digits: int) -> tuple[Long
 
 
 def _in_ms(numbers: Longs, unit: TimeUnit) -> Longs:
-    """Return epoch ms of whole numbers, none of them negative."""
+    """Return whole numbers as epoch ms; none is negative."""
     if unit is TimeUnit.S:
         return numbers * 1000
     factor = {TimeUnit.MS: 1, TimeUnit.US: 1_000, TimeUnit.NS: 1_000_000}[unit]

@@ -40,8 +40,6 @@ _SCHEMA: Final = RUN_ARROW_SCHEMA.append(pa.field("detail", pa.string()))
 
 
 class Whole(NamedTuple):
-    """What was too large."""
-
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -69,7 +67,6 @@ def write_oversized(root: Location, row: Mapping[str, Any]) -> str:
 
 
 def read_oversized(root: Location, name: str) -> Whole:
-    """Return the record that a file of the checkpoint holds."""
     path = root / name
     if not name.startswith(f"{OVERSIZED_FOLDER}/") or ".." in name.split("/"):
         raise CheckpointError(f"{name!r} names no file of {OVERSIZED_FOLDER}/ in {root}")
