@@ -67,8 +67,6 @@ _LOOKS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan of a step says of a partition."""
-
     where: OutputPartition
     identity: Identity  # producer id and epoch of the batches
     first: int  # the sequence of the step's first row
@@ -80,7 +78,7 @@ class Assignment:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """A batch, from the row `begin` of the partition's rows on."""
+    """A batch whose first row is the row `begin` of the partition."""
 
     begin: int
     laid_out: KafkaBatch
@@ -90,7 +88,7 @@ class _Batch:
 
     @property
     def end(self) -> int:
-        """The row behind its last."""
+        """The row behind its last row."""
         return self.begin + self.laid_out.rows
 
 
@@ -126,22 +124,21 @@ class PartitionSender:
 
     @property
     def waiting(self) -> int:
-        """How many batches are not settled."""
+        """Number of batches that are not settled."""
         return len(self._batches)
 
     def add(self, batch: KafkaBatch) -> None:
-        """Take the next batch."""
         self._batches.append(_Batch(self._rows, batch))
         self._rows += batch.rows
         self._changed.set()
 
     def end(self) -> None:
-        """Take note that no batch follows; there was at least one."""
+        """Note that no batch follows; there was at least one."""
         self._is_ended = True
         self._changed.set()
 
     async def run(self) -> int:
-        """Send all, and return how many rows they are, once the partition has them for good."""
+        """Send all rows; return how many they are, once the partition has them for good."""
         while not (self._is_ended and not self._batches):
             self._changed.clear()
             if not await self._advance():
@@ -154,7 +151,7 @@ class PartitionSender:
         return self._rows
 
     async def _advance(self) -> bool:
-        """Do what can be done now; False when there is something to wait for."""
+        """Do what can be done now; False if there is something to wait for."""
         oldest = self._batches[0] if self._batches else None
         if oldest is not None and oldest.answer is not None and oldest.answer.done():
             await self._take_answer(oldest)
@@ -171,7 +168,7 @@ class PartitionSender:
         return True
 
     def _is_known(self) -> bool:
-        """Whether what this attempt knows of the partition comes from its present leader."""
+        """Whether this attempt knows the partition from its present leader."""
         if self._asked_s is None or (self._clock() - self._asked_s) * 1000 > TRUSTED_MS:
             return False
         connection = self._leaders.connection(self._where)
@@ -256,7 +253,7 @@ class PartitionSender:
         await self._begin_anew(meaning.name)
 
     async def _begin_anew(self, why: str) -> None:
-        """Drop what is in flight, and ask the present leader how far it has got."""
+        """Drop what is in flight, and ask the present leader how many rows it has."""
         await self._drop_flight()
         self._asked_s = None
         await self._attempts.pause(SendUnansweredError(f"{self._where}: {why}"))
@@ -269,7 +266,6 @@ class PartitionSender:
             one.answer = None
 
     async def _ask(self) -> None:
-        """Learn how many of the rows are there."""
         plan, where = self._plan, self._where
         self._is_pipelined = False
         try:
