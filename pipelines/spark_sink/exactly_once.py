@@ -99,7 +99,7 @@ class ExactlyOnceKafka:
         self._written: tuple[str, int] | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, as `foreachBatch` gives it; one that is written is left alone."""
+        """Write a batch of `foreachBatch`; skip one that is written already."""
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
             batch = stream_batch(spark, batch_id)
@@ -157,7 +157,7 @@ class ExactlyOnceKafka:
 
     @contextlib.contextmanager
     def _at_work(self, spark: SparkSession) -> Iterator[SinkSteps]:
-        """Give what writes, once it has finished all that was begun."""
+        """Yield what writes, once it has finished all that was begun."""
         if self._steps is None:
             folder = SinkFolder(open_storage(spark, self._checkpoint))
             app = folder.claim(self._topic, self._app)
