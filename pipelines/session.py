@@ -72,7 +72,7 @@ _logger: Final = logging.getLogger("sequitur.spark")
 
 
 def log_level() -> str:
-    """What Spark may say on standard error: with `--debug` its errors, with their stacks."""
+    """Return Spark's log level: with `--debug` it shows errors with their stacks."""
     return "ERROR" if is_debugging() else "OFF"
 
 
@@ -126,7 +126,7 @@ def build_session(
 
 
 def _start_context(settings: Mapping[str, str]) -> None:
-    """Start Spark beside the main thread: there PySpark would handle Ctrl-C from then on."""
+    """Start Spark in another thread: in the main thread PySpark would handle Ctrl-C."""
     conf = SparkConf().setAll(list(settings.items()))
     with ThreadPoolExecutor(1) as thread:
         thread.submit(SparkContext.getOrCreate, conf).result()
@@ -150,7 +150,7 @@ def _told(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_asked_for(key: str) -> bool:
-    """Tell whether a setting was told that Spark makes up where it is told none."""
+    """Tell whether somebody has set a setting that Spark makes up otherwise."""
     # The JVM's own variables: to Python's Spark adds what it has made up.
     java: Any = SparkContext._jvm.java.lang  # type: ignore[union-attr] # noqa: SLF001
     told = spark_submit_flags(psutil.Process(java.ProcessHandle.current().pid()).cmdline())
@@ -162,7 +162,7 @@ def _is_asked_for(key: str) -> bool:
 
 
 def _add_to_class_path(jars: str) -> None:
-    """Add jars to the driver's class path, beside whatever it has: it starts without ours."""
+    """Add jars to the driver's class path, beside what it has: the driver starts without ours."""
     java: Any = SparkContext._jvm.java  # type: ignore[union-attr] # noqa: SLF001
     loader = java.lang.Thread.currentThread().getContextClassLoader()
     for jar in jars.split(","):
