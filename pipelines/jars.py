@@ -55,7 +55,7 @@ in other versions."""
 
 _FETCH_TIMEOUT_S: Final = 600
 _HASH: Final = re.compile("[0-9a-f]{64}")
-# A part becomes part of a path: nothing in it may lead out of the cache.
+# Each part goes into a path: it must not lead out of the cache.
 _PART: Final = r"([\w-][\w.-]*)"
 _COORDINATES: Final = re.compile(f"{_PART}:{_PART}:{_PART}", re.ASCII)
 _LOG_LINES_SHOWN: Final = 15
@@ -218,7 +218,7 @@ def _bring_in(
         try:
             _refuse_wrong(missing, aside)
         finally:
-            # Those that are right are kept in any case: the next run has less to fetch.
+            # Right ones are kept in any case, so that the next run has less to fetch.
             for jar in missing:
                 if (aside / jar.file).exists():
                     (folder / jar.file).parent.mkdir(exist_ok=True)

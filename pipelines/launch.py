@@ -84,7 +84,7 @@ def spark_submit_command(
     jars = merged_jars(defaults.get(JARS), options.get(JARS), jars_of_spark(checkpoint))
     words += ["--jars", jars]
     for key, value in settings.items():
-        if key not in {MASTER, JARS}:  # a flag has them, and would win
+        if key not in {MASTER, JARS}:  # a flag gives them, and a flag would win
             words += ["--conf", f"{key}={value}"]
     return [*words, str(job), *arguments]
 
@@ -101,7 +101,7 @@ def _local_java_options(chosen: str) -> list[str]:
     """Return the options of a JVM that is driver and tasks at once; the user's options win."""
     options = []
     if not _COLLECTOR.search(chosen):
-        # Nobody waits for the driver's pauses, and its tasks pay for a collector that has none.
+        # Nobody waits for the driver's pauses, and tasks would pay for a collector without pauses.
         options.append("-XX:+UseParallelGC")
     if not _COMPILER.search(chosen):
         options += _OPTIMIZED_LATE
@@ -146,6 +146,6 @@ def run_spark_submit(command: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     environ = spark_submit_environment(os.environ) | hand_output_on()
-    # Python may know of no other letters than ASCII; the JVM does, in the locale that it is given.
+    # Python may know only ASCII letters; the JVM knows all, in the locale that it gets.
     encoded = (word.encode("utf-8", "surrogateescape") for word in command)
     os.execve(command[0], [*encoded] if java_locale() else command, environ)  # noqa: S606

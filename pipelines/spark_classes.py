@@ -49,7 +49,7 @@ def write_archive() -> bool:
             master=DEFAULT_MASTER,  # the archive serves jobs on one machine
             options={"spark.driver.extraJavaOptions": java},
         )
-        # What it says of classes that cannot be kept is long, and no fault.
+        # Its messages about classes that it cannot keep are long, and no fault.
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             subprocess.run(
                 command,

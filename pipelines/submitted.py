@@ -33,7 +33,7 @@ def check_arguments() -> None:
     """End the program if spark-submit has not handed on an argument unchanged."""
     from sequitur.base.program import REFUSED_EXIT_CODE, complain  # noqa: PLC0415 - takes a while
 
-    # A letter is two bytes or more, and each of them becomes a question mark.
+    # A letter has two bytes or more, and each byte becomes a question mark.
     lost = [word for word in sys.argv[1:] if "??" in word]
     if is_submitted() and lost and _is_ascii(jnu_encoding(_jvm())):
         complain(
@@ -89,7 +89,7 @@ def separate_output() -> None:
         merged, said = os.dup(_STDERR), os.memfd_create("standard error")
         os.dup2(said, _STDERR)
         try:
-            # What passes our output on has the stream of before.
+            # What passes our output on has the former stream.
             system = _jvm().java.lang.System
             system.setOut(system.err)
             _relay(_STDERR)

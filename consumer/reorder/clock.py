@@ -303,14 +303,14 @@ class PartitionClock:
         if time_ms is not None:
             greatest_ms = time_ms if known_ms is None else max(known_ms, time_ms)
             return replace(_first_look(look, now_ms), max_event_time_ms=greatest_ms)
-        # Where the wall clock was set back, nothing is known of the time between.
+        # If the wall clock was set back, nothing is known of the time between.
         passed_ms = max(0, now_ms - self.seen_ms)
         is_watched = passed_ms <= longest_ms
         return replace(
             _first_look(look, now_ms),
             max_event_time_ms=known_ms,
             silent_ms=self.silent_ms + (passed_ms if is_watched or is_bounded else longest_ms),
-            # Where brokers have lost records, it ends before what was seen.
+            # If brokers have lost records, it ends before what was seen.
             silent_end=min(self.silent_end, look.end) if is_watched or not is_bounded else look.end,
         )
 

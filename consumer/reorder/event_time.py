@@ -77,7 +77,7 @@ class EventTimeSpec:
             EventTimeSpecError: It is none of these, a name in it cannot be used, or the format is
                 none.
         """
-        if encodable(text) != text:  # no field or header is called that
+        if encodable(text) != text:  # no field or header has such a name
             raise EventTimeSpecError(f"event time {text!r}: it has half a surrogate pair")
         where, time_format = split_format(text)
         found = cls._at(where)

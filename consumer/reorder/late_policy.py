@@ -46,7 +46,7 @@ class Output(Enum):
 
 
 class Route(NamedTuple):
-    output: Output | None  # None: nowhere
+    output: Output | None  # None: the rows go nowhere
     ends_job: bool = False
 
 

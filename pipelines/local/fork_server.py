@@ -59,10 +59,10 @@ def main(socket_fd: int, driver: int, modules: Sequence[str], files: Mapping[str
         files: What tasks import from a file, by the name of the module.
     """
     reserve_descriptors()
-    os.dup2(2, 1)  # what tasks print is no output of the program
+    os.dup2(2, 1)  # what tasks print is not output of the program
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in DRIVERS_SIGNALS:
-        # A handler and not SIG_IGN: a program that a task starts would inherit that.
+        # A handler and not SIG_IGN: a program that a task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no fork can be waited for

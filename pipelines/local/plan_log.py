@@ -125,7 +125,7 @@ class PlanLog:
             self._spark.take_note(self._source, batch_id, ends)
         else:
             ends = self._spark.planned_offsets(self._source, batch_id)
-            self._spark.lasting.pop(self._source, None)  # who wrote it may not have synced it yet
+            self._spark.lasting.pop(self._source, None)  # its writer may not have synced it yet
         self.newest = Plan(batch_id, ends, is_committed=False)
         return self.newest
 

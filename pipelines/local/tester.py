@@ -466,7 +466,7 @@ class _ListSource(BatchSource):
 
 
 def _refuse(line: str) -> None:
-    raise ReorderError(line)  # nothing keeps a list from being read
+    raise ReorderError(line)  # a list can always be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class WorkerProcess:
             self._channel = Connection(here.detach())
         self._server = server
         # A process that a task has forked may hold the other end of the channel: then the channel
-        # says nothing of the task's process.
+        # does not show the end of the task's process.
         self._pidfds = pidfds(self.pid)
 
     def answer(self, attempt: int, task: bytes) -> bytes:

@@ -71,7 +71,7 @@ class ProcessWorkers:
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._runs: set[_Run] = set()  # those that a thread waits for
-        self._turns: deque[_Run] = deque()  # those of them with tasks that wait, in turn
+        self._turns: deque[_Run] = deque()  # runs with tasks that wait, in turn
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
         self._blocks = _Blocks()
@@ -285,7 +285,7 @@ class _Task:
     run: _Run
     place: int  # among those of its run
     pickled: bytes
-    deaths: int = 0  # of processes that were at it
+    deaths: int = 0  # how many processes died at it
 
 
 class _Slot:

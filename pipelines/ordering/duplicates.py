@@ -68,7 +68,7 @@ _IDS_SCHEMA: Final = pa.schema(
         ("is_new", pa.int8()),
         *(RUN_ARROW_SCHEMA.field(name) for name in RELEASE_ORDER),
         ("is_behind", pa.bool_()),
-        # The bucket: what readers go by is named so in every file.
+        # The bucket: readers choose rows by the column of this name in every file.
         ("output_partition", pa.int32()),
     ]
 )

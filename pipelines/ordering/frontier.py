@@ -40,7 +40,7 @@ class Frontier:
         self._max_held_bytes = settings.max_held_bytes
         self._outages = outages
         self._is_bounded = is_bounded
-        self._longest_ms = 0  # the time before the first look of a life was not watched
+        self._longest_ms = 0  # nobody watched the time before the first look of a life
         self._watched_ms = 2 * tick_ms(settings)
         self._overruled: set[SourcePartition] = set()
 

@@ -43,7 +43,7 @@ class HeldRun:
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
     root: str
-    job: Mapping[str, Any]  # whose it is, as it stands in `format.json`
+    job: Mapping[str, Any]  # the job that it belongs to, from `format.json`
     entry: StepEntry | None  # the newest step; None before the first
     done: StepDone  # the newest step that is done, with all counts
     runs: tuple[HeldRun, ...]  # the runs that hold rows
@@ -135,7 +135,7 @@ class _Folder:
         reached_ms = entry.frontier_ms if is_done else entry.previous_frontier_ms
         found = []
         for run in entry.live_runs if is_done else entry.runs:
-            # What a step staged itself and has not released yet is all held.
+            # Rows that a step staged itself and has not released are all held.
             is_whole = run.step == entry.step and not is_done
             held = size = 0
             files = files_of(self._storage, run)

@@ -56,7 +56,7 @@ class SubscriptionChecks:
 
     def __enter__(self) -> Self:
         self._subscription.register(self._topics)
-        # A reset whose process died before it had said so in the registry.
+        # The process of a reset may have died before it wrote that to the registry.
         finish_reset(self._surveyor.registry, self._subscription.name, self._subscription.state)
         self._thread.start()
         return self
@@ -73,7 +73,7 @@ class SubscriptionChecks:
                 every_s=INTERVAL_S,
                 passes=(ReorderError, ConsumerError),
                 tell=lambda error: self._tell(
-                    # The next step says so of the job's own subscription; else another leads.
+                    # The next step reports a lost subscription of its own; else another leads.
                     str(error)
                     if isinstance(error, SubscriptionFencedError)
                     else f"subscriptions are not checked: {error}"

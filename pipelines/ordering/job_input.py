@@ -98,7 +98,7 @@ def check_batch(job: JobContext, entry: Step | None, batch_id: int) -> None:
             f"{entry.source}/ gone? Put it back, or {WAY_ON}"
         )
     if entry.batch_id < 0:
-        return  # the first one after a reset begins where the job has Spark begin
+        return  # after a reset the first batch begins where the job tells Spark to begin
     planned = job.checkpoint.spark.planned_offsets(entry.source, entry.batch_id)
     if planned == entry.planned:
         return
@@ -247,7 +247,7 @@ class JobInput:
         with self._lock:
             entry = self._log.head
             if entry is None:
-                # Only where the first batch is planned already is there anything to lose.
+                # There is something to lose only if the first batch is planned already.
                 planned = self._job.checkpoint.spark.first_offsets(self._log.source)
                 return lost_of_plan(planned, self._first(topics))
             # In a recreated topic offsets do not show what is lost.

@@ -269,7 +269,7 @@ def _subscription(
         place = [where.topic, str(where.partition)]
         part = clock.partitions.get(where)
         to_read = 0 if part is None else part.to_read or 0
-        # What expires is acked before it is read, so acks may lie behind where reading will end.
+        # Expired rows are acked before they are read, so acks may be ahead of the reading.
         end = cursor.read_position + to_read
         unacked = cursor.unacked_ranges(cursor.committed_offset, end)
         backlog.add_metric(place, sum(stop - first for first, stop in unacked))

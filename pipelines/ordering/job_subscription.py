@@ -159,7 +159,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             )
         step = -1 if head is None else self.state.step
         if (known, step) != (self.state.checkpoint, self.state.step):
-            # Before the first step: else a life that dies behind it would not know its own.
+            # Before the first step: else a life that dies after it would not know its own cursors.
             self._write(replace(self.state, checkpoint=known, step=step))
 
     def _check_same(self, root: str, known: str, head: Step | None, done: int) -> None:
@@ -199,7 +199,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
                 if where not in self._partitions:
                     start = ends[where] if is_new and latest else offset
                     self._add(where, start)
-                # All are stored once more: somebody may have moved or lost the group's offsets.
+                # Store all cursors again: somebody may have moved or lost the group's offsets.
                 self._touch(where)
             begins = {where: self._partitions[where].cursor.committed_offset for where in first}
         ends_out = self._topics.high_watermarks(self._written)
@@ -213,7 +213,7 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
             self.state,
             topics={**self.state.topics, **ids},
             repeated=self.state.repeated + again,
-            # So that a life that dies before its first step does not count them once more.
+            # So that a life that dies before its first step does not count them again.
             sent=_by_topic(ends_out),
             written_ms=now_ms,
         )
@@ -331,12 +331,12 @@ class JobSubscription(OwnedCursors[PartitionCursor]):
         if entry.kind in {StepKind.BATCH, StepKind.RESET}:
             absent = max(0, position - reached - rows)
         if cursor.acked_end > reached:
-            # It was read before, by a job whose checkpoint is gone: what is absent there is acked.
+            # A job whose checkpoint is gone has read it: what is absent there is acked.
             cursor.ack_all_but(held, end=min(position, cursor.acked_end))
         lost = max(0, min(first, position) - reached)
         cursor.ack_all_but(held, end=position, absent=absent, lost=lost)
         cursor.seek(position, end=max(position, cursor.committed_offset))
-        # Beyond what the step has read more may be staged.
+        # More may be staged than the step has read.
         is_ahead = cursor.committed_offset > position
         if is_ahead or (len(held) and cursor.acked_among(held).any()):
             self._skips_held = True
@@ -397,7 +397,7 @@ class JobRecord:
                     **self._owned,
                 )
                 return registry.created(made)
-            # Another may have created one of that name since the job has looked.
+            # Somebody may have created one of that name since the job looked.
             refuse_another(known, SubscriptionType.EXCLUSIVE, known.topics)
             more = tuple(sorted(wanted.union(known.topics)))
             changed = replace(known, topics=more, partition=partition, **self._owned)

@@ -44,7 +44,7 @@ class KeyHistory:
         if not keeps_keys:
             return replace(before, keys=None).kept_runs, None
         if before.keys is None:
-            # Nothing is known of the rows that are out so far: all that is older is late.
+            # Nothing is known of the rows released so far: all older rows are late.
             return before.kept_runs, KeyState(horizon_ms=before.frontier_ms)
         keys = before.keys.expire(
             frontier_ms=before.frontier_ms, ttl_ms=milliseconds(settings.key_ttl)

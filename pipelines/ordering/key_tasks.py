@@ -47,7 +47,7 @@ _FOLD_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
         ("event_time_ms", pa.int64()),
-        # Known in latest mode alone, where places break ties.
+        # Known only in latest mode, where places break ties.
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
@@ -60,7 +60,7 @@ _FOLD_SCHEMA: Final = pa.schema(
 class JudgeTask:
     folder: Location
     behind: Part  # these rows
-    # rows that are out, and folds of such; none is older than what matters
+    # released rows and folds of them; none is older than what matters
     released: tuple[Part, ...]
     judge: LateJudge
     duplicates: tuple[Location, ...] = ()  # files with the places of rows to leave out
@@ -121,7 +121,7 @@ class JudgeTask:
         for rows in RunRows((self.behind,), partitions, asked, self.limits).pieces():
             asking = self.judge.asks_key(rows["event_time_ms"].to_numpy())
             more = pa.concat_arrays([more, rows.filter(pa.array(asking))["key"].unique()])
-            if len(more) >= len(wanted):  # so that each is looked at a few times
+            if len(more) >= len(wanted):  # so that each key is looked at only a few times
                 wanted, more = pa.concat_arrays([wanted, more]).unique(), more[:0]
         wanted = pa.concat_arrays([wanted, more]).unique().drop_null()
         place = place_columns(self.judge.mode)
@@ -168,7 +168,7 @@ class WrittenFile:
     file: str | None = None  # name of the file; None when there was nothing to write
     size_bytes: int = 0
     rows: int = 0
-    late: int = 0  # rows of these that are late, or were before they were found to be duplicates
+    late: int = 0  # late rows among these, including those found to be duplicates later
     last_ms: int = BEFORE_ALL_TIME_MS  # greatest event time of a fold
 
 
@@ -234,6 +234,6 @@ def _one_of_each(
     encoded = rows[name].combine_chunks().dictionary_encode()
     order = order_of(rows, by)[:: 1 if last else -1]
     kept = np.empty(len(encoded.dictionary), np.int64)
-    # Of several rows of one value, the one that comes last here stays.
+    # If several rows have one value, the last one here stays.
     kept[encoded.indices.to_numpy()[order]] = order
     return rows.take(pa.array(kept))

@@ -32,7 +32,7 @@ def partitions_begun(log: LoggedSteps, began: int, released: OutputTopic) -> int
 
 def partitions_used(root: str, log: LoggedSteps, begun: int, released: OutputTopic) -> int:
     """Return how many partitions of the output topic get rows; refuse a topic with fewer."""
-    # Outputs of topologies went to the partitions that the topic gained, before 0.1.0.
+    # Before 0.1.0, outputs of topologies went to the partitions that the topic gained.
     used = max(begun, log.partitions_sent(released.name))
     if released.partitions < used:
         raise CheckpointError(
@@ -91,7 +91,7 @@ def open_engine(job: JobContext, process: ProcessStage | None) -> ReorderEngine:
         names = process.topology.topics(settings.output_topic)
         of_topology = {name: ensure(name) for name in names if name != settings.output_topic}
         dead_letters = ensure_aside(process.settings.dead_letters(settings.output_topic))
-    # After all topics: a start that one of them refuses may be repeated with other settings.
+    # After all topics: if one of them refuses, the user may start again with other settings.
     began = job.checkpoint.claim(
         JobIdentity(
             input_topics=settings.input_topics,

@@ -84,7 +84,7 @@ def _check_writable(checkpoint: Path) -> None:
         ) from error
     finally:
         for path in made:
-            with contextlib.suppress(OSError):  # somebody has put something into it
+            with contextlib.suppress(OSError):  # somebody may have put something into it
                 path.rmdir()
 
 

@@ -130,7 +130,7 @@ def live_text(entry: StepEntry, done: StepDone, *, rate: float, now_ms: int, wid
         share = f"late {entry.learned.recent_late_share:.2%} of {entry.learned.late_target:.2%}"
         parts.append(_Part(9, f"{delay}, {share}", delay))
     if totals.held and (waiting := waiting_text(entry.clock, now_ms=now_ms)):
-        # Where nothing has come out yet, this is what one wants to know.
+        # As long as nothing has come out, this is what a user wants to know.
         importance = 10 if entry.frontier_ms >= 0 else 1
         first = awaited(entry.clock)[0].partition
         parts.append(_Part(importance, f"waits: {waiting}", f"waits: partition {first.partition}"))

@@ -232,7 +232,7 @@ def planned_by_spark(
 
 def _subscription(settings: ReorderSettings) -> tuple[str, str]:
     if settings.input_pattern is not None:
-        # Spark takes a name that holds a match, so `orders` would read `orders.ordered`, too.
+        # Spark accepts a match anywhere in a name, so `orders` would read `orders.ordered`, too.
         return "subscribePattern", rf"\A(?:{settings.input_pattern})\z"
     return "subscribe", ",".join(settings.input_topics)
 
@@ -251,7 +251,7 @@ def end_query(
     Spark's own `stop` interrupts the running batch. So the engine is closed first, which waits for
     that batch and refuses the next, and Spark gets the time to commit it.
     """
-    # Only to Spark is a batch that ends for a stop an error. Other errors are reported later.
+    # A batch that ends for a stop is an error only to Spark. Other errors are reported later.
     spark.sparkContext.setLogLevel("FATAL")
     engine.close()
     deadline = time.monotonic() + _COMMIT_TIMEOUT_S

@@ -134,7 +134,7 @@ class Restarts:
         job, engine = self._job, self._engine
         topics = input_topics(job)
         if engine.input.is_reset:
-            # With places to begin at, Spark does not look whether a new partition begins at 0.
+            # If it has starting offsets, Spark does not check that a new partition begins at 0.
             self._pass_over_lost(topics, None)
         places = engine.input.begins(topics)
         engine.input.forget_unfinished()

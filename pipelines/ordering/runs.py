@@ -102,7 +102,7 @@ class SortedRuns:
     def _staging_limit(self) -> RecordLimit | None:
         limit, late = self._limit(), ROUTES[self._job.settings.late_policy]
         if limit is not None and late.output is Output.RELEASED:
-            # A late row that is emitted in place has headers that say so.
+            # A late row that goes to the output has headers that say so.
             return replace(limit, max_bytes=limit.max_bytes - MOST_ADDED)
         return limit
 

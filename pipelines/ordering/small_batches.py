@@ -135,7 +135,7 @@ class SmallBatches:
             read = self._reader.read(spans, partitions, self._most_bytes)
             return self._checked(read, may_be_short=may_be_short)
         except Exception as error:
-            # Tasks meet it, too, where it is not ours alone.
+            # Tasks meet the same error, if it is not only ours.
             if self._is_stopping() and isinstance(error, UnansweredError):
                 raise StopRequestedError from error
             self._rests_until_s = self._steady_s() + _REST_S

@@ -82,7 +82,7 @@ class KafkaSource(BatchSource):
         self._workers = workers
         self._outages = outages
         self._compiled = compiled
-        # A step looks whether topics are those that were read, whatever of them was kept.
+        # A step checks that topics are those it read before, whatever rows are kept of them.
         reader = Reader(
             kafka=kafka, patience_s=PATIENCE_S, is_stopping=self._is_stopping, behind={}
         )
@@ -116,7 +116,7 @@ class KafkaSource(BatchSource):
             return [answer for answer in answers if not isinstance(answer, Exception)]
 
         with self._workers.ended_at(self._is_stopping, _GRACE_S):
-            # Files of an attempt that has failed are named by nobody.
+            # No document names the files of a failed attempt.
             return self._outages.outlast(run, any_of(UnansweredError))
 
 

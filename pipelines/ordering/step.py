@@ -114,7 +114,7 @@ class Steps:
         if self._processing is not None:
             former = NO_FORMER_JOB if subscription is None else subscription.former
             self._processing.open(done.step, newest, former)
-        # The subscription knows what a checkpoint that is gone has written.
+        # The subscription knows what a lost checkpoint has written.
         takes_over = subscription is not None
         self._job.sink.open(self.topics, newest=newest, done=done, takes_over=takes_over)
 
@@ -149,9 +149,9 @@ class Steps:
         except Exception:
             self._job.checkpoint.drop_attempt(f"runs/{name}")  # the disk may be full
             raise
-        # After the staging: an id that is the same now was the same while the rows were read.
+        # After the staging: an id that has not changed by now was the same while rows were read.
         topics = topic_ids(self._job, before, {where.topic for where in planned})
-        # And what arrived meanwhile must count as not read yet.
+        # Rows that arrived meanwhile must count as unread.
         now_ms = self._job.now_ms()
         ends = self.input_ends.look(planned)
         after = self._frontier.looked_at(clock, planned, ends, now_ms, found.max_event_time_ms)
@@ -186,7 +186,7 @@ class Steps:
         begins = {where: known.position for where, known in clock.partitions.items()}
         if planned.keys() - begins.keys():
             begins = {**self._job.checkpoint.spark.first_offsets(source), **begins}
-        # Spark reads one that is new from offset 0, and fails where that is gone.
+        # Spark reads a new partition from offset 0, and fails if that offset is gone.
         return {where: (begins.get(where, 0), end) for where, end in planned.items()}
 
     def _acked(self, clock: EventClock, planned: Mapping[SourcePartition, int]) -> AckedOffsets:

@@ -132,7 +132,7 @@ class WorkerLook:
 
     def look(self, wait: Callable[[float], bool], clock: Callable[[], float]) -> None:
         """Look until no more executors join, or a wait says that the job is over."""
-        self._storage.delete(_FOLDER)  # what a life left that was killed
+        self._storage.delete(_FOLDER)  # a killed life may have left it
         token = uuid4().hex
         folder = self._storage.location(_FOLDER) / token
         new_folder(folder)

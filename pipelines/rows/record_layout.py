@@ -79,7 +79,7 @@ class Headers:
         laid_out = pc.binary_join_element_wise(
             *_sized(names.cast(pa.binary())), *_sized(values), b""
         )
-        # Those of a record stand one behind the other, so only its ends have to be known.
+        # A record's headers are adjacent, so only their ends have to be known.
         ends = np.frombuffer(laid_out.buffers()[1], np.int32)[: len(laid_out) + 1]
         places = np.concatenate(([0], np.cumsum(counts)))
         offsets = pa.py_buffer(np.ascontiguousarray(ends[places]))
@@ -168,7 +168,7 @@ def record_batches(
     first = 0
     while first < len(bounds) - 1:
         begin = bounds[first]
-        # Some batches at once: the fewer calls the better, but an array holds 2 GiB at most.
+        # Several batches at once: fewer calls are better, but an array holds 2 GiB at most.
         last = first + 1
         reached = ends[begin] + piece_bytes
         while last + 1 < len(bounds) and ends[bounds[last + 1] - 1] <= reached:

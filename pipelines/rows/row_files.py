@@ -50,8 +50,8 @@ class GroupFacts(NamedTuple):
     size_bytes: int
     first_ms: int  # smallest event time
     last_ms: int
-    untimed: int  # rows without event time; -1 where that is not said
-    unmarked: int  # rows without a reason; likewise
+    untimed: int  # rows without event time; -1 if the file does not say
+    unmarked: int  # rows without a reason; -1 if the file does not say
     first_partition: int  # smallest output partition
     last_partition: int
 

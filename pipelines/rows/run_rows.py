@@ -474,7 +474,7 @@ def _with_keys(kept: KeptRows, places: Longs, keys: pa.BinaryArray, *, are_few: 
     if are_few:
         named = pc.is_in(found.take(pa.array(places)), keys).to_numpy(zero_copy_only=False)
     else:
-        # Of all rows: to look each up is cheaper than to copy some.
+        # For all rows: looking each up is cheaper than copying some.
         named = pc.is_in(found, keys).to_numpy(zero_copy_only=False)[places]
     own: Longs = places[named]
     return own
@@ -486,7 +486,7 @@ def _in_one(several: Sequence[pa.RecordBatch], size: float) -> pa.Table:
     if size > _COPIED_BYTES:
         return rows
     for place, column in enumerate(rows.schema):
-        # Mostly all are null, and to copy these takes as long as to copy all other columns.
+        # Mostly all are null, and copying nulls takes as long as copying all other columns.
         if pa.types.is_nested(column.type) and rows[place].null_count == len(rows):
             rows = rows.set_column(place, column, pa.nulls(len(rows), column.type))
     return rows.combine_chunks()

@@ -69,7 +69,7 @@ class Summary:
     maxima: dict[SourcePartition, int] = field(default_factory=dict)
     # how late rows were, by source partition: rows, late rows, and rows by bin
     lateness: dict[SourcePartition, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
-    skipped: int = 0  # rows that are in no file, since the subscription had acked them
+    skipped: int = 0  # rows that are in no file because the subscription had acked them
     # how many rows each source partition gave, those included, and bytes of them
     counted: dict[SourcePartition, tuple[int, int]] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class RunWriter:
     acked: AckedOffsets = field(default_factory=dict)
     # whether tombstones without an event time have that of their record
     dates_tombstones: bool = False
-    # the rows that tombstones must not come out before; None: those of the batch alone
+    # rows that have to come out before tombstones; None: only those of the batch
     held: HeldRows | None = None
     keeps: bool = False  # whether this process keeps the rows in memory, too, as it reads them soon
 

@@ -186,7 +186,7 @@ class _LaidOutOnce:
             for batch in self.selection._laid_out(self.rows, limit, self.rule, self.begins):  # noqa: SLF001 - ours
                 found[bisect_right(self.begins, reached) - 1].append(batch)
                 reached += batch.rows
-            self._found = found  # only once it is whole: a call after an error must not get a part
+            self._found = found  # only once it is whole: after an error no call may get a part
         return iter(self._found[place])
 
 
@@ -195,7 +195,7 @@ class SideSelection(Selection):
     """Rows that a step sends to a side topic, in source order, with headers that say why."""
 
     order: tuple[str, ...] = SOURCE_ORDER
-    limit: RecordLimit  # what the side topic takes of one row
+    limit: RecordLimit  # the side topic's limit on one row
     root: Location  # the checkpoint, where a row that is too large is left whole
     placed: int  # by so many partitions all rows were placed when they were staged
     spread: int | None = None

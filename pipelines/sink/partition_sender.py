@@ -71,7 +71,7 @@ class Assignment:
     identity: Identity  # producer id and epoch of the batches
     first: int  # the sequence of the step's first row
     end: int  # an offset behind which the step's rows are
-    # when the plan was written, epoch seconds, if no attempt before this one can have sent
+    # when the plan was written, epoch seconds, if no earlier attempt can have sent
     # anything; else None: then the leader is asked first
     begun_s: float | None = None
 
@@ -83,7 +83,7 @@ class _Batch:
     begin: int
     laid_out: KafkaBatch
     raw: bytes | None = None
-    # the leader's, to be; None while the batch is not on its way
+    # the future of the leader's answer; None while the batch is not on its way
     answer: asyncio.Future[PartitionAnswer] | None = None
 
     @property
@@ -176,7 +176,7 @@ class PartitionSender:
             return False
         node, since_s = connection
         if self._asked_of is None:
-            # Nothing of the step was out anywhere; from here on it is this leader that is known.
+            # No partition had rows of the step; from here on this is the known leader.
             self._asked_of = node
         return since_s <= self._asked_s and self._asked_of == node
 
@@ -199,7 +199,7 @@ class PartitionSender:
                 f"{self._where} has lost rows that it had acknowledged: all rows are sent again"
             )
         if first.begin < self._position:
-            # An attempt before this one has cut the rows otherwise.
+            # An earlier attempt has cut the rows differently.
             rest = first.laid_out.behind(self._position - first.begin)
             self._batches[0] = _Batch(self._position, rest)
 
@@ -279,7 +279,7 @@ class PartitionSender:
             if rows != 0:
                 rows = await self._rows_seen(rows)
         except LostRowsError as error:
-            # A leader that was deposed, and does not know it yet, may say so, too.
+            # A deposed leader that does not know it yet may say so, too.
             self._looks += 1
             if self._looks > _LOOKS:
                 raise
@@ -303,7 +303,7 @@ class PartitionSender:
             last = await self._leaders.last_sequence_in_log(self._where, plan.identity, plan.end)
         except LogRangeError as error:
             if appended is not None:
-                # Rows of the step were deleted, and only what is replicated can be.
+                # Rows of the step were deleted, and only replicated rows can be deleted.
                 return appended
             raise OutputMismatchError(
                 f"{error}, where the step began, and the brokers have forgotten who wrote there "

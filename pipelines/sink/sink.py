@@ -110,7 +110,7 @@ class TopicSink:
         topics = {out.topic.name: out.topic.partitions for out in outgoing}
         planned = self._plans.of_step(step, topics)
         begun_s = planned.begun_s
-        # A topic may have got more partitions since: where the step's rows go stays as planned.
+        # A topic may have more partitions now: the step's rows go where they were planned to.
         counts_of = [len(planned.plan.topics[out.topic.name].firsts) for out in outgoing]
         is_here = _are_small(outgoing)
 
@@ -135,7 +135,7 @@ class TopicSink:
                 written = self._here(sends) if is_here else self._by_tasks(sends, topics)
             return [*zip(sends, written, strict=True)]
 
-        # What an earlier attempt has written is left out, and counted, as in a step repeated.
+        # Rows that an earlier attempt has written are counted but not sent, as in a repeated step.
         found = self._outages.outlast(attempt, _passes)
         counts = [0] * len(outgoing)
         rows: dict[OutputPartition, int] = {}

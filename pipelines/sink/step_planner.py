@@ -130,7 +130,7 @@ class StepPlanner:
         if plan is None:
             plan = self._asked(lambda connections: self._new_plan(connections, step, topics))
             self._documents.write_document(_name(step), plan.to_document())
-            # A driver that slept may find no plan since another's was deleted, steps ago.
+            # A driver that slept may find no plan because another driver deleted it, steps ago.
             self._documents.check_owner()
             begun_s, self._planned = time.time(), plan
         for topic, partitions in topics.items():
@@ -158,7 +158,7 @@ class StepPlanner:
             topics[topic] = planned.topic_id, sequences
         sent = SequenceEnds(plan.cluster, plan.identity, topics)
         if step == self._begun:
-            # Tasks have seen the partitions that they wrote to, and nobody the others.
+            # Tasks have seen the partitions that they wrote to. Nobody has seen the others.
             self._asked(lambda connections: self._check_held(connections, self._where, sent))
         self.sent = sent
 
@@ -212,7 +212,7 @@ class StepPlanner:
             self._check_id(topic, topic_id)
         for topic, planned in written.items():
             self._check_id(topic, planned.topic_id)
-        # Where the unfinished step writes, it is seen once it is written.
+        # Partitions of the unfinished step are seen once it is written.
         await self._check_held(connections, where, sent, lambda one: one.topic not in written)
 
     async def _check_held(
@@ -238,7 +238,7 @@ class StepPlanner:
         assert self._identity is not None
         where = partitions_of(topics)
         ends = await _of_all(connections, where, connections.leaders.ends)
-        # Behind the question where they end: what is answered of a topic made anew is not taken.
+        # After asking where they end: an answer about a recreated topic must not count.
         await self._refresh(connections, topics)
         sent, planned = self.sent, {}
         is_ours = sent is not None and sent.identity == self._identity

@@ -91,7 +91,7 @@ class SequenceEnds:
     """How far sequences have got, according to a done mark."""
 
     cluster: str | None
-    identity: Identity  # the producer id and epoch that has written last
+    identity: Identity  # the producer id and epoch that wrote last
     # of each topic its id, and of each partition the sequence that comes next; 0 where the identity
     # has written nothing
     topics: Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -145,7 +145,7 @@ def rows_until(where: OutputPartition, last: int, first: int) -> int:
 def check_held(where: OutputPartition, told: Told, sent: SequenceEnds | None) -> None:
     """Check that a partition holds exactly the rows of a done mark."""
     if sent is None:
-        # It finds nothing of its name's producer id.
+        # The leader knows nothing of the producer id.
         is_ahead = isinstance(told, ProducerState)
     else:
         _topic_id, sequences = sent.topics.get(where.topic, (None, ()))

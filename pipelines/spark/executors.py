@@ -93,7 +93,7 @@ def watched_executors(
     def watch() -> None:
         context: Any = spark.sparkContext
         shortage = Shortage(asked_of(dict(context.getConf().getAll())))
-        # Whatever this thread meets, the job meets too, and that is told.
+        # The job meets any error of this thread too, and reports it.
         with contextlib.suppress(Exception):
             while not ended.wait(_LOOKS_EACH_S):
                 verdict = shortage.look(

@@ -147,7 +147,7 @@ class SparkWorkers:
         try:
             yield
         finally:
-            # Its annotation does not say so, but None takes a property away.
+            # The annotation does not say so, but None removes a property.
             self._spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
@@ -189,7 +189,7 @@ def start_python(spark: SparkSession) -> threading.Thread | None:
 
 
 def _run_task(spark: SparkSession) -> None:
-    # It only saves time: whatever it meets, a real task meets too, and that is told.
+    # It only saves time: a real task meets any error of it too, and the job reports that.
     with contextlib.suppress(Exception):
         each_partition(spark, lambda _: None, _FIRST_TASKS)
 

@@ -103,7 +103,7 @@ class ExactlyOnceKafka:
         spark = _session_of(rows)
         with self._lock, self._at_work(spark) as steps:
             batch = stream_batch(spark, batch_id)
-            # A run of a query gives a batch once, so this is not the batch again but more of it.
+            # A run of a query gives a batch once, so these are more rows of it and not a repeat.
             if batch.run is not None and self._written == (batch.run, batch_id):
                 raise WrongBatchError(
                     f"{batch} was given to this sink already: it takes one DataFrame a batch. "

@@ -220,7 +220,7 @@ def _files_of(summaries: Sequence[StagedTask], batch: BatchSource) -> tuple[Stag
     files = tuple(one.file for one in summaries if one.file is not None)
     found = [{number for group in file.groups for number, _ in group} for file in files]
     if sum(map(len, found)) != len(set().union(*found)):
-        # Each file has an order, and two have none between them.
+        # The rows of a file are in order; between two files there is no order.
         raise SinkError("Spark has given the rows of a partition to several tasks")
     return files
 

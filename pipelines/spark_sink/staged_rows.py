@@ -64,7 +64,7 @@ class RowRules:
     topic: str
     partitions: int
     limit: RecordLimit  # what it takes of one row by size and key
-    times_ms: tuple[int, int] | None  # timestamps between these are taken; None: whatever they are
+    times_ms: tuple[int, int] | None  # timestamps must lie between these; None: all are taken
 
     def refused(self, rows: pa.Table) -> tuple[int, str] | None:
         """Return place and reason of the first row that the topic refuses; None without one."""
@@ -107,7 +107,7 @@ class RowRules:
 @dataclass(slots=True)
 class StagedTask:
     file: StagedFile | None = None  # its file; None without rows
-    refused: str | None = None  # why a row of it is refused; None where none is
+    refused: str | None = None  # why a row of it is refused; None if no row is
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
     def _paths_of(self, one: Run | Fold) -> tuple[Location, ...]:
         folder = _folder(one)
         found = self._paths.get(folder)
-        # What is read from a document may have no names yet.
+        # Runs that are read from a document may have no file names yet.
         if found is None or len(found) != len(one.files):
             location = self.location(folder)
             found = self._paths[folder] = tuple(location / name for name in one.files)
@@ -141,9 +141,9 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
             return None, last
         step = entry.step
         if last.step < step - 1:
-            # A step is logged once the one before it is done, with all counts up to there.
+            # A step is logged once the step before it is done, with all counts so far.
             last = StepDone(step - 1, entry.before, stamped_ms=entry.logged_ms)
-        # Of a step that is done, the runs that no other needs may be gone.
+        # Runs of a done step that no other step needs may be gone.
         needed = {run.name for run in (entry.kept_runs if last.step == step else entry.runs)}
         runs = (self._with_files(one) if one.name in needed else one for one in entry.runs)
         return replace(entry, runs=tuple(runs)), last
@@ -199,7 +199,7 @@ class Checkpoint(StepFolder[StepEntry, StepDone]):
 
     def write_staged(self, staged: StagedStep) -> None:
         """Log what a step staged; from then on Spark need not give its rows again."""
-        # What is staged is taken for read: Spark must not plan it anew.
+        # Staged rows count as read: Spark must not plan them anew.
         source, batch_id = staged.source, staged.batch_id
         is_sure = batch_id < 0 or self.spark.lasting.get(source) == batch_id
         self._storage.sync(*([] if is_sure else files_around(source, batch_id)))

@@ -85,7 +85,7 @@ def create(path: Path, text: str) -> bool:
     except FileNotFoundError:
         if not path.parent.exists():
             raise
-        return create(path, text)  # a start that found it took it for a dead writer's
+        return create(path, text)  # another start deleted it as a dead writer's
     except FileExistsError:
         # NFS may have made the link, and lost the answer.
         return path.samefile(written)

@@ -37,7 +37,7 @@ def open_storage(spark: SparkSession, location: str) -> Storage:
         root = HadoopFolder(spark, location).root
         if root.startswith(LOCAL_SCHEME):
             return LocalStorage(Path(root.removeprefix(LOCAL_SCHEME)))
-        found = hdfs_path(root, setting)  # where the settings say that a path is there
+        found = hdfs_path(root, setting)  # if the settings say that the path is in HDFS
         if found is None:
             raise CheckpointError(
                 f"checkpoint {root}: it must be a folder that all machines reach by path, in an "

@@ -72,7 +72,7 @@ class Cluster:
         if self.user != _user():
             # A task's process may be another user's; the client asks the environment.
             os.environ[_USER] = self.user
-        # All it is to know is in the settings: a folder of them on a task's machine may differ.
+        # The settings say all it needs: Hadoop's folder on a task's machine may differ.
         return hdfs.Client(self.uri, dict(self.settings), config_dir=os.devnull)
 
 
@@ -136,7 +136,7 @@ class HdfsPath(RemotePath[Cluster]):
                 file.hsync()
                 file.close()
             except (FileExistsError, FileNotFoundError) as error:
-                # An answer was lost, or what is ours was taken for left by a writer that died.
+                # An answer was lost, or our file was taken for that of a dead writer.
                 raise OSError(str(error)) from error
             try:
                 client.rename(aside, self._path, overwrite)
@@ -229,7 +229,7 @@ def hdfs_path(location: str, setting: Callable[[str], str | None]) -> HdfsPath |
         told[names[0]] = ",".join(namenodes)
     elif ":" not in place:
         place = f"{place}:{_PORT}"
-    # Each namenode is asked once; how long all of them are asked again is ours to say.
+    # The client asks each namenode once; we decide how long to ask all of them again.
     told["dfs.client.failover.max.attempts"] = str(max(0, len(namenodes) - 1))
     return HdfsPath(Cluster(f"{HDFS_SCHEME}://{place}", _user(), tuple(told.items())), key)
 

@@ -47,7 +47,7 @@ class Bucket:
     scheme: str
     name: str  # its name, with the account in it where the store has accounts
     # of S3: `access_key`, `secret_key`, `session_token`, `endpoint`, `region` and `virtual_host`;
-    # what is missing says the environment, or the machine
+    # the environment or the machine gives what is missing
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
@@ -94,7 +94,7 @@ class Bucket:
         }
         config: Any = {names.get(name, name): said for name, said in self.options}
         if "virtual_hosted_style_request" in config:
-            # The client puts the bucket into its own endpoint's name alone.
+            # The client puts the bucket only into the name of its own endpoint.
             config["endpoint"] = config["endpoint"].replace("://", f"://{self.name}.")
         return store.S3Store(self.name, config=config, **_patience())
 
@@ -112,7 +112,7 @@ class ObjectPath(RemotePath[Bucket]):
         with _calls(self) as obstore:
             found = obstore.list_with_delimiter(self.store.objects(), self.key or None)
         listed = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        # Consoles and copying tools mark a folder by an empty object of its name, with a slash.
+        # Consoles and copying tools mark a folder by an empty object with its name and a slash.
         keys = {key.rstrip("/") for key in listed} - {self.key}
         return iter(sorted(type(self)(self.store, key) for key in keys))
 

@@ -118,7 +118,7 @@ class OwnedFolder:
         """Write `format.json` if it is missing; return its content."""
         storage = self._storage
         if not storage.exists(FORMAT_DOCUMENT):
-            # Asked once more: another start may have made the folder meanwhile.
+            # Ask again: another start may have made the folder meanwhile.
             if storage.names("") and not storage.exists(FORMAT_DOCUMENT):
                 raise CheckpointError(f"{self.root} holds something else: give a folder of its own")
             storage.make_folder("")

@@ -146,13 +146,13 @@ class Ownership:
         self._over.set()
         self._thread.join(self._stale_s)
         if self._thread.is_alive():
-            return  # the store does not answer: then the next start waits for a while
-        with contextlib.suppress(OSError):  # likewise
+            return  # the store does not answer, so the next start waits for a while
+        with contextlib.suppress(OSError):  # the store does not answer
             self._write(_Beat(self._count, _now_ms(), is_over=True))
 
     def _keep_beating(self) -> None:
         while not self._over.wait(self._beat_s):
-            # A checkpoint that cannot be written now may be later; who logs steps will tell.
+            # A checkpoint that cannot be written now may be later; logging a step reports it.
             with contextlib.suppress(OSError):
                 self._look()
                 if self._newer is not None:
@@ -231,7 +231,7 @@ def _beat_of(storage: Storage, generation: int) -> _Beat:
     found = None
     with contextlib.suppress(OSError, CheckpointError):
         found = read_document(storage, _heartbeat(generation), _Beat.from_document)
-    return found or _Beat()  # it is about to be written, or its process has died before
+    return found or _Beat()  # it is about to be written, or its process died first
 
 
 def _owner_at(storage: Storage, generation: int) -> ProcessIdentity | None:

@@ -281,7 +281,7 @@ class PartFile:
             if self._groups is not None:
                 size = sum(group.size_bytes for group in self._groups)
                 if is_remote(self._folder):
-                    size //= 2  # to read it again is dearer, so twice as much is kept
+                    size //= 2  # reading it again costs more, so twice as much is kept
                 newest_rows.keep(self._folder / self.name, self._groups, size)
                 newest_footers.keep(self._folder / self.name, footer, footer_bytes(footer))
 

@@ -84,7 +84,7 @@ def parts_of(location: str) -> tuple[str, str, str]:
     """Return the scheme of a URI, its host or bucket, and the name there."""
     scheme, _, name = location.partition("://")
     place, _, key = name.partition("/")
-    parts = [part for part in key.split("/") if part]  # as Hadoop reads it, which names its own so
+    parts = [part for part in key.split("/") if part]  # as Hadoop reads names
     if not place or {".", ".."}.intersection(parts):
         raise CheckpointError(
             f"checkpoint {location}: name a bucket or a namenode, and a folder without . and .."

@@ -61,7 +61,7 @@ class SparkPart:
         try:
             (offsets,) = self._storage.read(name).splitlines()[_HEAD_LINES["offsets"] :]
             return _offsets(json.loads(offsets))
-        except (AttributeError, TypeError, ValueError) as error:  # none, or of several sources
+        except (AttributeError, TypeError, ValueError) as error:  # no plan, or several sources
             raise CheckpointError(
                 f"{where}, cannot be read: {error}. Put it back, or {WAY_ON}"
             ) from error
@@ -82,7 +82,7 @@ class SparkPart:
         """Return what shows that Spark has read behind its first batch; None without any."""
         for source in self._storage.names(""):
             if source.startswith(f"{FIRST_SPARK_FOLDER}-"):
-                return source  # begun behind what the log then said was read
+                return source  # it began behind what the log had as read by then
             if source == FIRST_SPARK_FOLDER and (done := self.batches(source, "commits")):
                 return f"{source}/commits/{done[-1]}"
         return None

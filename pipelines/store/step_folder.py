@@ -48,7 +48,7 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
 
     _LOG: ClassVar[str]  # the folder of the documents that log steps
     _BY_STEP: ClassVar[Sequence[str]]  # folders with a document a step; the newest are kept
-    _PUT_BACK: ClassVar[str]  # what to do where part of the log is gone
+    _PUT_BACK: ClassVar[str]  # what to do if part of the log is gone
 
     def __init__(self, storage: Storage, spark_folder: SparkFolder | None = None) -> None:
         super().__init__(storage)
@@ -91,7 +91,7 @@ class StepFolder(OwnedFolder, Generic[_Entry, _Done]):
         read_done: Callable[[dict[str, Any]], _Done],
         nothing_done: _Done,
     ) -> tuple[_Entry | None, _Done]:
-        # The done mark first: a life before us may be at work yet, and mark a step in between.
+        # The done mark first: an earlier life may still be at work, and mark a step in between.
         done = self._newest("done", read_done) or nothing_done
         entry = self._newest(self._LOG, read_entry)
         step = -1 if entry is None else entry.step

@@ -297,7 +297,7 @@ class RemoteStorage(_OpenFolder[ObjectPath | HdfsPath]):
     def create(self, name: str, text: str) -> bool:
         place, content = self.location(name), text.encode()
 
-        # Nobody may go on before it is known who has created it.
+        # Nobody may continue before it is known who created it.
         def is_ours() -> bool:
             return place.put_new(content) or place.get() == content
 

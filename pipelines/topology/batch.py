@@ -159,7 +159,7 @@ class FileBatch(StepBatch):
     root: Location  # the checkpoint, where a dead letter too large for its topic is left whole
     # what the dead-letter topic takes of one record
     letter_limit: RecordLimit = field(default_factory=RecordLimit)
-    life: str = ""  # names this run of the job: bolts of another one are not gone on with
+    life: str = ""  # name of this run of the job: bolts of another run are not used again
 
     @property
     def clock(self) -> Callable[[], float]:

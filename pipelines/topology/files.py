@@ -61,7 +61,7 @@ def events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
             for several in headers.to_pylist()
         )
     return zip(
-        # By NumPy, which makes no scalar of Arrow's for each.
+        # With NumPy, which does not make an Arrow scalar for each.
         rows["key"].to_numpy().tolist(),
         rows["value"].to_numpy().tolist(),
         lists,

@@ -37,8 +37,8 @@ class ProcessTotals:
     made_replayed: int = 0  # those of them that were given up, and given back
     made_acked: int = 0  # those whose trees are done
     made_dead: int = 0  # those that were given up, and are in the dead-letter topic
-    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending, likewise
-    failed: int = 0  # attempts that failed, of both
+    made_pending: int = 0  # those that wait: made + replayed = acked + dead + pending for them, too
+    failed: int = 0  # failed attempts, of events and of these tuples
     outputs: int = 0  # records that bolts emitted, those of failed trees included
     late_acks: int = 0  # acks that came too late, and were ignored
     untracked_failures: int = 0
@@ -160,7 +160,7 @@ class Prepared:
     # the tuples for the commit phase: in which file, and where in it by component and task
     sent: Sequence[SentTuples]
     tasks: Mapping[str, int]  # how many tasks the components of the commit phase had
-    # what else the commit phase takes for granted of the topology
+    # what else the commit phase assumes about the topology
     signature: Mapping[str, Sequence[str]]
 
     def to_document(self, root: Location) -> dict[str, Any]:

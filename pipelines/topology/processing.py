@@ -56,7 +56,7 @@ class StepAhead:
     """A step that is processed while the steps before it are committed and go out."""
 
     entry: StepEntry  # what it decided; not logged yet
-    processed: Processed  # what became of its events, but for what its commit adds
+    processed: Processed  # what became of its events, without what its commit adds
     prepared: Prepared | None  # what its commit begins with; None if there is nothing to commit
     before: ProcessTotals  # the counts of the steps before, as far as they were known
 
@@ -177,7 +177,7 @@ class Processing:
         if found is not None:
             self._newest = found
             return found
-        # The newest step has taken its requests in: it is done, and out.
+        # The newest step has taken its requests: it is done and sent.
         self._requests.delete(self._newest.requests)
         self._newest = replace(self._newest, requests=())
         requests = () if ahead is not None else self._requests.take()
@@ -196,7 +196,7 @@ class Processing:
             written=written,
             kept=processed.folders() | kept,
         )
-        if kept:  # a transaction was carried out, by what was prepared
+        if kept:  # a transaction was carried out with what was prepared
             self._checkpoint.drop_prepared(entry.step)
         self._newest = processed
         return processed

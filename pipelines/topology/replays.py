@@ -160,7 +160,7 @@ class ReplayIntake:
         for name in taken:
             (self._folder / name).unlink(missing_ok=True)
         if taken:
-            sync(self._folder)  # one that came back would be taken in again
+            sync(self._folder)  # a request that came back would be taken again
         if self._found is not None:
             self._found = tuple(path for path in self._found if path.name not in taken)
 
@@ -200,7 +200,7 @@ class ReplayedLetters:
     def give_back(self) -> None:
         """Note the letters that were taken last as not replayed: nothing requests them."""
         if self._taken is not None:
-            # Its number stays: who has read it already would not read another document there.
+            # Its number stays: a process that has read it would not read another document there.
             self._storage.replace(self._taken, self._document(()))
             self._taken = None
 
@@ -224,7 +224,7 @@ class ReplayedLetters:
 
 
 class Requested(NamedTuple):
-    path: Location | None  # the request; None where all of them were replayed before
+    path: Location | None  # the request; None if all letters were replayed before
     events: int
     letters: int
 

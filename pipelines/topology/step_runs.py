@@ -62,7 +62,7 @@ def write_replayed(
     requested = (event for path in paths for event in events(read_request(path)))
     found = list(each_once(requested, waiting))
     numbers = np.array([event[5] for event in found], np.int64)
-    # What a bolt made is given out by its own task, or where that is elsewhere by any.
+    # The task of a bolt gives out what the bolt made; any task does if that one is elsewhere.
     keys = [None if is_made(event) else event[0] for event in found]
     places = outputs_of(KeyPartitioner(partitions), keys, numbers)
     given: list[list[PendingEvent]] = [[] for _ in range(partitions)]
@@ -85,7 +85,7 @@ class StepWork:
     before: Processed  # what became of the step before
     requests: Sequence[Location]  # replay requests that it takes in
     ticks: Mapping[str, int]  # the bolts that are given a tick, and their intervals in ms
-    only_retries: bool  # all is released, and the run ends: what failed is tried again, and no more
+    only_retries: bool  # all is released, and the run ends: only failed events are tried again
     has_retries: bool  # whether an event that waits is due
 
     @classmethod

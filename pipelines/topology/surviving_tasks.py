@@ -72,11 +72,11 @@ class SurvivingTasks:
     def run(self, tasks: Sequence[Any]) -> list[TaskResult]:
         """Run tasks side by side; return their results in order."""
         recorded = [self._recorded(task) for task in tasks]
-        # Those with most to do first, so that the others need not wait for one of them.
+        # The tasks with most to do come first, so that the others need not wait for one of them.
         order = sorted(range(len(tasks)), key=lambda place: -tasks[place].weight)
         if self._survives([recorded[place] for place in order]):
             return [one.result() for one in recorded]
-        # Spark does not say whose process it was, so each is on its own from here on.
+        # Spark does not say which task's process died, so each task runs alone from here on.
         return [
             one.result_if_done() or self._alone(task)
             for one, task in zip(recorded, tasks, strict=True)

@@ -126,7 +126,7 @@ class Transactions:
 
     def new_attempt(self, work: StepWork) -> TransactionAttempt:
         """Return the ids of another try; its attempt id is larger than all before."""
-        # They grow within a life, and from one to the next: that has a larger owner generation.
+        # They grow within a life, and with each life: the next one has a larger owner generation.
         attempt_id = attempts_of_life(self._life) + next(self._attempts)
         return TransactionAttempt(work.before.transaction_id + 1, attempt_id)
 
@@ -290,7 +290,7 @@ class _StepTransaction(TransactionTries["Prepared", Committed]):
         self._has_tried = True
         begun = self._runs.begin(self._work, has_events=False)
         one = self._in_phase(begun, attempt, Phase.COMMIT, prepared.batch)
-        # What the step before has left: this one may have been processed before that was known.
+        # What the step before has left: this step may have been processed before it was known.
         before = self._work.before.states_by_task()
         result = CommitRun(
             one.batch,

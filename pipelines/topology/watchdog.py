@@ -71,7 +71,7 @@ def ending_overrun_calls(executor: Executor, timeout_s: float) -> Iterator[None]
         is_over.set()
         watch.join()
         _at_work.remove(users)
-        # One may still be on its way, and would end the process by default.
+        # A signal may still be on its way, and would end the process by default.
         signal.signal(_SIGNAL, signal.SIG_IGN)
 
 
